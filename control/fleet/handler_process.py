@@ -12,7 +12,7 @@ from typing import Final
 from framegate.control.fleet.child import Child, ChildKind, SpawnOptions
 from framegate.control.fleet.process_slot import ProcessSlot
 from framegate.control.status import HandlerProcessStatus, HandlerStatus
-from framegate.proxy.handler.cells import HeartbeatCells, HeartbeatSample, create_cells
+from framegate.proxy.handler.activity import HeartbeatCells, HeartbeatSample, create_cells
 from framegate.proxy.server.messages import HandlerFacts, HandlerStartMessage
 from framegate.proxy.server.protocol import Message, read_handler_ready
 

@@ -1,8 +1,7 @@
 """The entry of a handler process: ``python -P -m framegate.proxy.handler --slot N --handover-fd A --command-fd B --cells-fd C``.
 
-It waits for the ``start`` message, imports and starts the handlers, says ``ready`` (or ``failed``), and serves until it is told to end.
-
-What the user's code prints, control reads: a line is there when it is whole.
+It waits for the message ``start``, imports and starts the handlers, sends ``ready`` (or ``failed``), and serves until it is to end. The control
+process reads what users' code prints, line by line.
 """
 
 import asyncio
@@ -12,8 +11,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 
-from framegate.proxy.handler.activity import Activity, Interrupted
-from framegate.proxy.handler.cells import HeartbeatCells
+from framegate.proxy.handler.activity import Activity, HeartbeatCells, Interrupted
 from framegate.proxy.handler.load import LoadedHandler, LoadError, extend_path, load
 from framegate.proxy.handler.reporter import Reporter
 from framegate.proxy.handler.runtime import Runtime
@@ -23,12 +21,12 @@ from framegate.proxy.server.protocol import Message, read_handler_start
 
 
 def _arguments(arguments: Sequence[str]) -> dict[str, int]:
-    """The options and their numbers. Control wrote them: there is nobody to explain a usage to."""
+    """The options and their numbers, as the control process writes them."""
     return {name: int(number) for name, number in zip(arguments[::2], arguments[1::2], strict=True)}
 
 
 def _read_start(command: socket.socket, reader: LinkReader) -> Message | None:
-    """The first message; None when control went away before."""
+    """The first message; None: control is gone."""
     messages: list[Message] = []
     while not messages:
         try:
@@ -42,7 +40,7 @@ def _read_start(command: socket.socket, reader: LinkReader) -> Message | None:
 
 
 def _print_lines() -> None:
-    """Of a pipe, Python would keep lines until it has a few KiB."""
+    """Flush each line; to a pipe Python would buffer some KiB."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
 
@@ -51,7 +49,7 @@ def _load(message: HandlerStartMessage) -> dict[str, LoadedHandler]:
     """Import the handlers, by listener.
 
     Raises:
-        LoadError: of the first that cannot be; the text names its listener.
+        LoadError: the first that cannot be imported; the text names its listener.
     """
     extend_path(message["path"])
     handlers: dict[str, LoadedHandler] = {}
@@ -68,8 +66,8 @@ async def _serve(slot: int, handlers: Mapping[str, LoadedHandler], handover: soc
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a handler process; the exit code is 0 unless it could not start, or an error of its own ended it."""
-    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to everybody; control answers for all
+    """Run a handler process. Returns the exit code; 1: it could not start, or ended by an error of its own."""
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all processes; the control process handles them
         signal.signal(number, signal.SIG_IGN)
     _print_lines()
     options = _arguments(arguments)
@@ -86,9 +84,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         message = read_handler_start(first)
         return asyncio.run(_serve(message["slot"], _load(message), handover, reporter, activity))
-    except Interrupted:  # asked to end while a module was imported
+    except Interrupted:  # it is to end while a module is imported
         return 0
-    except Exception as error:  # whatever it is, who waits for us is told
+    except Exception as error:  # control waits for a message
         if reporter.is_ending:
             return 0
         text = str(error) if isinstance(error, LoadError) else f"{type(error).__name__}: {error}"

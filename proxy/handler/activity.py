@@ -1,37 +1,103 @@
-"""What a handler process is at: written by its main thread as it goes, read by the reporter's thread at any moment.
+"""The state of a handler process, and the heartbeat that publishes it: 64-bit cells in memory that the process shares with the control process.
 
-Each attribute is one store, so that nothing is locked; a reader may see a frame's count before its time. The path of a frame stores two of them.
+The control process makes one memfd for each handler process, which is its only writer. Four times a second the ``reporter`` thread copies the state
+into the cells, and stores the time last. An aligned store of 8 bytes is never seen half, so the control process reads at any time without a lock.
 """
 
+import mmap
+import os
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-from framegate.proxy.handler.cells import HeartbeatSample
+__all__ = ["Activity", "Begun", "HeartbeatCells", "HeartbeatSample", "Interrupted", "create_cells"]
 
-__all__ = ["Activity", "Begun", "Interrupted"]
+_CELL: Final = 8
 
 
 class Interrupted(BaseException):
-    """The user's code is told to end, because the process is to: raised within a call that is not ``async``, or blocks the loop."""
+    """The process is to end: raised within a call of users' code that blocks the main thread."""
 
 
 class Begun(Protocol):
-    """A handle that is ``async def``; ``began_ns`` is 0 until its first step."""
+    """A call of a handler that is ``async def``; ``began_ns`` is 0 before its first step."""
 
     began_ns: int
 
 
-class Activity:
-    """One process's.
+class HeartbeatSample(NamedTuple):
+    """The state of a handler process at one moment.
 
     Attributes:
-        handled: frames that a handle is done with, failed ones included.
-        failed: of these.
-        busy_ns: in which at least one handle was under way, as far as those are over.
-        began_ns: when the handle began that now has the main thread; 0: none.
-        tasks: handles that are ``async def`` and under way, oldest first.
+        handled, failed: frames since the start, and those of them at which a handler raised.
+        busy_ns: for how long at least one frame was being handled, since the start.
+        in_handler: frames that are being handled now.
+        oldest_ns: for how long the oldest of these has been handled; 0 when there is none.
+        queued: frames that were read and whose handling has not begun.
+    """
+
+    handled: int
+    failed: int
+    busy_ns: int
+    in_handler: int
+    oldest_ns: int
+    queued: int
+
+
+_SIZE: Final = (1 + len(HeartbeatSample._fields)) * _CELL
+
+
+def create_cells(name: str) -> int:
+    """Make the memory of one process and return its descriptor (close on exec; hand it on with ``pass_fds``). Raises OSError."""
+    descriptor = os.memfd_create(name)
+    try:
+        os.ftruncate(descriptor, _SIZE)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+class HeartbeatCells:
+    """One end of the cells. The descriptor may be closed afterwards. Raises OSError."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._mapping: Final = mmap.mmap(descriptor, _SIZE)
+        self._cells: Final = memoryview(self._mapping).cast("q")
+
+    @property
+    def heartbeat_ns(self) -> int:
+        """When ``write`` was called last, CLOCK_MONOTONIC; 0: never."""
+        return int(self._cells[0])
+
+    def read(self) -> HeartbeatSample:
+        """The sample that was written last."""
+        return HeartbeatSample(*self._cells[1:])
+
+    def write(self, beat: HeartbeatSample, now_ns: int) -> None:
+        """Publish a sample."""
+        for index, value in enumerate(beat, 1):
+            self._cells[index] = value
+        self._cells[0] = now_ns
+
+    def close(self) -> None:
+        """Release the memory of this end."""
+        self._cells.release()
+        self._mapping.close()
+
+
+class Activity:
+    """The state of one process. The main thread writes it, and the thread of the reporter reads it at any time.
+
+    Each attribute is set with one store, so there is no lock; a reader may see a new count with an old time.
+
+    Attributes:
+        handled: frames that were handled, those at which the handler failed included.
+        failed: those.
+        busy_ns: time in which at least one frame was being handled, as far as that is over.
+        began_ns: when the call began that now has the main thread; 0: there is none.
+        tasks: calls of handlers that are ``async def`` and not over, oldest first.
         tasks_since_ns: since when there are any.
-        waiting: frames that were read and are not begun.
+        waiting: frames that were read and whose handling has not begun.
     """
 
     __slots__ = ("began_ns", "busy_ns", "failed", "handled", "tasks", "tasks_since_ns", "waiting")
@@ -46,13 +112,13 @@ class Activity:
         self.waiting = 0
 
     def batch_done(self, handled: int, took_ns: int) -> None:
-        """Some frames were handled one after another, and that took so long."""
+        """Some frames were handled one after another, in so much time."""
         self.handled += handled
-        if not self.tasks:  # whose time is counted, and this is within it
+        if not self.tasks:  # their time is counted, and includes this one
             self.busy_ns += took_ns
 
     def heartbeat(self, now_ns: int) -> HeartbeatSample:
-        """How things stand."""
+        """The state as of now."""
         began_ns = self.began_ns
         in_task_ns = _oldest(self.tasks)
         oldest_ns = min((began for began in (began_ns, in_task_ns) if began), default=now_ns)
@@ -68,12 +134,12 @@ class Activity:
 
 
 def _oldest(tasks: Mapping[Any, Begun]) -> int:
-    """When the oldest began. The main thread may add and remove while this looks."""
+    """When the oldest began. The main thread may add and remove tasks meanwhile."""
     for _ in range(100):
         try:
             return next(iter(tasks.values())).began_ns
         except StopIteration:
             return 0
-        except RuntimeError:  # it changed between the two calls
+        except RuntimeError:  # the dict changed between the two calls
             continue
     return 0

@@ -1,4 +1,4 @@
-"""What a handler is written with: the context of a frame, what may become of it, and the decorator.
+"""What handlers are written with: the context of a frame, the verdicts, and the decorator.
 
 A handler is a function, or a class with ``handle`` and, if it likes, ``start`` and ``stop``; each may be ``async def``::
 
@@ -44,6 +44,7 @@ cannot be told apart. Of more than 500 lines a second of one process the others 
 is a failure like any other. The environment has what Python needs, and the variables that ``FRAMEGATE_HANDLER_ENV`` names, with commas between them.
 """
 
+import dataclasses
 import math
 import warnings
 from collections.abc import Awaitable, Callable
@@ -75,10 +76,10 @@ Direction = Literal["request", "response"]
 
 
 class Verdict:
-    """What becomes of a frame: the base of ``Pass``, ``Replace``, ``Drop``, ``Answer`` and ``Close``; not made itself.
+    """What to do with a frame: the base of ``Pass``, ``Replace``, ``Drop``, ``Answer`` and ``Close``, which alone are used.
 
     Attributes:
-        frame: the body that is sent; empty where none is.
+        frame: the body that is sent; empty if none is.
         throttle_ms: how long the client is not read after this.
     """
 
@@ -102,7 +103,7 @@ class Verdict:
 
 
 class Pass(Verdict):
-    """The frame goes on as it came."""
+    """The frame is passed on unchanged."""
 
     __slots__ = ()
     action = wire.PASS
@@ -112,7 +113,7 @@ class Pass(Verdict):
 
 
 class Replace(Verdict):
-    """This body goes on in the frame's place."""
+    """This body is passed on in place of the frame."""
 
     __slots__ = ()
     action = wire.FRAME
@@ -122,7 +123,7 @@ class Replace(Verdict):
 
 
 class Drop(Verdict):
-    """Nothing goes on, and nothing is answered."""
+    """Nothing is passed on, and nothing is answered."""
 
     __slots__ = ()
     action = wire.NOTHING
@@ -132,7 +133,7 @@ class Drop(Verdict):
 
 
 class Answer(Verdict):
-    """This body goes to the client."""
+    """This body is sent to the client."""
 
     __slots__ = ()
     action = wire.ANSWER
@@ -160,7 +161,7 @@ Result = bytes | bytearray | memoryview | Verdict | None
 
 
 def _to_bytes(frame: object) -> bytes:
-    """A copy, unless it is ``bytes``: what the handler does with its buffer afterwards is its own affair."""
+    """A copy, unless it is ``bytes``, because the handler may change its buffer afterwards."""
     if type(frame) is bytes:
         return frame
     if isinstance(frame, bytes | bytearray | memoryview):
@@ -174,6 +175,7 @@ def _milliseconds(throttle: float) -> int:
     return math.ceil(throttle * 1000)
 
 
+@dataclasses.dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Context:
     """Where a frame comes from. To be read; only ``state`` is the handler's to change. Everything has a default, so that tests make one easily.
 
@@ -192,46 +194,17 @@ class Context:
         header: what came before the frame's body, the size included, as it came.
     """
 
-    __slots__ = (
-        "connection",
-        "direction",
-        "has_upstream",
-        "header",
-        "listener",
-        "peer",
-        "principal",
-        "principal_type",
-        "sequence",
-        "state",
-        "tls",
-    )
-
-    def __init__(
-        self,
-        *,
-        connection: str = "0-0-0",
-        listener: str = "",
-        peer: str = "",
-        principal: str = "",
-        principal_type: str = "",
-        tls: TlsFacts | None = None,
-        has_upstream: bool = False,
-        state: dict[Any, Any] | None = None,
-        direction: Direction = "request",
-        sequence: int = 0,
-        header: bytes = b"",
-    ) -> None:
-        self.connection = connection
-        self.listener = listener
-        self.peer = peer
-        self.principal = principal
-        self.principal_type = principal_type
-        self.tls = tls
-        self.has_upstream = has_upstream
-        self.state: dict[Any, Any] = {} if state is None else state
-        self.direction: Direction = direction
-        self.sequence = sequence
-        self.header = header
+    connection: str = "0-0-0"
+    listener: str = ""
+    peer: str = ""
+    principal: str = ""
+    principal_type: str = ""
+    tls: TlsFacts | None = None
+    has_upstream: bool = False
+    state: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    direction: Direction = "request"
+    sequence: int = 0
+    header: bytes = b""
 
     def __repr__(self) -> str:
         return f"<Context {self.connection} {self.listener} {self.peer} {self.direction} {self.sequence}>"

@@ -15,16 +15,16 @@ __all__ = ["LoadError", "LoadedHandler", "error_line", "extend_path", "load"]
 
 
 class LoadError(Exception):
-    """There is no handler under that name, or what is there is none."""
+    """The name is not that of a handler."""
 
 
 class LoadedHandler:
-    """A handler as its process calls it.
+    """A handler that can be called.
 
     Attributes:
-        name: as it was asked for, ``package.module:name``.
-        target: what start and stop belong to; listeners that name the same object share it.
-        handle: of a frame and a context; with ``is_async`` it gives a coroutine.
+        name: as configured, ``package.module:name``.
+        target: the object that may have start and stop; listeners that name the same object share it.
+        handle: takes a frame and a context; with ``is_async`` it returns a coroutine.
         description: the first line of its docstring.
     """
 
@@ -38,11 +38,11 @@ class LoadedHandler:
         self.description: Final = (inspect.getdoc(target) or "").strip().partition("\n")[0]
 
     def facts(self) -> HandlerFacts:
-        """What a processor must know of it."""
+        """What a processor must know about it."""
         return HandlerFacts(directions=list(self.directions))
 
     def fault(self) -> str:
-        """What is wrong with it; empty: nothing."""
+        """Why it cannot be used; empty: it can."""
         if not callable(self.handle):
             return "is neither a function nor has it a handle to call"
         try:
@@ -50,7 +50,7 @@ class LoadedHandler:
         except TypeError as error:
             return f"cannot be called with a frame and a context: {error}"
         except ValueError:
-            pass  # of C: it does not say what it takes
+            pass  # a function of C, whose signature is not known
         for name in ("start", "stop"):
             method = getattr(self.target, name, None)
             if method is not None and not callable(method):
@@ -61,20 +61,20 @@ class LoadedHandler:
 
 
 def is_async(handle: object) -> bool:
-    """Whether calling it gives a coroutine: a function, a method, a partial, or an object whose ``__call__`` is one."""
+    """Whether a call returns a coroutine: of a function, a method, a partial, or an object with such a ``__call__``."""
     return inspect.iscoroutinefunction(handle) or inspect.iscoroutinefunction(getattr(handle, "__call__", None))  # noqa: B004 (not whether it can be)
 
 
 def extend_path(folders: Sequence[str]) -> None:
-    """Append folders to ``sys.path``, in their order: behind everything that is there, so that no file in them stands before a module of ours."""
+    """Append folders to ``sys.path``, in their order. They come last, so that their files do not replace modules of framegate."""
     sys.path += [folder for folder in folders if folder not in sys.path]
 
 
 def load(name: str) -> LoadedHandler:
-    """Import a handler; a class is made an object, without arguments.
+    """Import a handler; a class is called without arguments.
 
     Raises:
-        LoadError: the text says what is wrong, and, of what was raised in the user's module, where.
+        LoadError: the text says what is wrong, and, for an exception in users' code, where.
     """
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
@@ -86,7 +86,7 @@ def load(name: str) -> LoadedHandler:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise LoadError(f"{name}: there is no module {error.name} on the path ({', '.join(sys.path)})") from error
         raise LoadError(f"{name}: {error_line(error)}") from error
-    except BaseException as error:  # a module may do anything, even exit
+    except BaseException as error:  # a module may even exit
         raise LoadError(f"{name}: {error_line(error)}") from error
     try:
         target: Any = functools.reduce(getattr, attribute.split("."), module)
@@ -110,7 +110,7 @@ def _accept_old_name() -> None:
 
 
 def error_line(error: BaseException) -> str:
-    """An error in one line, and where it was raised: the last line of code that is not of the import machinery or of ours."""
+    """An error in one line, with the last line of code outside of this module and the import machinery."""
     text = traceback.format_exception_only(error)[-1].strip()
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen") and frame.filename != __file__]
     place = [frame for frame in frames if "importlib" not in frame.filename][-1:]

@@ -1,10 +1,9 @@
 """The socket to one processor: requests are read and handled in batches, and answered with one write.
 
-What one read gave is handled in one go, without a task or a future for a frame that a plain function handles. Replies are held back for
-1 ms at most, or 256 KiB, so that a slow handler's answers leave one by one. After 5 ms the other processors and the tasks have their turn, and this
-socket is not read until what was read is handled. Nor is it while the processor does not take replies: whoever sends requests and reads no answers is
-not read. While too many long answers wait in this process (``reply_buffer``) requests wait, and the socket is read on: what makes room comes behind
-them.
+The requests of one read are handled one after the other; a handler that is a plain function needs no task or future. Replies are held back for 1 ms
+or 256 KiB at most, so that the replies of a slow handler leave one by one. After 5 ms the other processors and the tasks have their turn, and this
+socket is not read until the requests that were read are handled. It is also not read while the processor does not take replies. While too many long
+replies wait in this process (``reply_buffer``), requests wait, but the socket is read, because the records that make room come after them.
 """
 
 import asyncio
@@ -14,38 +13,18 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from framegate.proxy.handler.activity import Activity, Interrupted
-from framegate.proxy.handler.connection import Connection
-from framegate.proxy.handler.failures import Failures
+from framegate.proxy.handler.connection import Connection, Failures, Tasks
 from framegate.proxy.handler.load import LoadedHandler
 from framegate.proxy.handler.reply_buffer import ReplyBuffer
-from framegate.proxy.handler.tasks import Tasks
-from framegate.proxy.relay.handler_wire import (
-    CLOSED,
-    DIRECTIONS,
-    FAILED,
-    LONG,
-    MAX_BODY,
-    OPEN,
-    SEND,
-    RecordReader,
-    Reply,
-    Request,
-    WireError,
-    encode_replies,
-    held,
-    read_closed,
-    read_open,
-    read_requests,
-    read_send,
-    record_end,
-)
+from framegate.proxy.relay import handler_wire as wire
+from framegate.proxy.relay.handler_wire import DIRECTIONS, FAILED, LONG, MAX_BODY, RecordReader, Reply, Request, WireError
 
 __all__ = ["Processor"]
 
 READ: Final = 65_536
-"""Bytes of one read: what glibc takes from its heap and gives back to it, without a call of the system's."""
+"""Bytes of one read; glibc allocates and frees so many without a system call."""
 MOST_READ: Final = 1 << 20
-"""Of one read of a record that is longer."""
+"""Bytes of one read of a longer record."""
 HOLD_NS: Final = 1_000_000
 HOLD_BYTES: Final = 256 * 1024
 TURN_NS: Final = 5_000_000
@@ -57,11 +36,11 @@ class Processor:
     """One processor.
 
     Args:
-        sock: ours from here on.
+        sock: to the processor; closed by this object.
         name: ``slot.generation``, for rows.
         handlers: by listener.
-        answers: those that wait, of all processors.
-        broken: told of what a processor cannot have sent, and of our own errors; the socket is closed then.
+        answers: the replies of all processors that wait.
+        broken: called when the processor breaks the protocol, and after internal errors; the socket is closed then.
         ended: called once, when the socket is closed.
     """
 
@@ -107,16 +86,16 @@ class Processor:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """The number of open connections."""
         return len(self._connections)
 
     def begin(self, hello: bytes) -> None:
-        """Say who we are, and read."""
+        """Send HELLO, and start reading."""
         self._resume()
         self._write(hello)
 
     def end(self) -> None:
-        """Close the socket, and everything that goes with it. A second call does nothing."""
+        """Close the socket and its connections. A second call has no effect."""
         if not self.is_open:
             return
         self.is_open = False
@@ -164,7 +143,7 @@ class Processor:
             self._handle(data)
 
     def _go_on(self) -> None:
-        """Go on with what was read, in the next turn of the loop."""
+        """Handle what was read, in the next turn of the loop."""
         if not self._round_is_due:
             self._round_is_due = True
             self._loop.call_soon(self._on_round)
@@ -175,11 +154,11 @@ class Processor:
             self._handle(self._reader.take(b""))
 
     def _is_stopped(self) -> bool:
-        """Whether nothing is to be handled: the socket is closed, or the processor does not take replies."""
+        """Whether nothing may be handled: the socket is closed, or the processor does not take replies."""
         return not self.is_open or self._unsent is not None
 
     def _handle(self, data: bytes) -> None:
-        """Handle what was read, as far as the turn goes; read on when nothing is left that could be handled now."""
+        """Handle what was read, until the turn is over; read on if nothing is left that can be handled now."""
         try:
             self._batch(data)
         except Interrupted:  # the process ends
@@ -198,21 +177,21 @@ class Processor:
             self._resume()
 
     def _batch(self, data: bytes) -> None:
-        """Handle what is pending, and records, from the first on to the end, to a record that is not whole, or for long enough; the rest is kept."""
+        """Handle pending requests and then records, until a record is not whole, or the turn is over; keep the rest."""
         now_ns = self._now()
         self._flush_ns = now_ns + HOLD_NS
         self._turn_ns = now_ns + TURN_NS
         position = 0
         goes_on = not self._pending or self._handle_pending()
         while data and goes_on:
-            requests = read_requests(data, position)
+            requests = wire.read_requests(data, position)
             if requests:
                 position = requests[-1][5]
                 self._pending.extend(requests)
                 self._activity.waiting += len(requests)
                 goes_on = self._handle_pending()
                 continue
-            end = record_end(data, position)
+            end = wire.record_end(data, position)
             if end < 0:
                 break
             self._administer(data, position, end)
@@ -221,7 +200,7 @@ class Processor:
             self._reader.keep(data, position)
 
     def _handle_pending(self) -> bool:
-        """Handle requests while not too many answers wait; False: the turn is over, or the processor takes no more replies."""
+        """Handle requests while not too many replies wait; False: the turn is over, or the processor takes no more replies."""
         goes_on = self._answers.puts_off or self._handle_requests()
         if self._pending and self._answers.puts_off:
             self._answers.wait(self._go_on)
@@ -273,22 +252,22 @@ class Processor:
         return goes_on
 
     def _failed(self, connection: Connection, error: BaseException) -> bytes:
-        """A function raised; what was raised to end it is raised on."""
+        """The body of the reply to a handler that has raised; ``Interrupted`` is raised again."""
         if isinstance(error, Interrupted):
             raise error
         return self._failures.raised(connection.handler.name, connection.context, error)
 
     def _administer(self, data: bytes, position: int, end: int) -> None:
-        """A record that is no request."""
+        """Handle a record that is not a request."""
         kind = data[position + _KIND]
-        if kind == OPEN:
-            number, facts = read_open(data, position, end)
+        if kind == wire.OPEN:
+            number, facts = wire.read_open(data, position, end)
             handler = self._handlers.get(facts["listener"])
             if handler is None or number in self._connections:
                 raise WireError(f"the connection {number} of the listener {facts['listener']} is open, or there is no handler for it")
             self._connections[number] = Connection(number, handler, facts)
-        elif kind == CLOSED:
-            connection = self._connections.pop(read_closed(data, position), None)
+        elif kind == wire.CLOSED:
+            connection = self._connections.pop(wire.read_closed(data, position), None)
             if connection is None:
                 raise WireError("a connection that is not open is closed")
             if connection.is_async:
@@ -299,22 +278,22 @@ class Processor:
                 self._pending = left
             for direction in (0, 1):
                 self._forget((connection.number, direction))
-        elif kind == SEND:
-            self._release(read_send(data, position))
-        else:  # a request that can be read is not looked at here
+        elif kind == wire.SEND:
+            self._release(wire.read_send(data, position))
+        else:
             raise WireError(f"a processor sent a record of kind {kind} and {end - position} bytes")
 
     # Writing.
 
     def _emit(self, reply: Reply) -> None:
-        """A reply of a task: it leaves with the others of this turn of the loop."""
+        """Send a reply of a task, with the others of this turn of the loop."""
         self._queue(reply)
         if not self._flush_is_due:
             self._flush_is_due = True
             self._loop.call_soon(self._on_flush)
 
     def _queue(self, reply: Reply) -> None:
-        """Have a reply leave, or wait: a long one until the processor asks for it, and any that such a one is before."""
+        """Send a reply with the next write, or keep it: a long one until the processor asks for it, and all replies that follow a kept one."""
         if len(reply[7]) > LONG and self._answers.drops:
             self._activity.failed += 1
             reply = (FAILED, *reply[1:7], NO_MEMORY)
@@ -326,12 +305,12 @@ class Processor:
         elif len(reply[7]) > LONG:
             self._kept[key] = deque((reply,))
             self._answers.add(len(reply[7]))
-            self._out.append(held(reply))
+            self._out.append(wire.held(reply))
         else:
             self._out.append(reply)
 
     def _release(self, key: tuple[int, int]) -> None:
-        """The processor asks for a reply that waits: those behind it leave, too, up to the next that has to wait."""
+        """The processor asks for a kept reply: send it, and those after it up to the next long one."""
         waiting = self._kept.pop(key, None)
         if waiting is None:
             raise WireError(f"nothing of the connection {key[0]} and direction {key[1]} waits")
@@ -339,7 +318,7 @@ class Processor:
         while waiting:
             if len(waiting[0][7]) > LONG:
                 self._kept[key] = waiting
-                self._out.append(held(waiting[0]))
+                self._out.append(wire.held(waiting[0]))
                 return
             self._leave(waiting.popleft())
 
@@ -348,7 +327,7 @@ class Processor:
         self._answers.remove(len(reply[7]))
 
     def _forget(self, key: tuple[int, int]) -> None:
-        """Nobody wants the replies of a connection and direction that wait, if any do."""
+        """Drop the kept replies of a connection and direction, if there are any."""
         for reply in self._kept.pop(key, ()):
             self._answers.remove(len(reply[7]))
 
@@ -357,12 +336,12 @@ class Processor:
         self._flush()
 
     def _flush(self) -> bool:
-        """Write what there is; True when nothing is left. What the socket does not take waits, and nothing is read until it is gone."""
+        """Write all replies; True: the socket has taken everything. Otherwise nothing is read until it has."""
         if self._is_stopped():
             return False
         if not self._out:
             return True
-        data = encode_replies(self._out)
+        data = wire.encode_replies(self._out)
         self._out.clear()
         self._held = 0
         return self._write(data)
@@ -378,7 +357,7 @@ class Processor:
         return False
 
     def _send(self, data: bytes | memoryview) -> int:
-        """Bytes that the socket took; -1: the processor is gone."""
+        """The number of bytes that the socket took; -1: the processor is gone."""
         try:
             return self._socket.send(data)
         except (BlockingIOError, InterruptedError):
@@ -388,7 +367,7 @@ class Processor:
             return -1
 
     def _on_writable(self) -> None:
-        assert self._unsent is not None, "nobody asks for room without need"
+        assert self._unsent is not None, "the writer is registered while something is unsent"
         unsent = self._unsent
         sent = self._send(unsent)
         if sent < 0:

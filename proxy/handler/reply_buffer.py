@@ -1,8 +1,8 @@
-"""Answers that wait in this process until processors have memory for them, and those who wait until there are fewer.
+"""Counts the long replies that wait in this process until their processors have memory for them, and stops handling when they are too many.
 
-A long answer stays here until its processor asks for it. While these come to ``MOST_BYTES``, no frame of any processor is handled, because nobody
-knows how long its answer will be: so a process holds that much and one answer at most. When none of them has left for ``PATIENCE_S`` their clients do
-not read; that must not hold up others. Frames are handled again then, and an answer that is too long to leave at once is dropped.
+While these replies have ``MOST_BYTES`` or more, no frame of any processor is handled, so a process holds that much and one reply at most. If none of
+them has left for ``PATIENCE_S``, their clients do not read, which must not stop others: frames are handled again, and further long replies are
+dropped.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ PATIENCE_S: Final = 2.0
 
 
 class ReplyBuffer:
-    """Those of one process.
+    """The waiting replies of one process.
 
     Attributes:
         puts_off: no frame is to be handled.
-        drops: no further long answer is to be kept.
+        drops: further long replies are to be dropped.
     """
 
     __slots__ = ("_bytes", "_loop", "_timer", "_waiting", "drops", "puts_off")
@@ -34,14 +34,14 @@ class ReplyBuffer:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, size: int) -> None:
-        """An answer waits here."""
+        """A reply of so many bytes waits."""
         self._bytes += size
         if self._bytes >= MOST_BYTES and not self.drops:
             self.puts_off = True
             self._start_wait_timer()
 
     def remove(self, size: int) -> None:
-        """It has gone, or nobody wants it any more."""
+        """A reply has left, or was dropped."""
         self._bytes -= size
         if self._bytes < MOST_BYTES:
             self.drops = self.puts_off = False
@@ -51,11 +51,11 @@ class ReplyBuffer:
             self._start_wait_timer()
 
     def wait(self, go_on: Callable[[], object]) -> None:
-        """Call this, once, when frames are handled again."""
+        """Call a function once, when frames are handled again."""
         self._waiting[go_on] = None
 
     def leave(self, go_on: Callable[[], object]) -> None:
-        """Do not; harmless when it does not wait."""
+        """Do not call it. No effect if it does not wait."""
         self._waiting.pop(go_on, None)
 
     def _start_wait_timer(self) -> None:

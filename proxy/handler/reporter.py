@@ -1,8 +1,8 @@
-"""The thread that speaks with control: whatever a handler does to the main thread, control hears how things stand and the process can be ended.
+"""The thread that talks to the control process. It works also while a handler blocks the main thread.
 
-It owns the command socket: rows go out, ``stop`` comes in. How things stand goes to shared cells, with a heartbeat. The end of the process begins
-with ``stop``, with the end of file of the socket, or with SIGTERM. Then the main thread has its time: after 2 s a call of the user's code that
-has not returned is interrupted (``Interrupted`` is raised in it), again after 3 and 4 s, and after 4.8 s the process is ended from here.
+It owns the command socket: rows go out, ``stop`` comes in. It publishes the state of the process in shared cells. The process begins to end after
+``stop``, at the end of file of the socket, or after SIGTERM. Then a call of users' code that has not returned after 2 s is interrupted
+(``Interrupted`` is raised in it), again after 3 and 4 s, and after 4.8 s this thread exits the process.
 """
 
 import contextlib
@@ -17,32 +17,31 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Final
 
-from framegate.proxy.handler.activity import Activity, Interrupted
-from framegate.proxy.handler.cells import HeartbeatCells
+from framegate.proxy.handler.activity import Activity, HeartbeatCells, Interrupted
 from framegate.proxy.server.link import LinkError, LinkReader, LinkWriter
 
 __all__ = ["Reporter"]
 
 BEAT_NS: Final = 250_000_000
 INTERRUPTS_NS: Final = (2_000_000_000, 3_000_000_000, 4_000_000_000)
-"""After these times the user's code is interrupted."""
+"""When users' code is interrupted, after the beginning of the end."""
 EXIT_NS: Final = 4_800_000_000
 _FINISH: Final[Mapping[str, object]] = {"type": "finish"}
-"""Behind the last row: not sent."""
+"""Follows the last row; it is not sent."""
 _MUST_ARRIVE: Final = frozenset({"ready", "failed", "parted"})
 
 
 class Reporter:
-    """Made in the main thread, which is the one that is interrupted.
+    """Made in the main thread, which it interrupts.
 
     Args:
-        command: non-blocking from here on.
-        reader: what was read of it is in here.
-        cells: where control finds how things stand.
+        command: the command socket; made non-blocking.
+        reader: has what was read of it before.
+        cells: where the state is published.
 
     Attributes:
         is_ending: the process is to end.
-        is_interruptible: when it is time, the main thread is interrupted. False while it is known to be in code of ours, which ends by itself.
+        is_interruptible: the main thread may be interrupted. False while it runs framegate's own code, which ends by itself.
     """
 
     def __init__(self, command: socket.socket, reader: LinkReader, activity: Activity, cells: HeartbeatCells) -> None:
@@ -69,24 +68,24 @@ class Reporter:
         self._thread: Final = threading.Thread(target=self._run, name="reporter", daemon=True)
 
     def start(self) -> None:
-        """Begin; SIGTERM is ours from here on."""
+        """Start the thread, and handle SIGTERM from now on."""
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self._on_signal)
         self._thread.start()
 
     def notify(self, message: Mapping[str, object]) -> None:
-        """Send a message, in order, soon. From any thread."""
+        """Send a message after those before it. May be called from any thread."""
         self._rows.append(message)
         self._wake()
 
     def notify_ready(self, message: Mapping[str, object]) -> None:
-        """Send the first words; from then on the cells say how things stand."""
+        """Send the first message, and publish the state from now on."""
         self._rows.append(message)
         self._beats = True
         self._wake()
 
     def at_end(self, callback: Callable[[], None]) -> None:
-        """Call back once when the process is to end, at once if it is already; from the thread. It begins the end in the main thread."""
+        """Set what begins the end in the main thread. It is called once, from any thread; at once if the process already ends."""
         with self._lock:
             self._on_end = callback
             if not self.is_ending:
@@ -94,7 +93,7 @@ class Reporter:
         callback()
 
     def begin_end(self) -> None:
-        """The process is to end, and its time runs. From any thread; a second call does nothing."""
+        """Begin the end of the process, and its deadlines. May be called from any thread; a second call has no effect."""
         with self._lock:
             if self.is_ending:
                 return
@@ -105,7 +104,7 @@ class Reporter:
             callback()
 
     def finish(self) -> None:
-        """Write what was told, as far as control takes it within a second. What is left of the process has its time, as ever."""
+        """Write all messages that control takes within a second. The deadlines go on."""
         self._beats = False
         self.begin_end()
         self.notify(_FINISH)
@@ -114,9 +113,9 @@ class Reporter:
     # In the main thread.
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """SIGTERM: of somebody who wants an end, or our own to interrupt the user's code."""
+        """SIGTERM comes from outside, to end the process, or from this process, to interrupt users' code."""
         if not self._is_overdue:
-            self._wake(number)  # should the user's code have taken the descriptor that signals wake
+            self._wake(number)  # in case users' code has replaced the wake-up descriptor
         elif self.is_interruptible:
             raise Interrupted("the process ends")
 
@@ -143,12 +142,12 @@ class Reporter:
             self._write()
 
     def _read_wakeup(self) -> None:
-        """A number of a signal, or 0: somebody told something."""
+        """Read numbers of signals; 0 means that a message was added."""
         if signal.SIGTERM in self._wakeup.recv(4096) and not self._is_overdue:
             self.begin_end()
 
     def _read_command(self) -> bool:
-        """What control says; False: it will say no more."""
+        """Read from control; False: end of file."""
         try:
             data = self._command.recv(65_536)
             messages = self._reader.feed(data)
@@ -165,7 +164,7 @@ class Reporter:
             self._cells.write(self._activity.heartbeat(now_ns), now_ns)
 
     def _write(self) -> None:
-        """Write what was told; rows that control does not take are lost, what must arrive is not."""
+        """Write messages. Rows that control does not take are lost, ``_MUST_ARRIVE`` are not."""
         finish = False
         try:
             while self._rows:
@@ -184,7 +183,7 @@ class Reporter:
             self._flushed.set()
 
     def _enforce(self, now_ns: int) -> None:
-        """What the end has come to."""
+        """Interrupt users' code, or exit, when the deadline has passed."""
         if not self.is_ending:
             return
         took_ns = now_ns - self._ended_ns
@@ -196,5 +195,5 @@ class Reporter:
             signal.pthread_kill(self._main, signal.SIGTERM)
 
     def _wake(self, number: int = 0) -> None:
-        with contextlib.suppress(BlockingIOError):  # it wakes anyhow
+        with contextlib.suppress(BlockingIOError):  # full: it wakes in any case
             self._waker.send(bytes((number,)))

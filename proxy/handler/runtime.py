@@ -1,7 +1,7 @@
-"""What runs in a handler process: its handlers, from start to stop, and the sockets to the processors.
+"""The handlers of a handler process, from start to stop, and its sockets to the processors.
 
-One loop of asyncio in the main thread: plain functions run in it one at a time (``processor``), handles that are ``async def`` as its tasks
-(``tasks``). ``reporter`` is the only other thread of ours.
+The main thread runs one asyncio loop. Plain functions run in it one at a time (``processor``), ``async def`` handlers as tasks (``connection``).
+``reporter`` is the only other thread of framegate.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from framegate.proxy.handler.activity import Activity, Interrupted
-from framegate.proxy.handler.failures import Failures
+from framegate.proxy.handler.connection import Failures
 from framegate.proxy.handler.load import LoadedHandler, error_line
 from framegate.proxy.handler.processor import Processor
 from framegate.proxy.handler.reply_buffer import ReplyBuffer
@@ -29,9 +29,9 @@ from framegate.proxy.server.rows import HandlerRaisedRow, HandoverFailedRow, Int
 __all__ = ["Runtime"]
 
 CANCEL_SECONDS: Final = 1.0
-"""How long cancelled handles have to end."""
+"""How long cancelled calls have to end."""
 STOP_SECONDS: Final = 3.0
-"""How long all stops together have; none of them begins later than what interrupts the one before."""
+"""How long all stops together have."""
 
 
 class Runtime:
@@ -57,7 +57,7 @@ class Runtime:
         self._end: Final = asyncio.Event()
 
     async def serve(self) -> int:
-        """From the first start to the last stop. Gives the exit code: 1 when a handler did not start."""
+        """Run until the process is to end. Returns the exit code: 1 if a handler did not start."""
         self._reporter.at_end(self._call_end)
         starting = self._loop.create_task(self._start())
         ending = self._loop.create_task(self._end.wait())
@@ -68,7 +68,7 @@ class Runtime:
             self._reporter.begin_end()
         elif starting.done() and not self._reporter.is_ending:
             gc.collect()
-            gc.freeze()  # what is loaded stays: no collection looks at it
+            gc.freeze()  # no collection looks at what is loaded now
             self._reporter.notify_ready(self._ready())
             self._loop.add_reader(self._handover.fileno(), self._on_handover)
             await ending
@@ -78,8 +78,8 @@ class Runtime:
         return 1 if failure else 0
 
     def _call_end(self) -> None:
-        """From any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: it came to its end by itself
+        """May be called from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed already
             self._loop.call_soon_threadsafe(self._begin_end)
 
     def _begin_end(self) -> None:
@@ -93,23 +93,21 @@ class Runtime:
     # The handlers.
 
     async def _start(self) -> str:
-        """Start each handler once, in the listeners' order; gives what is wrong with the one that did not start."""
+        """Start each handler once, in the order of the listeners. Returns what is wrong with the one that did not start; empty: nothing."""
         for listener, handler in self._handlers.items():
             if any(handler.target is started.target for started in self._started):
                 continue
             try:
                 await self._call(handler, "start")
-            except (Interrupted, asyncio.CancelledError) as error:
-                if self._reporter.is_ending:
-                    return ""
-                return f"listener {listener}, handler {handler.name}: start: {error_line(error)}"
             except BaseException as error:
+                if isinstance(error, Interrupted | asyncio.CancelledError) and self._reporter.is_ending:
+                    return ""
                 return f"listener {listener}, handler {handler.name}: start: {error_line(error)}"
             self._started.append(handler)
         return ""
 
     async def _stop(self) -> None:
-        """End what is under way, and stop what was started, each once, whatever the others do."""
+        """Cancel all calls, and stop each handler that was started, once, whatever the others do."""
         self._loop.remove_reader(self._handover.fileno())
         tasks = {task for processor in self._processors for task in processor.tasks.under_way}
         for processor in tuple(self._processors):
@@ -127,7 +125,7 @@ class Runtime:
             self._report_error(f"stop of the handler {handler.name}", error)
 
     async def _call(self, handler: LoadedHandler, name: str) -> None:
-        """Call a handler's start or stop, if it has one; a function has none, whatever its attributes are."""
+        """Call the start or stop of a handler that is an object, if it has one."""
         method: Any = getattr(handler.target, name, None)
         if method is None or handler.handle is handler.target:
             return
@@ -142,11 +140,11 @@ class Runtime:
     # The processors.
 
     def _on_handover(self) -> None:
-        """Take what control hands over: sockets to processors."""
+        """Receive sockets to processors from control."""
         while True:
             try:
                 received = receive_handovers(self._handover)
-            except (EOFError, OSError):  # the command socket says so, too
+            except (EOFError, OSError):  # the reporter notices it at the command socket, too
                 self._loop.remove_reader(self._handover.fileno())
                 return
             except LinkError as error:
@@ -188,17 +186,17 @@ class Runtime:
         self._processors.add(processor)
         try:
             processor.begin(self._hello)
-        except OSError as error:  # it cannot be waited for
+        except OSError as error:  # the loop cannot wait for it
             processor.end()
             broken(processor, error)
 
-    # What is told.
+    # Messages to control.
 
     def _report_raised(self, row: HandlerRaisedRow) -> None:
         self._reporter.notify(event_notice("handler_raised", row))
 
     def _report_parted(self, handover: Handover, error: str) -> None:
-        """The processor is to be joined with this process again; unless this one ends."""
+        """Ask control to connect the processor and this process again, unless this process ends."""
         if not self._end.is_set():
             self._reporter.notify(PartedNotice(type="parted", pair=handover.accepted_ns, error=error))
 

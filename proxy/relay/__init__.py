@@ -13,13 +13,12 @@ ending            rules 5 and 7: half-close, closing, the closed row
 losses            frames that were received and not passed on
 pairing           which response belongs to which request (``protocol: kafka``)
 upstream          endpoints: which is tried next, which is left out
-limiting, quotas  which quotas apply to a pair; the rates of node, listeners and addresses
+quotas            the rates of node, listeners and addresses, and which of them apply to a channel
 bucket, throttle  one rate; the throttling of one channel
 route             what the pairs of one listener share
 drain             the orderly end of all pairs
 retirement        the end of connections whose certificate was replaced
 revocation        the end of sessions whose user or certificate is no longer valid
-watcher           the interface for observers of pairs
 counters          counters, by block of cells; ``publisher`` copies them into the shared cells
 ================= ==========================================================================
 

@@ -1,15 +1,15 @@
 """A token bucket: one rate, in bytes or frames per second, that channels share.
 
-Tokens come at the rate, up to a burst of ``BURST_MS``. A channel is read while there is a token, and pays afterwards for what came, which may be
-more than there was: then no channel is read until that is paid for. So in a second no more passes than its allowance, the burst (2 %) and the last
-read (``quantum``: 1 %), unless that read began a frame, which is finished.
+Tokens are added at the rate, up to a burst of ``BURST_MS``. A channel may be read while the bucket has a token. What was read is charged afterwards,
+and may be more than there was: then no channel is read until the debt is paid. So within a second no more passes than the rate, the burst (2 %) and
+one read (``quantum``: 1 %), except that a frame that was begun is read to its end.
 
-A channel that finds no token, or others waiting, waits. The first in the queue is let in first, for one read. A timer lets in as many as the tokens
-are enough for, by ``quantum``; when they took less, more are let in with the next poll.
+A channel that finds no token, or other channels in the queue, waits in the queue. Channels are admitted in the order of the queue, each for one read.
+A timer admits as many as there are tokens for, ``quantum`` tokens each; if they read less than that, more are admitted at the next poll.
 
-The process may run late, since the machine is busy. Then the tokens of that time, up to ``LATE_MS``, come all the same if a channel waited for them.
+When the process runs late because the machine is busy, the tokens of that time are added nevertheless, up to ``LATE_MS``, if a channel waited.
 
-``part`` is the millionth parts of the rate that are this processor's; the rest is other processors'.
+``part`` says which millionths of the rate this processor has; the rest is for other processors.
 """
 
 import abc
@@ -28,14 +28,14 @@ WHOLE: Final = 1_000_000
 BURST_MS: Final = 20
 LATE_MS: Final = 500
 LATE_NS: Final = LATE_MS * 1_000_000
-QUANTA: Final = 100  # reads that a second's allowance is enough for
+QUANTA: Final = 100  # reads per second, each of a quantum, that use up the rate
 LEAST_BYTES: Final = 16  # of one read
-STEP_NS: Final = 1_000_000  # tokens are counted no more often than this while there are some
-CROWDED: Final = 100  # channels that wait on average, in thousandths, where the rate is what stops them
+STEP_NS: Final = 1_000_000  # the least time between two additions of tokens while there are some
+CROWDED: Final = 100  # channels that wait on average, in thousandths, from which on the rate counts as used up
 SOONEST_NS: Final = 500_000
 LATEST_NS: Final = 3_600_000_000_000
-PLENTY: Final = 1 << 60  # of one read, where there is no rate
-NO_END: Final = 1e30  # tokens, likewise
+PLENTY: Final = 1 << 60  # bytes or frames of one read, where there is no rate
+NO_END: Final = 1e30  # tokens, where there is no rate
 
 RateKey = tuple[str, str, str]
 """Level, name and counter of one rate; see ``quotas``."""
@@ -44,19 +44,19 @@ NO_KEY: Final = ("", "", "")
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Waiter(abc.ABC):
-    """Waits for a token."""
+    """Waits in the queue of a bucket."""
 
     @abc.abstractmethod
     def let_in(self, late_ns: i64) -> None:
-        """It may read once, and could have been let in so much earlier if the process had run. Does not raise."""
+        """It is admitted for one read. ``late_ns``: how much earlier that would have been had the process not run late. Does not raise."""
 
 
 class Waits:
-    """The buckets of one level that are waited for.
+    """The buckets of one level in whose queue a channel waits.
 
     Args:
-        keys: those that are waited for are noted there.
-        cells, at: the cell that shows how many there are.
+        keys: the set of their keys.
+        cells, at: the cell with their number.
     """
 
     def __init__(self, keys: dict[RateKey, None], cells: "vec[i64]", at: i64) -> None:
@@ -65,28 +65,30 @@ class Waits:
         self._at: Final[i64] = at
 
     def begin(self, key: RateKey) -> None:
-        """A bucket is waited for."""
+        """The queue of a bucket is not empty any more."""
         self._cells[self._at] += 1
         self._keys[key] = None
 
     def end(self) -> None:
-        """A bucket is not waited for any more."""
+        """The queue of a bucket is empty."""
         self._cells[self._at] -= 1
 
 
 class Bucket(Timer):
-    """Args:
+    """The tokens of one rate, and the queue for them.
+
+    Args:
         loop: for the timer.
         rate: tokens per second, at least 1.
         part: see the module.
         frames: its tokens are frames, not bytes.
         key: of its rate.
-        waits: of its level; None: it is not counted.
+        waits: of its level; None: its queue is not counted.
 
     Attributes:
-        level: tokens that are there; below 0: that are owed. A channel may read from 1 on.
-        quantum: what one read may take.
-        passed: tokens used, ever.
+        level: tokens in the bucket; below 0: the debt. A channel may be read while it is 1 or more.
+        quantum: the most tokens of one read.
+        passed: all tokens that were charged so far.
     """
 
     def __init__(self, loop: Selector, rate: i64, part: i64, *, frames: bool, key: RateKey = NO_KEY, waits: Waits | None = None) -> None:
@@ -102,25 +104,25 @@ class Bucket(Timer):
         self._waits: Final = waits
         self._per_ns: float = 0.0  # tokens
         self._burst: float = 0.0
-        self._then_ns: i64 = loop.now_ns  # up to when tokens were counted
-        self._due_ns: i64 = NEVER  # when the first in the queue should have been let in
+        self._then_ns: i64 = loop.now_ns  # up to when tokens were added
+        self._due_ns: i64 = NEVER  # when the first in the queue should be admitted
         self._queue: OrderedDict[Waiter, None] = OrderedDict()
-        self._wanting: i64 = 0  # channels that wait, here or elsewhere
-        self._waited_ns: i64 = 0  # times channels, since ``demand`` was asked; so is the next one
-        self._wanted_ns: i64 = 0
-        self._waited_then_ns: i64 = loop.now_ns  # up to when that was counted
-        self._seen_ns: i64 = loop.now_ns  # when ``demand`` was asked, and what had passed
+        self._wanting: i64 = 0  # channels of the bucket that wait, here or for another bucket
+        self._waited_ns: i64 = 0  # channels in the queue times ns, since the last ``demand``
+        self._wanted_ns: i64 = 0  # likewise ``_wanting``
+        self._waited_then_ns: i64 = loop.now_ns  # up to when these two were counted
+        self._seen_ns: i64 = loop.now_ns  # when ``demand`` was called last, and ``passed`` then
         self._seen_passed: i64 = 0
         self.set_rate(rate, part)
         self.level = self._burst
 
     @property
     def waiting(self) -> i64:
-        """Channels that wait for its tokens."""
+        """Channels in the queue."""
         return len(self._queue)
 
     def set_rate(self, rate: i64, part: i64) -> None:
-        """Another rate, or part of it, from now on; rate 0: all may read. What was used is used."""
+        """Change the rate or the part from now on; rate 0: no limit. A debt stays."""
         now_ns = self._loop.now_ns
         self._earn(now_ns, LATE_NS if self._queue else 0)
         self.rate = rate
@@ -139,18 +141,18 @@ class Bucket(Timer):
         self._let_in(now_ns)
 
     def is_full(self, now_ns: i64) -> bool:
-        """Whether it is as new: nothing is owed, and the burst is there."""
+        """Whether it has the whole burst, like a new bucket."""
         self._earn(now_ns, 0)
         return self.level >= self._burst
 
     def admits(self, now_ns: i64, *, let_in: bool) -> bool:
-        """Whether a channel, which was let in or was not, may read now."""
+        """Whether a channel may be read now; ``let_in``: it has waited in the queue, and was admitted."""
         if now_ns - self._then_ns >= STEP_NS:
             self._earn(now_ns, LATE_NS if let_in or self._queue else 0)
         return self.level >= 1 and (let_in or not self._queue)
 
     def wait(self, waiter: Waiter, now_ns: i64, *, first: bool) -> None:
-        """Have a channel wait: behind the others, or, if it was let in and others were faster, before them."""
+        """Put a channel into the queue; ``first``: before the others, because it was admitted and other channels took the tokens."""
         self._count_waiting(now_ns)
         if self._waits is not None and not self._queue:
             self._waits.begin(self.key)
@@ -161,37 +163,37 @@ class Bucket(Timer):
             self._arm(now_ns, 1 - self.level)
 
     def charge(self, amount: i64, now_ns: i64) -> None:
-        """So much was read."""
+        """Charge what was read."""
         self.level -= float(amount)
         self.passed += amount
         if self.level >= 1 and self._queue and self.deadline_ns > now_ns:
-            self._loop.call_at(now_ns, self)  # with the next poll, when those that were let in have read
+            self._loop.call_at(now_ns, self)  # at the next poll, after the admitted channels were read
 
     def leave(self, waiter: Waiter) -> None:
-        """A channel waits no more; harmless when it does not wait."""
+        """Take a channel out of the queue. No effect if it is not there."""
         if waiter in self._queue:
             self._count_waiting(self._loop.now_ns)
             del self._queue[waiter]
             self._end_waits()
 
     def make_good(self, late_ns: i64) -> None:
-        """A channel of this bucket waited for another one, and so much of that since the process ran late: its tokens come all the same."""
+        """A channel of this bucket waited for another one, for so long only because the process ran late: add the tokens of that time."""
         self._earn(self._loop.now_ns, min(late_ns, LATE_NS))
 
     def fire(self, now_ns: i64) -> None:
         self._let_in(now_ns)
 
     def want(self, count: i64, now_ns: i64) -> None:
-        """So many more of its channels wait, here or for another bucket."""
+        """So many more of its channels wait, here or for another bucket; below 0: fewer."""
         self._count_waiting(now_ns)
         self._wanting += count
 
     def demand(self, now_ns: i64) -> tuple[i64, i64, i64]:
-        """What was asked of it since this was asked last.
+        """The use of the rate since the last call.
 
         Returns:
-            Millionths of the rate that were used; how many channels waited here on average, in thousandths, 0 when hardly any did; and how many of
-            its channels waited, here or for another bucket, likewise.
+            Millionths of the rate that were used; the average number of channels in the queue, in thousandths, 0 below ``CROWDED``; and the average
+            number of its channels that waited, here or for another bucket, in thousandths.
         """
         self._count_waiting(now_ns)
         lasted_ns = max(now_ns - self._seen_ns, 1_000_000)
@@ -205,14 +207,14 @@ class Bucket(Timer):
         return min(used, WHOLE), waiting if waiting >= CROWDED else 0, wanting
 
     def _earn(self, now_ns: i64, late_ns: i64) -> None:
-        """Count the tokens that have come, up to the burst and what comes in ``late_ns``."""
+        """Add the tokens of the time that has passed, up to the burst and those of ``late_ns``."""
         level = self.level + self._per_ns * float(now_ns - self._then_ns)
-        most = self._burst + 1 + self._per_ns * float(late_ns)  # 1: at a low rate, the token that comes while another one is used is not lost
+        most = self._burst + 1 + self._per_ns * float(late_ns)  # 1: at a low rate a token that comes while another one is used is kept
         self._then_ns = now_ns
         self.level = min(level, max(self.level, most))
 
     def _let_in(self, now_ns: i64) -> None:
-        """Let in as many as the tokens allow, and see that the others' turn comes."""
+        """Admit as many channels as there are tokens for, and set the timer for the others."""
         if not self._queue:
             return
         self._earn(now_ns, LATE_NS)
@@ -230,7 +232,7 @@ class Bucket(Timer):
             self._end_waits()
 
     def _arm(self, now_ns: i64, lacks: float) -> None:
-        """Fire when so many tokens have come."""
+        """Set the timer to when so many tokens will have been added."""
         if self._per_ns > 0:
             wait_ns = min(lacks / self._per_ns, float(LATEST_NS))
             self._due_ns = now_ns + max(i64(wait_ns), SOONEST_NS)
@@ -242,6 +244,5 @@ class Bucket(Timer):
         self._waited_then_ns = now_ns
 
     def _end_waits(self) -> None:
-        """Note it if nobody waits any more."""
         if self._waits is not None and not self._queue:
             self._waits.end()

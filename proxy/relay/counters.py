@@ -1,10 +1,9 @@
-"""What the loop counts: blocks of cells, each of them as it will be in the shared mapping, but from 0.
+"""Counters of a processor, in blocks of cells with the layout of the shared cells.
 
-A metric is declared in ``proxy.cells.metrics`` and counted in one place: a module that counts asks the block where the metric's cells lie when it is
-imported, keeps that as a constant, and adds to ``Counts.cells`` there. ``Publisher`` copies whole blocks: it need not know what is in them. What
-other packages count in attributes of their own it puts into the blocks first.
+A metric is declared in ``proxy.cells.metrics`` and counted in one module, which looks its cell up when it is imported, keeps the number as a
+constant, and adds to ``Counts.cells`` there. ``Publisher`` copies whole blocks; counts in attributes of other packages it puts into the blocks first.
 
-Everything here counts from 0 in each processor; the publisher adds the values its cells had when the processor started. One thread.
+Counters begin at 0 in each processor; the publisher adds the values of the cells from before the processor started. One thread.
 """
 
 from typing import Final
@@ -19,17 +18,29 @@ from framegate.proxy.cells import (
     ORDERLY_CAUSES,
     PROCESSOR_BLOCK,
     SIDE_BLOCK,
+    SIDES,
+    TLS_ERRORS,
+    TLS_VERSIONS,
     UPSTREAM_BLOCK,
     Block,
 )
+from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.memory_pool import Account
 from framegate.proxy.network.stats import Histogram, SideStats
+from framegate.proxy.network.tls_failure import handshake_error
 from framegate.proxy.relay.pairing_stats import PairingStats
 
-__all__ = ["ERROR_INDEX", "Counters", "Counts", "ListenerCounters", "LoopCounters", "UpstreamCounters"]
+__all__ = ["ERROR_INDEX", "HANDSHAKING", "Counters", "Counts", "ListenerCounters", "LoopCounters", "UpstreamCounters"]
 
 ERROR_INDEX: Final = {cause: 0 if cause in ORDERLY_CAUSES else DURATION_ERRORS.index(cause) for cause in CAUSES}
-"""Where a cause is among the histograms of ``framegate.connection.duration``."""
+"""By cause, the index of its histogram of ``framegate.connection.duration``."""
+HANDSHAKING: Final = {side: PROCESSOR_BLOCK.at("framegate.tls.handshake.active", side) for side in SIDES}
+HANDSHAKES: Final = {
+    (side, f"TLSv{version}", resumed): PROCESSOR_BLOCK.at("framegate.tls.handshake.count", side, version, "true" if resumed else "false")
+    for side in SIDES
+    for version in TLS_VERSIONS
+    for resumed in (True, False)
+}
 
 
 def _zeros(count: i64) -> "vec[i64]":
@@ -40,11 +51,11 @@ def _zeros(count: i64) -> "vec[i64]":
 
 
 class Counts:
-    """What one block counts.
+    """The counts of one block.
 
     Attributes:
-        cells: the counts and gauges, by ``Block.at``.
-        histograms: those of durations that somebody observes.
+        cells: counts and gauges, by ``Block.at``.
+        histograms: those that are observed.
     """
 
     def __init__(self, block: Block) -> None:
@@ -53,11 +64,11 @@ class Counts:
         self._block: Final = block
 
     def count(self, cell: i64) -> None:
-        """Count one, for who is not compiled and does it rarely."""
+        """Count one; for interpreted modules that do it rarely."""
         self.cells[cell] += 1
 
     def histogram(self, name: str, *values: str) -> Histogram:
-        """A histogram of the block, to be observed; arguments as those of ``Block.at``."""
+        """Make a histogram of the block; arguments as ``Block.at``."""
         made = Histogram(self._block.metric(name).bounds, self._block.at(name, *values))
         self.histograms.append(made)
         return made
@@ -68,13 +79,13 @@ class Counts:
 
 
 class ListenerCounters:
-    """What one listener's pairs did.
+    """Counters of one listener.
 
     Attributes:
         counts: of the listener; ``downstream_counts`` and ``upstream_counts`` of its sides.
-        downstream, upstream: what the network layer counts on each side.
-        pairing: what the pairs' pairings count.
-        account: what its channels hold of the memory pool; None: of the common one.
+        downstream, upstream: the counts of the network layer, by side.
+        pairing: the counts of the pairings.
+        account: of the memory pool; None: the common one.
     """
 
     def __init__(self) -> None:
@@ -88,7 +99,7 @@ class ListenerCounters:
 
 
 class UpstreamCounters:
-    """Connections to one upstream. ``durations`` has one histogram for each of ``CONNECT_ERRORS``."""
+    """Counters of connections to one upstream. ``durations`` has one histogram for each of ``CONNECT_ERRORS``."""
 
     def __init__(self) -> None:
         self.counts: Final = Counts(UPSTREAM_BLOCK)
@@ -96,9 +107,7 @@ class UpstreamCounters:
 
 
 class LoopCounters:
-    """What the processor as a whole did. ``…_durations`` by ``DURATION_ERRORS``, ``…_handshakes`` by ``TLS_ERRORS``, ``authentications`` by
-    ``MECHANISMS``.
-    """
+    """Counters of the processor: ``…_durations`` by ``DURATION_ERRORS``, ``…_handshakes`` by ``TLS_ERRORS``, ``authentications`` by mechanism."""
 
     def __init__(self) -> None:
         self.counts: Final = Counts(PROCESSOR_BLOCK)
@@ -108,6 +117,31 @@ class LoopCounters:
         self.downstream_handshakes: Final = self.counts.each_histogram("framegate.tls.handshake.duration", "downstream")
         self.upstream_handshakes: Final = self.counts.each_histogram("framegate.tls.handshake.duration", "upstream")
         self.authentications: Final = self.counts.each_histogram("framegate.authentication.duration")
+
+    def begin_handshake(self, channel: Channel) -> None:
+        """A channel is to be opened. No effect without TLS."""
+        if channel.options.tls is not None:
+            self.counts.cells[i64(HANDSHAKING[channel.options.side])] += 1
+
+    def end_handshake(self, channel: Channel) -> None:
+        """A channel is READY, or closed before it was: count its TLS handshake. To be called once. The times of connecting, and of what follows the
+        handshake, are not counted. No effect without TLS.
+        """
+        if channel.options.tls is None:
+            return
+        side = channel.options.side
+        cells = self.counts.cells
+        cells[i64(HANDSHAKING[side])] -= 1
+        histograms = self.downstream_handshakes if side == "downstream" else self.upstream_handshakes
+        identity = channel.identity
+        if channel.secured_ns != 0 and identity is not None:
+            histograms[0].observe(channel.secured_ns - channel.connected_ns)
+            cell = HANDSHAKES.get((side, identity.version, identity.resumed))
+            if cell is not None:
+                cells[i64(cell)] += 1
+        elif channel.connected_ns != 0:
+            error = TLS_ERRORS.index(handshake_error(channel.close_cause, channel.error))
+            histograms[error].observe(channel.closed_ns - channel.connected_ns)
 
 
 class Counters:

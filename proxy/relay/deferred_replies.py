@@ -28,17 +28,17 @@ class _DeferredReply(SlotOwner):
         self._ask(self._key)
 
     def has_no_input(self) -> bool:
-        return False  # it was asked for, and comes
+        return False  # it was requested, and will arrive
 
     def is_blocked(self) -> bool:
         return False
 
 
 class DeferredReplies:
-    """Those of one handler process. A ``key`` is twice a connection's id, and the direction.
+    """The deferred replies of one handler process. A ``key`` is twice a connection's id, plus the direction.
 
     Args:
-        ask: asks the handler process for the reply of a key: there is memory for it.
+        ask: requests the reply of a key from the handler process.
     """
 
     def __init__(self, ask: Callable[[int], None], pool: MemoryPool, selector: Selector) -> None:
@@ -46,13 +46,13 @@ class DeferredReplies:
         self._pool: Final = pool
         self._selector: Final = selector
         self._slots: Final[dict[int, AdmissionSlot]] = {}
-        self._came: Final[list[AdmissionSlot]] = []  # of those that this read completed
+        self._came: Final[list[AdmissionSlot]] = []  # of the replies that this read completed
 
     def announce(self, key: i64, size: i64) -> None:
         """A reply waits in the process.
 
         Raises:
-            WireError: another one of its connection and direction does.
+            WireError: another reply of its connection and direction waits.
         """
         if key in self._slots:
             raise WireError(f"connection {key >> 1} has two replies that wait in one direction")
@@ -64,10 +64,10 @@ class DeferredReplies:
             self._selector.watch_slots()
 
     def came(self, key: i64, size: i64) -> None:
-        """A long reply is here.
+        """A long reply has arrived.
 
         Raises:
-            WireError: it was not asked for.
+            WireError: it was not requested.
         """
         slot = self._slots.get(int(key))
         if slot is None or not slot.is_in:
@@ -76,7 +76,7 @@ class DeferredReplies:
         self._came.append(slot)
 
     def forget(self, connection: i64) -> None:
-        """The replies that wait are not needed any more. A reply that was asked for arrives all the same, and keeps its slot until then."""
+        """The replies of a connection are not needed any more. One that was requested still arrives, and keeps its slot until then."""
         if not self._slots:
             return
         for key in (2 * connection, 2 * connection + 1):
@@ -91,7 +91,7 @@ class DeferredReplies:
             self._came.pop().leave()
 
     def drop(self) -> None:
-        """None of them comes any more."""
+        """The process is gone: no reply arrives any more."""
         self._came.extend(self._slots.values())
         self._slots.clear()
         self.end_slots()

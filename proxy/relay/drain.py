@@ -29,20 +29,19 @@ from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import Timer
 from framegate.proxy.relay import ending, tapping
-from framegate.proxy.relay.pair import Pair
+from framegate.proxy.relay.pair import Pair, PairWatcher
 from framegate.proxy.relay.state import PairState
-from framegate.proxy.relay.watcher import PairWatcher
 
 __all__ = ["CHECK_EACH", "SLICE_NS", "TICK_NS", "Drain", "DrainTerms"]
 
 TICK_NS: Final = 20_000_000
 SLICE_NS: Final = 1_000_000
-CHECK_EACH: Final = 16  # pairs between two looks at the clock
-LAST_SHARE: Final = 4  # of the time one in so many parts is left for what was read
+CHECK_EACH: Final = 16  # pairs between two readings of the clock
+LAST_SHARE: Final = 4  # one part in so many of the time is left for requests that were read
 
 
 class DrainTerms:
-    """When what is done to a pair that is to end. Times are the selector's.
+    """The times of one drain, on the selector's clock, and what to do with a pair at each.
 
     Args:
         quiet_ns: see the module.
@@ -59,17 +58,17 @@ class DrainTerms:
         self._stop_framed_ns: i64 = 0  # likewise, where quiet is to be seen afterwards
 
     def begin(self, now_ns: i64) -> None:
-        """It begins."""
+        """The drain begins."""
         self._started_ns = now_ns
 
     def limit(self, now_ns: i64, timeout_ns: i64) -> None:
-        """So much time is left."""
+        """Set the time that is left."""
         self.until_ns = now_ns + timeout_ns
         self._stop_ns = self.until_ns - timeout_ns // LAST_SHARE
         self._stop_framed_ns = min(self._stop_ns, self.until_ns - 2 * self._quiet_ns)
 
     def drain(self, pair: Pair, now_ns: i64) -> bool:
-        """Do what is to be done to a pair now; True when it was cut off, since its time is over."""
+        """Do what a pair needs now; True: it was cut off at the deadline."""
         pair.drain_until_ns = self.until_ns
         if pair.state is PairState.CLOSED or pair.state is PairState.CLOSING:
             return False
@@ -90,13 +89,13 @@ class DrainTerms:
         return False
 
     def _is_to_stop(self, pair: Pair, client: Channel, now_ns: i64) -> bool:
-        """Whether the client is not to be read any more."""
+        """Whether the client must not be read any more."""
         if not pair.counts_responses:
             return now_ns >= self._stop_framed_ns
         return now_ns >= self._stop_ns or (now_ns >= self._started_ns + self._quiet_ns and client.read_half.has_no_input())
 
     def _is_over(self, pair: Pair, now_ns: i64) -> bool:
-        """Whether nothing is under way."""
+        """Whether nothing is in flight."""
         client, upstream = pair.client.channel, pair.upstream.channel
         if not pair.counts_responses and client is not None and upstream is not None:
             last_ns = max(client.last_active_ns, upstream.last_active_ns, self._started_ns)
@@ -111,11 +110,11 @@ class Drain(Timer):
     Args:
         selector, clock: for timers, and for the time within a slice.
         pairs: those that are open, by id; it shrinks as they end.
-        watcher: is told once.
+        watcher: its ``drained`` is called once.
         quiet_ns: see the module.
 
     Attributes:
-        active: it has begun, and the watcher was not told.
+        active: it has begun, and ``drained`` was not called.
     """
 
     def __init__(self, selector: Selector, clock: Clock, pairs: dict[int, Pair], watcher: PairWatcher, quiet_ns: i64) -> None:
@@ -154,7 +153,7 @@ class Drain(Timer):
         self._selector.call_at(now_ns + (TICK_NS if finished else 0), self)
 
     def _slice(self, pairs: Iterator[Pair], now_ns: i64) -> bool:
-        """Look at pairs until the slice is over; True when all were looked at."""
+        """Check pairs until the slice is over; True: all were checked."""
         end_ns = i64(self._clock.now_ns()) + SLICE_NS
         for count, pair in enumerate(pairs, 1):
             try:

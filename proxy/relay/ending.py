@@ -5,6 +5,7 @@ cause: CLOSING (``end``), in which each channel is written out, shut, and read t
 closed: CLOSED (``check_gone``), where what the pair was is counted, and its owner told, once.
 """
 
+from functools import partial
 from typing import Final
 
 from mypy_extensions import i64
@@ -14,9 +15,10 @@ from framegate.proxy.cells import CAUSES, LISTENER_BLOCK, SIDE_BLOCK, UPSTREAM_B
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.state import ChannelState
-from framegate.proxy.relay import handshakes, limiting, losses, state
+from framegate.proxy.network.timer import CallbackTimer
+from framegate.proxy.relay import losses, state
 from framegate.proxy.relay.counters import ERROR_INDEX
-from framegate.proxy.relay.pair import Leg, Pair, PairTimer
+from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.state import PairEvent, PairState
 
 __all__ = [
@@ -44,7 +46,7 @@ USED: Final = UPSTREAM_BLOCK.at("framegate.upstream.connection.count", "used")
 PEER: Final = mute.PEER
 TAP: Final = mute.TAP
 DRAIN: Final = mute.DRAIN
-OURS: Final = mute.MEMORY | mute.THROTTLE | mute.HANDLER | mute.TAP | mute.ADMIN  # the peer is not waited for, but held up by us
+OURS: Final = mute.MEMORY | mute.THROTTLE | mute.HANDLER | mute.TAP | mute.ADMIN  # framegate holds the peer up
 
 ENDED: Final = ChannelState.ENDED
 WRITE_ENDED: Final = ChannelState.WRITE_ENDED
@@ -54,21 +56,8 @@ CLOSING: Final = PairState.CLOSING
 CLOSED: Final = PairState.CLOSED
 
 
-class _EndTimer(PairTimer):
-    """The end of a half-closed or closing pair."""
-
-    def fire(self, now_ns: i64) -> None:
-        pair = self.pair
-        if pair is None:
-            return
-        try:
-            time_out(pair)
-        except Exception as error:  # nothing else ends a pair that waits for its time
-            crash(pair, error)
-
-
 def end_of_stream(pair: Pair, leg: Leg) -> None:
-    """A channel's peer sends no more."""
+    """The stream of a channel's peer has ended."""
     leg.ended = True
     channel = leg.channel
     assert channel is not None, "a leg with events has a channel"
@@ -97,7 +86,7 @@ def _half_close(pair: Pair, leg: Leg, channel: Channel) -> None:
 
 
 def _shut(leg: Leg) -> None:
-    """End our side of a leg's stream, now or once its pending send is out."""
+    """Shut the write side of a leg's channel, now or after its pending send."""
     channel = leg.channel
     if leg.shut or leg.shut_wanted or channel is None or not channel.is_open:
         return
@@ -109,7 +98,7 @@ def _shut(leg: Leg) -> None:
 
 
 def write_ended(pair: Pair, leg: Leg) -> None:
-    """Our end of a leg's stream is out."""
+    """The write side of a leg's channel is shut."""
     channel = leg.channel
     if pair.state is CLOSING and channel is not None:
         _settle(pair, leg, channel)
@@ -118,7 +107,7 @@ def write_ended(pair: Pair, leg: Leg) -> None:
 
 
 def check_done(pair: Pair) -> None:
-    """Whether a half-closed pair has nothing more to pass on."""
+    """End a half-closed pair that has nothing more to pass on."""
     both = pair.client.ended and pair.upstream.ended
     pairing = pair.pairing
     if not both and (pairing is None or pairing.lost):
@@ -131,14 +120,14 @@ def check_done(pair: Pair) -> None:
 
 
 def end_if_answered(pair: Pair) -> None:
-    """End right behind the last answer that is owed: a client that asks and waits sees the end before it asks again."""
+    """End right after the last open request was answered, so that a client that waits for it sees the end before it sends another request."""
     if pair.counts_responses and pair.has_no_open_request():
         end(pair, Cause.DRAINED, pair.drain_detail, "internal")
 
 
 def end_if_even(pair: Pair) -> None:
-    """The same where nobody knows what is owed: the client has been sent as many frames as it has sent. To be asked right behind an answer. With one
-    request that says nothing yet: its answer may have a second frame.
+    """The same where open requests are not known: end if the client has received as many frames as it sent. To be called right after a response. Not
+    after the first one, which may have a second frame.
     """
     client = pair.client.channel
     if client is None or client.frames_received < EVEN_FROM or client.write_half.frames_sent != client.frames_received:
@@ -187,7 +176,7 @@ def end(pair: Pair, cause: Cause, detail: str, side: str) -> None:
 
 
 def _within_frame(pair: Pair, detail: str) -> str:
-    """A detail that says so when a frame that was cut through will not come to its end."""
+    """The detail, with a note if a frame was passed on in part."""
     for leg in (pair.client, pair.upstream):
         channel = leg.channel
         if channel is not None and channel.read_half.cut_at != 0:
@@ -197,14 +186,14 @@ def _within_frame(pair: Pair, detail: str) -> str:
 
 
 def abort(pair: Pair, cause: Cause, detail: str, side: str) -> None:
-    """End without the courtesy of the last second."""
+    """End at once, without the last second."""
     end(pair, cause, detail, side)
     _close_leg(pair, pair.client)
     _close_leg(pair, pair.upstream)
 
 
 def end_revoked(pair: Pair) -> bool:
-    """End a pair with a READY client that is revoked; whether it ends. No effect on a pair that ends already."""
+    """End a pair with a READY client that is revoked. Returns whether it is; no effect on a pair that ends already."""
     revoked, client = pair.route.revoked, pair.client.channel
     if revoked is None or client is None or client.ready_ns == 0:
         return False
@@ -215,7 +204,7 @@ def end_revoked(pair: Pair) -> bool:
 
 
 def crash(pair: Pair, error: Exception, place: str = "timer") -> None:
-    """Our bug, in what works for this pair: it costs the pair, and is noted as a fault."""
+    """Close a pair after an internal error, which is noted as a fault."""
     pair.owner.selector.faults.note(place, error)
     for leg in (pair.client, pair.upstream):
         if leg.channel is not None:
@@ -223,19 +212,19 @@ def crash(pair: Pair, error: Exception, place: str = "timer") -> None:
 
 
 def _linger(pair: Pair, leg: Leg) -> None:
-    """Let a channel that is still open have what was received for it, then an orderly end."""
+    """Write to an open channel what was received for it, and then end it in order."""
     channel = leg.channel
     if channel is None:
         return
     if not channel.is_open:
         _close_leg(pair, leg)
         return
-    if leg.ended and channel.can_send:  # both ends in one: closing ends our side in order, too
+    if leg.ended and channel.can_send:  # closing ends our side in order, too
         _close_leg(pair, leg)
         return
     _shut(leg)
-    limiting.release(pair, leg, channel)
-    channel.gated = False  # what comes now does not go into the log
+    leg.leave_quotas()
+    channel.gated = False  # what comes from now on is not recorded
     channel.unmute(PEER)
     channel.unmute(TAP)
     if leg.is_client and (pair.cause is Cause.DRAINED or pair.cause is Cause.DRAIN_TIMEOUT):
@@ -246,7 +235,7 @@ def _linger(pair: Pair, leg: Leg) -> None:
 
 
 def _settle(pair: Pair, leg: Leg, channel: Channel) -> None:
-    """Close a channel of a closing pair whose stream is ended by us, and by the peer as far as we could see it."""
+    """Close a channel of a closing pair if both streams have ended, as far as can be seen."""
     if channel.state is ENDED or (channel.state is WRITE_ENDED and channel.mute_causes != 0 and not channel.read_half.discards):
         _close_leg(pair, leg)
 
@@ -258,7 +247,7 @@ def _close_leg(pair: Pair, leg: Leg) -> None:
 
 
 def time_out(pair: Pair) -> None:
-    """``half_close`` since the last byte that was seen, or the last second, is over."""
+    """The time of a half-closed or closing pair is over, unless bytes have passed meanwhile."""
     if pair.state is CLOSING:
         if pair.owner.selector.now_ns < pair.drain_until_ns and (_is_untaken(pair.client) or _is_untaken(pair.upstream)):
             _arm(pair, LINGER_NS)
@@ -274,8 +263,15 @@ def time_out(pair: Pair) -> None:
             end(pair, _end_cause(pair, pair.first_end), pair.detail or "the other side did not end in time", pair.first_side)
 
 
+def _on_time(pair: Pair) -> None:
+    try:
+        time_out(pair)
+    except Exception as error:  # nothing else ends a pair that waits for its time
+        crash(pair, error)
+
+
 def _last_progress_ns(pair: Pair) -> i64:
-    """When a byte passed last, in either direction; now, while a mute of ours keeps the side from being read that has not ended."""
+    """When a byte passed last, in either direction; now, while framegate mutes the side that has not ended."""
     last_ns: i64 = 0
     for leg in (pair.client, pair.upstream):
         channel = leg.channel
@@ -289,14 +285,14 @@ def _last_progress_ns(pair: Pair) -> i64:
 
 def _arm(pair: Pair, delay_ns: i64) -> None:
     if pair.timer is None:
-        pair.timer = _EndTimer(pair)
+        pair.timer = CallbackTimer(partial(_on_time, pair))
     pair.owner.selector.call_at(pair.owner.selector.now_ns + delay_ns, pair.timer)
 
 
 def closed(pair: Pair, leg: Leg, channel: Channel) -> None:
-    """A channel is closed, for whatever reason; an upstream's that was never READY is ``opening.attempt_failed``."""
+    """A channel is closed; for an upstream's that was never READY see ``opening.attempt_failed``."""
     leg.gone = True
-    limiting.release(pair, leg, channel)
+    leg.leave_quotas()
     losses.drop_rest(pair, leg, channel)
     if not leg.ended:
         losses.tap_partial(pair, leg, channel)
@@ -321,7 +317,7 @@ def _count_client(pair: Pair, channel: Channel) -> None:
     pair.route.counters.downstream_counts.cells[ACTIVE] -= 1
     loop.downstream_durations[ERROR_INDEX[cause]].observe(channel.closed_ns - pair.opened_ns)
     if channel.ready_ns == 0:
-        handshakes.end(loop, channel)
+        loop.end_handshake(channel)
 
 
 def _count_upstream(pair: Pair, channel: Channel) -> None:
@@ -334,7 +330,7 @@ def _count_upstream(pair: Pair, channel: Channel) -> None:
 
 
 def check_gone(pair: Pair) -> None:
-    """Finish when neither channel is left."""
+    """The pair is CLOSED if both channels are."""
     if pair.state is not CLOSING or not pair.client.gone or not pair.upstream.gone:
         return
     pair.state = state.next_state(pair.state, PairEvent.GONE)
@@ -358,7 +354,7 @@ def check_gone(pair: Pair) -> None:
 
 
 def _is_within(leg: Leg) -> bool:
-    """Whether a leg is within a frame that is cut through."""
+    """Whether a leg receives a frame that is cut through."""
     return leg.channel is not None and leg.channel.read_half.receive.is_within_cut
 
 

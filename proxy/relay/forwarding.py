@@ -69,8 +69,8 @@ def translate(translation: Translation, run: Run) -> Run:
 
 
 def _pass_on(pair: Pair, leg: Leg, channel: Channel, out: WriteHalf, run: Run, sent: Run) -> None:
-    """Look at a run, and send what it is on the other side, which may be the same."""
-    now_ns = pair.owner.selector.read_clock()  # not the poll's: an answer can come within the poll that passed its request on
+    """Pair and tap a run, and send it; ``sent`` is the run in the other side's framing."""
+    now_ns = pair.owner.selector.read_clock()  # not the poll's: a response can come within the poll that passed its request on
     seen = run if leg.look is None or leg.tap is None else translate(leg.look, run)
     accepted = look_at(pair, leg, seen, now_ns) if run.part == 0 else _look_at_part(pair, leg, seen, now_ns)
     leg.frames += run.frames
@@ -86,7 +86,7 @@ def _pass_on(pair: Pair, leg: Leg, channel: Channel, out: WriteHalf, run: Run, s
 
 
 def look_at(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
-    """Pair and tap a run; False: the tap's log is full, and the source is to be muted."""
+    """Pair and tap a run; False: the tap's log is full, and the source must be muted."""
     pairing = pair.pairing
     if pairing is not None:
         if leg.is_client:
@@ -113,7 +113,7 @@ def _look_at_part(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
 
 
 def room_for(pair: Pair, leg: Leg) -> tuple[i64, bool]:
-    """How many bytes of a leg's runs the other side takes at once, and whether nothing waits there; what is dropped needs no room."""
+    """How many bytes the other side takes at once, and whether nothing waits there; dropped bytes need no room."""
     out = leg.other.channel
     if pair.state is CLOSING or out is None or not out.is_open:
         return NO_LIMIT, True
@@ -129,7 +129,7 @@ def wait_for_room(leg: Leg, channel: Channel) -> None:
 
 
 def pipe_target(pair: Pair, leg: Leg) -> WriteHalf | None:
-    """The destination of pieces that are not inspected; the first piece of the frame was."""
+    """The destination of pieces after the first one, which need not be inspected."""
     if leg.tap is not None or pair.state is CLOSING:
         return None
     out = leg.other.channel
@@ -137,14 +137,13 @@ def pipe_target(pair: Pair, leg: Leg) -> WriteHalf | None:
 
 
 def was_piped(pair: Pair, leg: Leg, size: i64, frames: i64) -> None:
-    """As ``received``, for a piece that was not looked at."""
+    """As ``received``, for a piece that was not inspected."""
     leg.frames += frames
     leg.bytes += size
     _look_whether_done(pair, leg)
 
 
 def _look_whether_done(pair: Pair, leg: Leg) -> None:
-    """A run of a leg has passed."""
     if pair.pairing is not None:
         hold(pair, pair.pairing, leg)
     if pair.draining and not leg.is_client and not pair.counts_responses:
@@ -211,12 +210,12 @@ def let_ask(pair: Pair, pairing: Pairing) -> None:
 
 
 def _is_held(pair: Pair) -> bool:
-    """Whether the client is not to ask, since we talk to the upstream."""
+    """Whether the client is muted for a renewal."""
     return pair.renewal is not None and pair.renewal.mutes_client
 
 
 def sent(pair: Pair, leg: Leg) -> None:
-    """The pending send of a leg's channel is out."""
+    """The pending send of a leg's channel has left."""
     channel = leg.channel
     if leg.shut_wanted and channel is not None:
         leg.shut_wanted = False

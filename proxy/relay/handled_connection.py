@@ -1,4 +1,4 @@
-"""A connection whose frames are handled, as the request channel has it: who is told of it, what is under way, and what is counted."""
+"""A connection with a handler, as the request channel knows it: its requests in flight, the receiver of its events, and its metrics."""
 
 import abc
 from collections import deque
@@ -11,7 +11,7 @@ from framegate.proxy.network.run import Body, Run
 from framegate.proxy.network.stats import Histogram
 from framegate.proxy.relay.counters import ListenerCounters
 
-if TYPE_CHECKING:  # every processor has the metrics; one without handlers does without the records
+if TYPE_CHECKING:  # every processor has the metrics, but processors without handlers do not import the records
     from framegate.proxy.relay.handler_wire import Facts
 
 __all__ = ["HandledConnection", "HandledParty", "HandlerMetrics", "Request"]
@@ -21,17 +21,17 @@ QUEUE_SIZE: Final = LISTENER_BLOCK.at("framegate.handler.queue.size")
 
 
 class Request:
-    """A frame that a handler has, or will have.
+    """A frame that waits for a handler, or was sent to one.
 
     Attributes:
         sequence: its number in its direction.
-        run: the frame, where it may have to go on; None: it was handed over for good.
+        run: the frame, while it may still be passed on; otherwise None.
         booked: bytes of the memory pool that its leg has booked for it.
-        enqueued_ns: when it was whole.
+        enqueued_ns: when it was received whole.
         size: its bytes.
-        others: of its header, the bytes that do not say how long it is.
-        expects: the pairing has it: an answer is expected.
-        withheld: it, and its answer, are not for the tap.
+        others: the bytes of its header that are not its size.
+        expects: it is an open request of the pairing.
+        withheld: the tap must not have its body, nor that of its response.
     """
 
     def __init__(self, sequence: i64, run: Run, enqueued_ns: i64, others: bytes, *, expects: bool, withheld: bool) -> None:
@@ -46,23 +46,23 @@ class Request:
 
 
 class HandledParty(abc.ABC):
-    """A connection whose frames are handled, as what hands them over sees it. What raises costs that connection (``crash``)."""
+    """Receives the events of one connection from the request channel. If a method raises, ``crash`` is called."""
 
     @abc.abstractmethod
     def replied(self, request: Request, direction: i64, action: i64, throttle_ms: i64, body: Body) -> None:
-        """A frame's reply is here; the frame's run is the party's again. ``body`` may be a view, and a long one is in pieces."""
+        """A reply to a request has arrived. ``body`` may be a view; a long one is in pieces."""
 
     @abc.abstractmethod
     def flush(self) -> None:
-        """The replies of this read are told: write what they brought."""
+        """All replies of one read were passed to ``replied``: write what is to be sent."""
 
     @abc.abstractmethod
     def wake(self, direction: i64) -> bool:
-        """There is room. True: the next frame will be read; False: it was handed over already, or there is none to be read now."""
+        """The queue has room. True: the next frame will be read; False: one was submitted at once, or none can be read now."""
 
     @abc.abstractmethod
     def process_gone(self, detail: str) -> None:
-        """The handler process is gone, and with it what was under way there."""
+        """The handler process is gone; there will be no replies."""
 
     @abc.abstractmethod
     def timed_out(self) -> None:
@@ -70,7 +70,7 @@ class HandledParty(abc.ABC):
 
     @abc.abstractmethod
     def crash(self, error: Exception) -> None:
-        """One of these calls raised."""
+        """One of the other methods has raised."""
 
 
 def _histogram(counters: ListenerCounters, name: str) -> Histogram:
@@ -78,13 +78,13 @@ def _histogram(counters: ListenerCounters, name: str) -> Histogram:
 
 
 class HandlerMetrics:
-    """What the handlers of one listener did. Made once for each listener that has a handler.
+    """Metrics of the handler of one listener.
 
     Attributes:
-        queue_time: from when a frame is whole to when its handler begins; Kafka's RequestQueueTimeMs.
+        queue_time: from when a frame is whole until its handler begins; Kafka's RequestQueueTimeMs.
         local_time: in the handler; LocalTimeMs.
-        response_queue_time: from when it is done to when its processor has read what came of it.
-        send_time: from there to when the socket has all of that; ResponseSendTimeMs.
+        response_queue_time: from the end of the handler until the processor has read the reply.
+        send_time: from then until the socket has taken all that is sent; ResponseSendTimeMs.
     """
 
     def __init__(self, counters: ListenerCounters) -> None:
@@ -95,15 +95,15 @@ class HandlerMetrics:
         self._counters: Final = counters
 
     def begin(self) -> None:
-        """A frame is on its way to a handler."""
+        """A frame was submitted."""
         self._counters.counts.cells[QUEUE_SIZE] += 1
 
     def forget(self, frames: i64) -> None:
-        """So many frames have their reply, or will have none that anybody waits for."""
+        """So many frames have their reply, or will not get one."""
         self._counters.counts.cells[QUEUE_SIZE] -= frames
 
     def replied(self, action: i64, enqueued_ns: i64, began_ns: i64, ended_ns: i64, now_ns: i64) -> None:
-        """A reply was read. Each frame that went to a handler that lives counts once, whatever became of its connection."""
+        """A reply was read; also counted if the connection is over."""
         cells = self._counters.counts.cells
         cells[ACTIONS + action] += 1
         self.queue_time.observe(max(began_ns - enqueued_ns, 0))
@@ -112,14 +112,14 @@ class HandlerMetrics:
 
 
 class HandledConnection:
-    """What a handler process has of one connection. It outlives the connection, until every reply is in.
+    """A connection that belongs to a handler process. It exists until every reply has arrived, also after the connection is over.
 
     Attributes:
         id: of the connection.
-        party: None when the connection is over.
-        requests, responses: the frames under way, by direction, in order.
-        facts: what the process is to be told of it before its first frame; None: it was.
-        released: what is under way does not count any more.
+        party: receives its events; None when the connection is over.
+        requests, responses: the frames without a reply, by direction, in order.
+        facts: what the process must get before the first frame; None: it has that.
+        released: the connection is over, and its frames do not count any more.
     """
 
     def __init__(self, number: i64, party: HandledParty, metrics: HandlerMetrics, facts: "Facts") -> None:

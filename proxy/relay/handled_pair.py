@@ -1,4 +1,4 @@
-"""What is known of a pair whose frames are handled. What happens to it is in ``handling`` and ``verdicts``; ``handler_leg`` tells them."""
+"""The state of a pair with a handler, and of its legs. ``handling`` and ``verdicts`` change it; ``handler_leg`` calls them."""
 
 from collections import deque
 from typing import Final
@@ -6,21 +6,23 @@ from typing import Final
 from mypy_extensions import i64
 
 from framegate.proxy.network.run import Run
+from framegate.proxy.network.timer import CallbackTimer
 from framegate.proxy.relay.handled_connection import HandledConnection, HandledParty, Request
 from framegate.proxy.relay.handler_process import HandlerProcess
-from framegate.proxy.relay.pair import Leg, Pair, PairTimer
+from framegate.proxy.relay.leg import RelayLeg
+from framegate.proxy.relay.pair import Pair
 from framegate.proxy.relay.request_channel import RequestChannel
 
 __all__ = ["Handled", "HandledLeg", "HeldAnswer", "Outgoing"]
 
 
 class Outgoing:
-    """A run that is to be written.
+    """A run that waits to be written.
 
     Attributes:
         run: without a lease.
-        owner: whose frame it came of, which has booked it.
-        booked: so many bytes; 0: none yet.
+        owner: the leg whose frame caused it; it has booked the memory.
+        booked: bytes; 0: none yet.
         passes: its bytes were received from the other side.
     """
 
@@ -32,13 +34,13 @@ class Outgoing:
 
 
 class HeldAnswer:
-    """An answer in the upstream's place that waits for the upstream's own to what came before.
+    """A handler's answer to a request that waits until the upstream has answered the requests before it.
 
     Attributes:
         run: in the client's framing.
-        due: when so many of the upstream's answers are done with.
+        due: it is sent when ``done`` of the upstream's leg has reached this.
         booked: bytes of the memory pool that the client's leg has booked for it.
-        withheld: it is not for the tap.
+        withheld: the tap must not have its body.
     """
 
     def __init__(self, run: Run, due: i64, booked: i64, *, withheld: bool) -> None:
@@ -48,21 +50,21 @@ class HeldAnswer:
         self.withheld: Final = withheld
 
 
-class HandledLeg(Leg):
-    """A leg of such a pair.
+class HandledLeg(RelayLeg):
+    """A leg of a pair with a handler.
 
     Attributes:
         handled: what both legs share.
-        handles: its frames go to a handler; until it is known whether they do, nothing is read.
-        waits: its channel is muted until there is room, or a process.
-        backlog: frames that are here and were not handed over.
-        under_way: frames that a handler has.
-        awaits: the leg on which the last verdict has to be out before the next frame is handed over.
-        out: what is to be written to this leg's channel.
-        times: when the reply was read that brought each of what is to be written, or is being written: so many of these are ``sending``.
-        ends: its peer's stream has ended, which is not told before all that came is done with.
-        done: frames that were received and are done with.
-        booked: bytes of the memory pool that it holds: of its backlog, of what is under way and may go on, and of what came of that and is not out.
+        handles: its frames go to a handler; True until a process says otherwise, and nothing is read before.
+        waits: its channel is muted until the queue has room, or there is a process.
+        backlog: frames that were received and not submitted.
+        under_way: frames that were submitted and have no reply.
+        awaits: the leg that must have sent what the last verdict caused before the next frame is submitted.
+        out: runs that wait to be written to this leg's channel.
+        times: for each run of ``out`` and each that is being written, when the reply was read; the first ``sending`` of them are being written.
+        ends: its peer's stream has ended, which is handled after all frames before the end.
+        done: frames that were received and passed on, answered or dropped.
+        booked: bytes of the memory pool that it holds: for its backlog, for submitted frames, and for what waits to be written because of them.
     """
 
     def __init__(self, pair: Pair, handled: "Handled", *, is_client: bool) -> None:
@@ -82,20 +84,20 @@ class HandledLeg(Leg):
 
     @property
     def direction(self) -> i64:
-        """Of its frames, as records have it."""
+        """Of its frames, as in the records of ``handler_wire``."""
         return 0 if self.is_client else 1
 
 
 class Handled(HandledParty):
-    """What the legs share.
+    """What the two legs share.
 
     Attributes:
         pair: None when it is CLOSED.
-        number: its id.
+        number: the pair's id.
         channel: to the handler processes.
-        process, connection: those it belongs to; None before the first frame, and when the process is gone.
-        throttled: a reply asked for a time in which the client is not read; ``timer`` ends it.
-        held: answers that wait, in order.
+        process, connection: those that the pair belongs to; None before the first frame, and when the process is gone.
+        throttled: a reply asked that the client is not read for a time; ``timer`` ends that.
+        held: answers that wait for the upstream, in order.
     """
 
     def __init__(self, pair: Pair, channel: RequestChannel) -> None:
@@ -107,11 +109,11 @@ class Handled(HandledParty):
         self.process: HandlerProcess | None = None
         self.connection: HandledConnection | None = None
         self.throttled: bool = False
-        self.timer: PairTimer | None = None
+        self.timer: CallbackTimer | None = None
         self.held: Final[deque[HeldAnswer]] = deque()
 
     def leg(self, direction: i64) -> HandledLeg:
-        """The leg whose frames go in a direction."""
+        """The leg that receives the frames of a direction."""
         leg = self.client if direction == 0 else self.upstream
         assert leg is not None, "both are made with the pair"
         return leg

@@ -1,6 +1,6 @@
-"""Legs of pairs whose frames are handled: what a channel tells, passed on (``handling``, ``verdicts``); and what the request channel tells.
+"""The legs of pairs with a handler: they pass the events of their channels, and those of the request channel, on to ``handling`` and ``verdicts``.
 
-A direction that the handler does not ask for passes as on any listener.
+Frames of a direction that the handler does not ask for are relayed as on any other listener.
 """
 
 from typing import Final
@@ -11,7 +11,7 @@ from framegate.proxy.cause import Cause
 from framegate.proxy.network import mute
 from framegate.proxy.network.run import Body, Run
 from framegate.proxy.network.write_half import WriteHalf
-from framegate.proxy.relay import ending, forwarding, handling, opening, session, verdicts
+from framegate.proxy.relay import ending, forwarding, handling, session, verdicts
 from framegate.proxy.relay.handled_connection import Request
 from framegate.proxy.relay.handled_pair import Handled, HandledLeg
 from framegate.proxy.relay.pair import Leg, LegMaker, Pair
@@ -42,7 +42,7 @@ class HandlerLegs(LegMaker):
 
 
 class _Party(Handled):
-    """What the request channel tells of a connection."""
+    """Receives the events of one connection from the request channel."""
 
     def replied(self, request: Request, direction: i64, action: i64, throttle_ms: i64, body: Body) -> None:
         verdicts.replied(self, request, direction, action, throttle_ms, body)
@@ -73,7 +73,7 @@ class HandlerLeg(HandledLeg):
 
     def received(self, run: Run) -> None:
         channel = self.channel
-        assert channel is not None, "a leg that is told of has a channel"
+        assert channel is not None, "a leg with events has a channel"
         if self.is_client and self.pair.route.authenticates:
             session.check(self.pair, channel, run)
         out = self.forward_to
@@ -96,41 +96,34 @@ class HandlerLeg(HandledLeg):
 
     def may_read(self) -> bool:
         channel = self.channel
-        if channel is None:
-            return False
-        if not self.admits_frames(channel):
+        if channel is None or not self.admits_frames(channel):
             return False
         return not self.handles or handling.may_read(self, channel)
 
     def room_for(self) -> tuple[i64, bool]:
-        return handling.room_for(self) if self.handles and self.pair.state is not CLOSING else forwarding.room_for(self.pair, self)
+        return handling.room_for(self) if self.handles and self.pair.state is not CLOSING else super().room_for()
 
     def wait_for_room(self) -> None:
-        channel = self.channel
-        if channel is not None and self.handles:
-            handling.wait_for_room(self, channel)
-        elif channel is not None:
-            forwarding.wait_for_room(self, channel)
+        if self.handles and self.channel is not None:
+            handling.wait_for_room(self, self.channel)
+        else:
+            super().wait_for_room()
 
     def pipe_target(self) -> WriteHalf | None:
-        return None if self.handles else forwarding.pipe_target(self.pair, self)
+        return None if self.handles else super().pipe_target()
 
     def was_piped(self, size: i64, frames: i64) -> None:
-        forwarding.was_piped(self.pair, self, size, frames)
+        super().was_piped(size, frames)
         verdicts.forwarded(self, frames)
 
-    def ready(self) -> None:
-        opening.ready(self.pair, self)
+    def admits_principal(self, principal: str) -> bool:
+        return True  # the client gets its answer before the upstream has accepted the login
 
     def sent(self) -> None:
         if not verdicts.sent(self):
             return
-        forwarding.sent(self.pair, self)
+        super().sent()
         handling.pump(self)
-
-    def muted(self) -> None:
-        if self.is_client:
-            self.pair.owner.pair_muted(self.pair)
 
     def frame_refused(self) -> None:
         handling.follow(self)
@@ -139,21 +132,11 @@ class HandlerLeg(HandledLeg):
         if self.pair.state is not CLOSING and handling.has_held_frames(self):
             self.ends = True
         else:
-            ending.end_of_stream(self.pair, self)
-
-    def write_ended(self) -> None:
-        ending.write_ended(self.pair, self)
+            super().end_of_stream()
 
     def closed(self) -> None:
-        channel = self.channel
-        assert channel is not None, "a leg that is told of has a channel"
         verdicts.drop_out(self)
-        if self.is_client or channel.ready_ns != 0:
-            ending.closed(self.pair, self, channel)
-        else:
-            opening.attempt_failed(self.pair, channel)
-
-    # What pairs ask.
+        super().closed()
 
     def gates_reads(self) -> bool:
         return self.handles or super().gates_reads()
@@ -177,7 +160,7 @@ class HandlerLeg(HandledLeg):
 
     def release(self) -> None:
         self.handled.pair = None
-        if self.is_client:  # two that hold each other would stay until the garbage collector finds them
+        if self.is_client:  # a cycle would stay until the garbage collector runs
             self.handled.client = None
         else:
             self.handled.upstream = None

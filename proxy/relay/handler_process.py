@@ -1,23 +1,21 @@
-"""The socket to one handler process: requests out, replies in, and who waits for room.
+"""The socket to one handler process: requests, replies, and the queue of connections that wait for room.
 
-- *Requests* of one poll leave in one send, at its end (``_end_poll``); what the socket does not take is the channel's pending send, and what comes
-  meanwhile is kept and booked.
-- *The queue.* At most ``queue`` requests are under way: in the process, or on their way there. Who finds no room waits, and room goes to those who
-  wait in the order in which they came, for up to ``TURN`` frames that are here. A connection whose next frame was not read yet is given a *token*:
-  its place is kept until it was asked, and a poll longer, for what comes behind it must not overtake it, and who does not read must not keep it.
-- *Replies* of one read are told one after the other, and each connection that had any is asked once to write what they brought.
-- *Long replies* stay in the process until there is memory for them: each takes its turn, as a large frame that passes whole (``MEMORY.md``).
-- *Connections that end* with requests under way: their replies may come late, and are dropped, or never, for a handler may be cancelled. So what they
-  have under way counts until the process's socket has taken that they are over, and no longer.
-- *The end* of the socket is the process's: every connection that belongs to it is told. The process may live all the same, and be given another.
+- *Requests* of one poll leave in one send, at its end (``_end_poll``). Requests during a pending send are kept and booked.
+- *The queue.* At most ``queue`` requests have no reply. Connections that find no room wait, and get room in the order in which they came, each for
+  up to ``TURN`` frames that were read. A connection whose next frame is not read yet gets a *token*, which reserves its place until it was asked for
+  the frame, and one poll longer.
+- *Replies* of one read are processed one after the other; then ``flush`` of each connection that had any is called once.
+- *Long replies* stay in the process until there is memory for them (``deferred_replies``).
+- *Connections that end* with requests in flight: the replies come late and are dropped, or never, because a handler may be cancelled. Such requests
+  count until the socket has taken the record CLOSED.
+- *The end* of the socket is the end of the process for all its connections. The process may get another socket.
 
-The process runs the user's code, and is not trusted: a reply to what was not asked ends the socket.
+The process runs users' code and is not trusted: a reply without a request closes the socket.
 """
 
-import abc
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter, read_i32_be
 from mypy_extensions import i64
@@ -36,12 +34,15 @@ from framegate.proxy.relay import handler_wire as wire
 from framegate.proxy.relay.deferred_replies import DeferredReplies
 from framegate.proxy.relay.handled_connection import HandledConnection, HandledParty, Request
 
-__all__ = ["HandlerProcess", "ProcessOwner"]
+if TYPE_CHECKING:
+    from framegate.proxy.relay.request_channel import RequestChannel
+
+__all__ = ["HandlerProcess"]
 
 NO_LIMIT: Final = 1 << 31
-REFER_FROM: Final = 16384  # bodies from here on are not copied
+REFER_FROM: Final = 16384  # bytes; bodies of this size or more are not copied
 NOBODY: Final = -1
-TURN: Final = 16  # frames of one connection that are handed over before the next one's: its answers leave with one write
+TURN: Final = 16  # frames of one connection that are submitted before the next one's, so that their answers leave with one write
 SIZE: Final = 4  # of a record's size header
 HELLO: Final = wire.HELLO
 REPLY: Final = wire.REPLY
@@ -50,40 +51,28 @@ HELD: Final = wire.HELD
 LONG: Final = wire.LONG
 
 
-class ProcessOwner(abc.ABC):
-    """Who has the handler processes."""
-
-    @abc.abstractmethod
-    def process_ready(self, process: "HandlerProcess") -> None:
-        """It has said what it handles."""
-
-    @abc.abstractmethod
-    def process_gone(self, process: "HandlerProcess") -> None:
-        """Its socket is closed."""
-
-
 class HandlerProcess(ChannelSink):
     """One handler process.
 
     Args:
-        owner: is told.
-        selector: where its channel lives.
+        owner: the request channel.
+        selector: of its channel.
         account: of the memory pool.
         name: ``slot.generation``.
         queue: see the module.
 
     Attributes:
-        channel: to it; set by whoever registers its socket.
-        handles: by listener, whether its handler is given requests, and responses; empty before it said so.
-        connections: that it has, or whose replies are not in, by id.
-        active: how many of them are not over.
-        under_way: frames that it has, or will have.
-        kept: how many of those frames are kept here, since they may have to go on.
-        on_parted: is told that its socket is closed, and why; empty: the process closed it.
-        pool: of memory.
+        channel: to the process; set after the socket was registered.
+        handles: by listener, whether its handler gets requests, and responses; empty before HELLO.
+        connections: those that belong to it, and those that are over and whose replies have not arrived, by id.
+        active: the number of the former.
+        under_way: frames that were submitted and have no reply.
+        kept: how many of those are kept here, because they may be passed on.
+        on_parted: called when the socket is closed, with the reason; empty: the process closed it.
+        pool: the memory pool.
     """
 
-    def __init__(self, owner: ProcessOwner, selector: Selector, account: Account, name: str, queue: i64) -> None:
+    def __init__(self, owner: "RequestChannel", selector: Selector, account: Account, name: str, queue: i64) -> None:
         self.name: Final = name
         self.channel: Channel | None = None
         self.handles: Final[dict[str, tuple[bool, bool]]] = {}
@@ -97,17 +86,17 @@ class HandlerProcess(ChannelSink):
         self._selector: Final = selector
         self._account: Final = account
         self._queue: Final[i64] = queue
-        self._waiting: Final[dict[int, HandledParty]] = {}  # oldest first; twice the id, and the direction
-        self._turn: i64 = NOBODY  # whose it is of those who waited
-        self._turns: i64 = 0  # and for how many frames
-        self._tokens: Final[dict[int, i64]] = {}  # likewise, and the poll in which each was given
+        self._waiting: Final[dict[int, HandledParty]] = {}  # by twice the id plus the direction, oldest first
+        self._turn: i64 = NOBODY  # the key of the connection that may submit now
+        self._turns: i64 = 0  # and how many frames
+        self._tokens: Final[dict[int, i64]] = {}  # by such a key, the poll in which each was given
         self._writer: Final = BytesWriter()
         self._pieces: list[Buffer] = []
         self._records: i64 = 0
         self._booked: i64 = 0
-        self._closing: list[HandledConnection] = []  # with requests under way, and not told yet
-        self._sending: list[HandledConnection] = []  # likewise, told in the send that is pending
-        self._late: Final[deque[HandledConnection]] = deque()
+        self._closing: list[HandledConnection] = []  # over, with requests in flight, whose CLOSED is not written
+        self._sending: list[HandledConnection] = []  # likewise, whose CLOSED is in the pending send
+        self._late: Final[deque[HandledConnection]] = deque()  # likewise, whose CLOSED was sent
         self._long: Final = DeferredReplies(self._ask_for, self.pool, selector)
         self._tick: Final = CallbackTimer(self._end_poll)
 
@@ -116,7 +105,7 @@ class HandlerProcess(ChannelSink):
         """Its socket is closed."""
         return self.channel is None or not self.channel.is_open
 
-    # What connections ask.
+    # Called by connections.
 
     def has_room(self, connection: i64, direction: i64, party: HandledParty) -> bool:
         """Whether a frame of a connection may be read now; False: its party is woken when it may."""
@@ -124,7 +113,7 @@ class HandlerProcess(ChannelSink):
         if self._tokens.pop(key, None) is not None:
             self._turn = key
             self._turns = TURN
-            self._arm()  # it may not come to a whole frame: then the place is another's
+            self._arm()  # without a whole frame the place is given to another connection
             return True
         if not self._waiting and self.under_way + i64(len(self._tokens)) < self._queue:
             return True
@@ -132,7 +121,7 @@ class HandlerProcess(ChannelSink):
         return False
 
     def takes(self, connection: i64, direction: i64, party: HandledParty) -> bool:
-        """Likewise whether a frame that is here may be handed over: those who wait stand before it, unless it is its turn, for ``TURN`` frames."""
+        """Whether a frame that was read may be submitted now: if none waits, or this connection has its turn; False: its party is woken."""
         key = 2 * connection + direction
         if self.under_way < self._queue:
             if not self._waiting:
@@ -144,22 +133,22 @@ class HandlerProcess(ChannelSink):
         return False
 
     def wait(self, connection: i64, direction: i64, party: HandledParty) -> None:
-        """A frame may not be read now, though there may be room: its party is woken when replies have come, or what waited for the socket is out."""
+        """Wake a party when replies have arrived, or the pending send has left."""
         self._waiting[2 * connection + direction] = party
 
     def leave(self, connection: i64, direction: i64) -> None:
-        """A connection waits no more; harmless when it does not."""
+        """A connection does not wait any more. No effect if it did not."""
         key = 2 * connection + direction
         self._waiting.pop(key, None)
         self._tokens.pop(key, None)
 
     def open(self, connection: HandledConnection) -> None:
-        """A connection belongs to this process from here on; the process is told with its first frame."""
+        """A connection belongs to this process from now on; OPEN is sent with its first frame."""
         self.connections[int(connection.id)] = connection
         self.active += 1
 
     def close(self, connection: HandledConnection) -> None:
-        """A connection is over; what is under way is dropped when it comes."""
+        """A connection is over; its late replies are dropped."""
         connection.party = None
         self.active -= 1
         self.leave(connection.id, 0)
@@ -173,10 +162,10 @@ class HandlerProcess(ChannelSink):
             self._write(wire.encode_closed(connection.id))
 
     def submit(self, connection: HandledConnection, direction: i64, request: Request, run: Run) -> None:
-        """Hand a frame over. ``run``: the one frame; it stays the caller's.
+        """Submit a frame. ``run``: the one frame; it stays the caller's.
 
         Raises:
-            WireError: it does not fit a record. Nothing is handed over.
+            WireError: it does not fit a record. Nothing is submitted.
         """
         header, body = run.first_sizes()
         pieces = run.pieces()
@@ -189,7 +178,7 @@ class HandlerProcess(ChannelSink):
         self.under_way += 1
         connection.metrics.begin()
         self._write(head)
-        left = header + body  # a delimiter behind the body is none of it
+        left = header + body  # without a delimiter after the body
         for piece in pieces:
             size = i64(len(piece))
             self._write(piece if size <= left else piece[:left])
@@ -198,10 +187,9 @@ class HandlerProcess(ChannelSink):
                 break
         self._records += 1
 
-    # What is written.
+    # Writing.
 
     def _ask_for(self, key: int) -> None:
-        """There is memory for a reply that waits."""
         self._write(wire.encode_send(key >> 1, key & 1))
 
     def _write(self, piece: Buffer) -> None:
@@ -239,7 +227,7 @@ class HandlerProcess(ChannelSink):
             self._arm()
 
     def flush(self) -> None:
-        """Write what was handed over, unless the last write is not out."""
+        """Write what was submitted, unless a send is pending."""
         channel = self.channel
         if channel is None or not channel.can_send:
             return
@@ -265,10 +253,10 @@ class HandlerProcess(ChannelSink):
             self._release(closing)
         else:
             self._sending = closing
-        self._account.release(BEGUN, booked, self)  # not before: what is not out is booked there by now
+        self._account.release(BEGUN, booked, self)  # not before ``send``, which books what is pending
 
     def _release(self, closing: list[HandledConnection]) -> None:
-        """Who is over does not count any more. The last of them are remembered, for their late replies."""
+        """Connections that are over do not count any more. The last ``queue`` of them are kept, for their late replies."""
         for connection in closing:
             connection.released = True
             self.under_way -= connection.under_way
@@ -285,7 +273,7 @@ class HandlerProcess(ChannelSink):
         self._account.release(BEGUN, booked, self)
 
     def _wake(self) -> None:
-        """Let those who wait have what room there is."""
+        """Give the room in the queue to those that wait."""
         waiting, tokens = self._waiting, self._tokens
         while waiting and self.under_way + i64(len(tokens)) < self._queue:
             key = next(iter(waiting))
@@ -299,7 +287,7 @@ class HandlerProcess(ChannelSink):
             except Exception as error:
                 party.crash(error)
 
-    # What its channel tells.
+    # Events of the channel.
 
     def ready(self) -> None:
         pass
@@ -326,12 +314,12 @@ class HandlerProcess(ChannelSink):
                     party.flush()
                 except Exception as error:
                     party.crash(error)
-            channel.discard(run)  # not before: what is not out is booked where it waits by now
+            channel.discard(run)  # not before ``flush``, which books what is pending
             self._long.end_slots()
         self._wake()
 
     def _take_begun(self, run: Run, head: list[Buffer], now_ns: i64, touched: dict[HandledParty, None]) -> None:
-        """The record whose beginning earlier reads gave. A long one is not put together: its bytes go on as they lie here."""
+        """The record whose beginning came with earlier reads. The bytes of a long one are not copied."""
         size = run.head_size + run.first
         if size <= REPLY_HEAD + LONG:
             whole = b"".join([*head, run.data[: run.first]])
@@ -346,7 +334,6 @@ class HandlerProcess(ChannelSink):
         self._take_reply(begin, 0, size, now_ns, touched, pieces)
 
     def _take(self, data: bytes, position: i64, end: i64, now_ns: i64, touched: dict[HandledParty, None]) -> None:
-        """One record."""
         if wire.record_end(data, position) != end:
             raise wire.WireError(f"a record of {end - position} bytes")
         kind = i64(data[position + SIZE])
@@ -363,13 +350,13 @@ class HandlerProcess(ChannelSink):
         self._owner.process_ready(self)
 
     def _take_reply(self, data: bytes, position: i64, end: i64, now_ns: i64, touched: dict[HandledParty, None], pieces: list[Buffer] | None) -> None:
-        """``pieces``: the body, where it is not in ``data``."""
+        """``pieces``: the body, if it is not in ``data``."""
         action, direction, throttle_ms, number, sequence, began_ns, ended_ns, begin = wire.read_reply(data, position, end)
         connection = self.connections.get(number)
         key = 2 * i64(number) + direction
         if end - begin > LONG:
             self._long.came(key, end - begin)
-        if connection is None:  # long over
+        if connection is None:  # over, and not kept any more
             return
         queue = connection.requests if direction == 0 else connection.responses
         if not queue or queue[0].sequence != sequence:

@@ -12,17 +12,16 @@ A stream socket, both ways ``[int32 size][body]``, integers big-endian. The firs
                                                           sequence u64, began_ns u64, ended_ns u64, the frame's body; of FAILED the error's text,
                                                           UTF-8; of HELD how many bytes wait, u64
 
-A reply whose body is longer than ``LONG`` stays in the handler process, and those of its connection and direction behind it: a REPLY that says HELD
-announces it. It leaves when the processor has memory for it, and says SEND; then, if the next one is long, that is announced.
+A reply whose body is longer than ``LONG`` stays in the handler process, with the replies after it of its connection and direction, and is announced
+by a REPLY with the action HELD. When the processor has memory for it, it sends SEND, and the reply leaves; then the next long one is announced.
 
 OPEN comes before the first request of a connection, CLOSED after its last. A sequence counts the frames of a connection in one direction, from 0.
-Times are CLOCK_MONOTONIC. Replies of one connection and direction leave in the order of their requests. An end of file is the other process's end.
+Times are CLOCK_MONOTONIC. Replies of one connection and direction leave in the order of their requests. An end of file means that the other process
+has ended. A connection and a sequence are below 2**63.
 
-What is read is judged: the processor does not trust what runs beside the user's code, and what fails is a ``WireError``, after which nothing of the
-stream can be believed. Whoever reads loops over what ``RecordReader.take`` gives: ``record_end``, then the ``read_`` of the kind, then
-``RecordReader.keep`` once. Nothing is copied but the bodies that are sliced out. A connection and a sequence are below 2**63.
-
-A handler process has ``read_requests`` and ``encode_replies`` for all that one read gave.
+The processor does not trust a process that runs users' code: all that is read is checked, and after a ``WireError`` the socket is closed. A reader
+loops over what ``RecordReader.take`` returns: ``record_end``, then the ``read_`` function of the kind; at the end ``RecordReader.keep`` once. Only
+bodies are copied. ``read_requests`` and ``encode_replies`` do all records of one read at once.
 """
 
 import json
@@ -81,7 +80,7 @@ __all__ = [
 ]
 
 WIRE: Final = 4
-"""The version of the records, said in HELLO."""
+"""The version of the records, sent in HELLO."""
 
 # The kinds.
 HELLO: Final = 0
@@ -91,34 +90,34 @@ CLOSED: Final = 3
 REPLY: Final = 4
 SEND: Final = 5
 
-# What a reply does with the frame.
-PASS: Final = 0  # it goes on as it came; only where there is an upstream
-FRAME: Final = 1  # this body goes on in its place; only where there is an upstream
-NOTHING: Final = 2  # nothing goes on; without an upstream: no response
-ANSWER: Final = 3  # of a request: this body goes to the client
-CLOSE: Final = 4  # the connection ends
-FAILED: Final = 5  # the handler raised, or answered what does not fit
-HELD: Final = 6  # nothing yet: the body waits
+# The actions of a reply.
+PASS: Final = 0  # pass the frame on unchanged; only with an upstream
+FRAME: Final = 1  # pass this body on in its place; only with an upstream
+NOTHING: Final = 2  # pass nothing on; without an upstream: no response
+ANSWER: Final = 3  # to a request: send this body to the client
+CLOSE: Final = 4  # end the connection
+FAILED: Final = 5  # the handler raised, or its result is not allowed
+HELD: Final = 6  # nothing yet: the reply waits
 ACTIONS: Final = ("pass", "frame", "nothing", "answer", "close", "failed")
 """The actions' names, as metrics have them."""
 
 DIRECTIONS: Final = ("request", "response")
-"""A direction is its place in here."""
+"""A direction is an index of this."""
 
 MAX_BODY: Final = (1 << 31) - 1 - (1 << 16) - 64
-"""Bytes of the longest body a record can carry, whatever its head and the frame's header are."""
+"""Bytes of the longest body that a record can carry with any header."""
 LONG: Final = 16_384
-"""Bytes of the longest body that a reply carries unasked."""
+"""Bytes of the longest body that a reply carries without SEND."""
 MAX_HEADER: Final = 0xFFFF
 MAX_THROTTLE_MS: Final = 0x7FFFFFFF
 MAX_ERROR: Final = 1024
 """Bytes of an error's text."""
 
 _REQUEST_HEAD: Final = struct.Struct(">iBBHQQ")
-"""Size, kind, direction, header_length, connection, sequence: all of a request that is before the frame's header."""
+"""Size, kind, direction, header_length, connection, sequence."""
 _CONNECTION_HEAD: Final = struct.Struct(">iBQ")
 _SEND: Final = struct.Struct(">iBBQ")
-"""Size, kind, direction, connection: all of a SEND."""
+"""Size, kind, direction, connection."""
 _HELD_BODY: Final = struct.Struct(">Q")
 _SIZE: Final = struct.Struct(">i")
 _SIZE_BYTES: Final = 4
@@ -133,11 +132,11 @@ _to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, che
 
 
 class WireError(Exception):
-    """The other side broke the rules of the records: a bug, and the end of that socket."""
+    """The other side broke the rules of the records. The socket is to be closed."""
 
 
 class TlsFacts(TypedDict, total=False):
-    """What a client's handshake came to. ``server_name`` and ``peer_certificate`` (its subject) are there where they are known."""
+    """The result of a client's TLS handshake. ``server_name`` and ``peer_certificate`` (its subject) are present if they are known."""
 
     version: str
     cipher: str
@@ -152,7 +151,7 @@ Reply = tuple[int, int, int, int, int, int, int, bytes]
 
 
 class Facts(TypedDict):
-    """What a handler process is told of a connection.
+    """What a handler process knows about a connection.
 
     Attributes:
         id: the connection's, as text.
@@ -170,13 +169,13 @@ class Facts(TypedDict):
 
 
 class HandlerFacts(TypedDict):
-    """What a processor must know of a handler; ``directions`` are words of ``DIRECTIONS``."""
+    """What a processor must know about a handler; ``directions`` are words of ``DIRECTIONS``."""
 
     directions: list[str]
 
 
 class Hello(TypedDict):
-    """The first words of a handler process; ``handlers`` by listener."""
+    """The first record of a handler process; ``handlers`` by listener."""
 
     wire: int
     slot: int
@@ -193,10 +192,10 @@ def encode_open(connection: int, facts: Facts) -> bytes:
 
 
 def request_head(direction: int, header_length: int, connection: int, sequence: int, body_length: int) -> bytes:
-    """What comes before the header and the body of a request, which follow as they are.
+    """The beginning of a request, before the frame's header and body.
 
     Raises:
-        WireError: a record cannot be so long.
+        WireError: the record would be too long.
     """
     if body_length > MAX_BODY or header_length > MAX_HEADER:
         raise WireError(f"a frame of {header_length} + {body_length} bytes does not fit a record")
@@ -224,7 +223,7 @@ def encode_hello(hello: Hello) -> bytes:
 
 
 def encode_replies(replies: list[Reply]) -> bytes:
-    """The records REPLY of some replies, whose bodies have at most ``MAX_BODY`` bytes each."""
+    """The records of some replies, whose bodies have at most ``MAX_BODY`` bytes each."""
     pieces: list[bytes] = []
     writer = BytesWriter()
     for action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, body in replies:
@@ -239,7 +238,7 @@ def encode_replies(replies: list[Reply]) -> bytes:
         write_i64_be(writer, ended_ns)
         if rest < _NOT_COPIED:
             writer.write(body)
-        else:  # it is copied once, not twice
+        else:  # a long body is copied once only
             pieces += (writer.getvalue(), body)
             writer = BytesWriter()
     if not pieces:
@@ -249,13 +248,13 @@ def encode_replies(replies: list[Reply]) -> bytes:
 
 
 def held(reply: Reply) -> Reply:
-    """What announces a reply whose body waits."""
+    """The announcement of a reply that waits."""
     _, direction, _, connection, sequence, began_ns, ended_ns, body = reply
     return HELD, direction, 0, connection, sequence, began_ns, ended_ns, _HELD_BODY.pack(len(body))
 
 
 def error_text(text: str) -> bytes:
-    """A text as the body of FAILED: UTF-8, cut to ``MAX_ERROR`` bytes between characters."""
+    """The body of FAILED: UTF-8, cut to ``MAX_ERROR`` bytes between characters."""
     data = text.encode(errors="backslashreplace")
     return data if len(data) <= MAX_ERROR else data[:MAX_ERROR].decode(errors="ignore").encode()
 
@@ -264,7 +263,7 @@ def error_text(text: str) -> bytes:
 
 
 class RecordReader:
-    """Turns what a socket gives into whole records, however it was cut; a long one is put together once.
+    """Splits the bytes of a socket into whole records; the pieces of a long one are joined once.
 
     ::
 
@@ -283,11 +282,11 @@ class RecordReader:
 
     @property
     def missing(self) -> int:
-        """Bytes that are at least to come before ``take`` gives anything; 0: it would at once."""
+        """The bytes that must come before ``take`` returns something; 0: it does at once."""
         return max(0, self._needed - self._here)
 
     def take(self, data: bytes) -> bytes:
-        """What was kept and the next bytes; empty while that is known to hold no whole record."""
+        """What was kept, and the next bytes; empty if that is known to be no whole record."""
         if not self._pieces and len(data) >= self._needed:
             return data
         if data:
@@ -304,7 +303,7 @@ class RecordReader:
         return data
 
     def keep(self, data: bytes, position: int) -> None:
-        """Keep what was not read of what ``take`` gave, which may hold whole records still. Not to be called when that was empty."""
+        """Keep the rest of what ``take`` returned, which may have whole records. Not to be called if that was empty."""
         self._here = len(data) - position
         self._needed = 1
         if self._here:
@@ -316,7 +315,7 @@ class RecordReader:
 
 
 def record_end(data: bytes, position: i64) -> i64:
-    """Where the record that begins at a position ends; -1: it is not whole, and none of its bytes that are here is wrong.
+    """The end of the record that begins at a position; -1: it is not whole.
 
     Raises:
         WireError: no such kind, or a size that a record of the kind cannot have.
@@ -334,7 +333,7 @@ def record_end(data: bytes, position: i64) -> i64:
 
 
 def read_requests(data: bytes, position: int) -> list[Request]:
-    """The whole REQUESTs that begin at a position, one behind the other, up to a record that is another, is not whole, or cannot be."""
+    """The consecutive whole REQUESTs from a position on, up to a record that is another, is not whole, or is wrong."""
     found: list[Request] = []
     length: i64 = len(data)
     at: i64 = position
@@ -367,17 +366,17 @@ def read_open(data: bytes, position: int, end: int) -> tuple[int, Facts]:
     """A whole OPEN: the connection, and the facts.
 
     Raises:
-        WireError: they are no facts.
+        WireError: they are not facts.
     """
     connection: int = _CONNECTION_HEAD.unpack_from(data, position)[2]
     return connection, cast(Facts, _read_object(data[position + _CONNECTION_BYTES : end], "OPEN"))
 
 
 def read_reply(data: bytes, position: i64, end: i64) -> tuple[i64, i64, i64, i64, i64, i64, i64, i64]:
-    """A whole REPLY: action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, and where its body begins, which goes to ``end``.
+    """A whole REPLY: action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, and the beginning of its body, which ends at ``end``.
 
     Raises:
-        WireError: no such action or direction, or a body where there can be none.
+        WireError: no such action or direction, or a body that the action does not have.
     """
     word = read_i64_be(data, position)
     action = word >> 16 & 0xFF
@@ -396,10 +395,10 @@ def read_reply(data: bytes, position: i64, end: i64) -> tuple[i64, i64, i64, i64
 
 
 def held_size(data: bytes, body: int) -> int:
-    """Of a REPLY that says HELD and whose body begins there: how many bytes wait.
+    """How many bytes wait, by the body of HELD that begins there.
 
     Raises:
-        WireError: none has to wait, or no record can carry so many.
+        WireError: so many bytes need not wait, or do not fit a record.
     """
     size: int = _HELD_BODY.unpack_from(data, body)[0]
     if not LONG < size <= MAX_BODY:
@@ -411,7 +410,7 @@ def read_hello(data: bytes, position: int, end: int) -> Hello:
     """A whole HELLO.
 
     Raises:
-        WireError: it is none, or of another version.
+        WireError: it is wrong, or of another version.
     """
     hello = _read_object(data[position + _SIZE_BYTES + 1 : end], "HELLO")
     if hello.get("wire") != WIRE:

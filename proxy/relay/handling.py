@@ -1,10 +1,10 @@
-"""How frames are handled: from when they are read to when a handler has them, and back to reading. ``verdicts`` says what comes of them.
+"""How frames get to a handler: from reading until they are submitted, and back to reading. ``verdicts`` carries out the replies.
 
-Whole runs are read, and each frame of one is handed over, up to ``MOST``; what comes of them leaves in their order. A channel is muted for
-``handler`` while frames of it wait to be handed over, while ``MOST`` of them are under way, and while what came of them waits for the socket.
+Whole runs are read, and each frame of a run is submitted, up to ``MOST`` at a time. Results leave in the order of the frames. A channel is muted for
+``handler`` while frames of it wait to be submitted, while ``MOST`` of them have no reply, and while results wait for the socket.
 
-What may have to go on is kept until its verdict; while memory is short one such frame is under way at a time. The bytes of each frame stay booked
-until its verdict: they are here, or in the handler process.
+With an upstream a frame is kept until its verdict, because it may be passed on; while memory is short, one such frame is submitted at a time. The
+bytes of each frame stay booked until its verdict, whether they are here or in the handler process.
 """
 
 from typing import Final
@@ -30,7 +30,7 @@ from framegate.proxy.relay.throttle import REPLY
 __all__ = ["book", "follow", "let_go", "may_read", "process_gone", "pump", "received", "release", "response_sent", "room_for", "split", "wake"]
 
 NO_LIMIT: Final = 1 << 31
-MOST: Final = 1000  # frames of one connection and direction that a handler has at a time
+MOST: Final = 1000  # frames of one connection and direction without a reply
 HANDLER: Final = mute.HANDLER
 TAP: Final = mute.TAP
 CLOSING: Final = PairState.CLOSING
@@ -41,7 +41,7 @@ CLOSED: Final = PairState.CLOSED
 
 
 def may_read(leg: HandledLeg, channel: Channel) -> bool:
-    """Whether a frame may be read; False: the leg is woken when it may. Its connection belongs to a process afterwards, if there is one."""
+    """Whether a frame may be read; False: the leg is woken when it may. Assigns the connection to a process if there is one."""
     handled = leg.handled
     process = _process(handled)
     if process is None:
@@ -58,7 +58,7 @@ def may_read(leg: HandledLeg, channel: Channel) -> bool:
 
 
 def room_for(leg: HandledLeg) -> tuple[i64, bool]:
-    """Frames go whole to a handler: as much as there is, or, while others are kept or wait for the socket, nothing."""
+    """See ``ChannelSink.room_for``. Frames go whole to a handler: no limit, or nothing while others are kept or wait for the socket."""
     process = leg.handled.process
     if process is None or process.channel is None or not process.channel.can_send:
         return 0, False
@@ -68,7 +68,7 @@ def room_for(leg: HandledLeg) -> tuple[i64, bool]:
 
 
 def wait_for_room(leg: HandledLeg, channel: Channel) -> None:
-    """``room_for`` said that there is none: the leg is woken when frames that were kept, or waited for the socket, have gone."""
+    """``room_for`` gave no room: the leg is woken when fewer frames are kept, or wait for the socket."""
     process = leg.handled.process
     if process is not None:
         _wait(leg, channel)
@@ -81,12 +81,12 @@ def _wait(leg: HandledLeg, channel: Channel) -> None:
 
 
 def _process(handled: Handled) -> HandlerProcess | None:
-    """The one that a connection belongs to, from now on if it belonged to none; None: there is none, or it is gone, which will be told."""
+    """The process of a connection, which is assigned to one if it has none; None: there is no process, or it is gone (see ``process_gone``)."""
     process = handled.process
     if process is not None:
         return None if process.is_gone else process
     pair = handled.pair
-    assert pair is not None, "it is asked for frames to be read"
+    assert pair is not None, "it is not CLOSED"
     process = handled.channel.choose(pair.route.listener)
     if process is not None:
         _join(pair, handled, process)
@@ -132,7 +132,7 @@ def _facts(pair: Pair) -> wire.Facts:
 
 
 def received(leg: HandledLeg, channel: Channel, run: Run) -> None:
-    """Whole frames of a direction that is handled."""
+    """Whole frames of a direction with a handler."""
     pair = leg.pair
     if pair.state is CLOSING:
         losses.drop(pair, leg, run.frames, run.size, run)
@@ -152,7 +152,7 @@ def received(leg: HandledLeg, channel: Channel, run: Run) -> None:
 
 
 def split(run: Run) -> list[Run]:
-    """The frames of a run, one run for each, without leases. They keep no more of the run in memory than they book."""
+    """The frames of a run, each as a run without a lease that keeps no more memory than it books."""
     framing = run.framing
     frames: list[Run] = []
     begin: i64 = 0
@@ -172,7 +172,7 @@ def split(run: Run) -> list[Run]:
 
 
 def _look_and_keep(pair: Pair, leg: HandledLeg, channel: Channel, run: Run, sequence: i64, now_ns: i64) -> None:
-    """Pair and tap one frame, and put it behind those that are to be handed over."""
+    """Pair and tap one frame, and append it to the backlog."""
     pairing = pair.pairing
     before: i64 = 0 if pairing is None else pairing.open
     seen = run if leg.look is None or leg.tap is None else leg.look.frames(run)
@@ -202,7 +202,7 @@ def _account(leg: HandledLeg) -> Account:
 
 
 def book(leg: HandledLeg, run: Run) -> i64:
-    """Book what a run keeps in memory that stays here for a while, in the place of its lease; how many bytes."""
+    """Book the memory of a run that stays here for a while, in place of its lease. Returns the bytes."""
     needed: i64 = 0
     for piece in run.pieces():
         needed += held(piece) + PIECE_OVERHEAD
@@ -214,16 +214,16 @@ def book(leg: HandledLeg, run: Run) -> i64:
 
 
 def release(leg: HandledLeg, size: i64) -> None:
-    """Give back what ``book`` booked."""
+    """Release what ``book`` booked."""
     leg.booked -= size
     _account(leg).release(BEGUN, size, leg)
 
 
-# A frame that is handed over.
+# A frame that is submitted.
 
 
 def pump(leg: HandledLeg) -> None:
-    """Hand over what may be, and read on if nothing is left."""
+    """Submit the frames that may be, and read on if none is left."""
     handled = leg.handled
     while leg.backlog and _may_submit(leg):
         process = _process(handled)
@@ -242,13 +242,13 @@ def pump(leg: HandledLeg) -> None:
 def _may_submit(leg: HandledLeg) -> bool:
     if leg.waits or (leg.is_client and leg.handled.throttled) or leg.pair.state is CLOSING or leg.pair.state is CLOSED:
         return False
-    return leg.under_way < MOST and leg.awaits is None  # what waits for the socket is out first: who does not read gets no more answers made
+    return leg.under_way < MOST and leg.awaits is None  # for a client that does not read no more answers are made
 
 
 def _submit(leg: HandledLeg, process: HandlerProcess, request: Request) -> None:
     connection, run = leg.handled.connection, request.run
     assert connection is not None, "it belongs to a process"
-    assert run is not None, "it was not handed over"
+    assert run is not None, "it was not submitted before"
     try:
         process.submit(connection, leg.direction, request, run)
     except wire.WireError as error:
@@ -257,7 +257,7 @@ def _submit(leg: HandledLeg, process: HandlerProcess, request: Request) -> None:
         return
     leg.under_way += 1
     if leg.pair.route.upstream is None:
-        request.run = None  # it cannot have to go on; its bytes are the process's now, and stay booked until it is done with them
+        request.run = None  # it cannot be passed on; its bytes are in the process, and stay booked until the reply
     else:
         process.kept += 1
 
@@ -266,11 +266,11 @@ def _submit(leg: HandledLeg, process: HandlerProcess, request: Request) -> None:
 
 
 def follow(leg: HandledLeg) -> None:
-    """Mute a leg's channel for ``handler``, or unmute it, as its frames say."""
+    """Mute a leg's channel for ``handler``, or unmute it, according to its frames."""
     channel = leg.channel
     if channel is None or not channel.is_open or leg.pair.state is CLOSING:
         return
-    refused = channel.read_half.receive.fault != OK and has_held_frames(leg)  # what is behind those frames is looked at when they are done with
+    refused = channel.read_half.receive.fault != OK and has_held_frames(leg)  # the fault is handled after the frames before it
     if refused or leg.waits or leg.backlog or leg.under_way >= MOST or leg.awaits is not None:
         channel.mute(HANDLER)
     elif channel.mute_causes & HANDLER:
@@ -280,26 +280,26 @@ def follow(leg: HandledLeg) -> None:
 
 
 def response_sent(leg: HandledLeg) -> None:
-    """What came of a leg's frame is out, or it is known that nothing will."""
+    """The result of a leg's frame has been sent, or there is none."""
     leg.awaits = None
     if leg.pair.state is not CLOSING and leg.pair.state is not CLOSED:
         pump(leg)
 
 
 def end_if_done(leg: HandledLeg, channel: Channel) -> None:
-    """Tell that a leg's stream has ended, once what came before its end is done with."""
+    """Handle the end of a leg's stream, if all frames before it are done."""
     if leg.ends and not has_held_frames(leg):
         leg.ends = False
         ending.end_of_stream(leg.pair, leg)
 
 
 def has_held_frames(leg: HandledLeg) -> bool:
-    """Whether frames of a leg are not done with."""
+    """Whether frames of a leg are not passed on, answered or dropped yet."""
     return len(leg.backlog) != 0 or leg.under_way != 0 or leg.awaits is not None or (leg.is_client and len(leg.handled.held) != 0)
 
 
 def wake(leg: HandledLeg) -> bool:
-    """There is room, or a process. True: the leg will be read."""
+    """The queue has room, or there is a process. True: the leg will be read."""
     leg.waits = False
     if leg.backlog:
         pump(leg)
@@ -313,9 +313,9 @@ def wake(leg: HandledLeg) -> bool:
 
 
 def process_gone(handled: Handled, detail: str) -> None:
-    """Its process is gone: what was under way there is lost, and the connection with it; without that it goes on with another."""
+    """Its process is gone. A connection with submitted frames ends; another one goes on with another process."""
     pair = handled.pair
-    assert pair is not None, "who is CLOSED belongs to none"
+    assert pair is not None, "a CLOSED pair belongs to no process"
     handled.process = None
     if handled.leg(0).under_way + handled.leg(1).under_way != 0:
         ending.end(pair, Cause.HANDLER_FAILED, detail, "internal")
@@ -327,7 +327,7 @@ def process_gone(handled: Handled, detail: str) -> None:
 
 
 def let_go(handled: Handled) -> None:
-    """The pair begins to end: nothing more is handed over, and no reply is waited for."""
+    """The pair begins to end: nothing more is submitted, and replies are ignored."""
     pair, connection = handled.pair, handled.connection
     assert pair is not None, "it is not CLOSED"
     handled.channel.leave(handled.number)
@@ -349,7 +349,7 @@ def let_go(handled: Handled) -> None:
 
 
 def _forget(leg: HandledLeg, connection: HandledConnection) -> None:
-    """Release what was kept of the frames under way."""
+    """Release what was kept of the submitted frames."""
     process = leg.handled.process
     for request in connection.requests if leg.is_client else connection.responses:
         release(leg, request.booked)

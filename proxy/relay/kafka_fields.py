@@ -1,4 +1,4 @@
-"""What has to be found in a Kafka request behind its first bytes: the acks of a Produce."""
+"""Finds the acks of a Kafka Produce request."""
 
 from typing import Final
 
@@ -32,7 +32,7 @@ def _varint(data: bytes, pos: i64, end: i64) -> i64:
 
 
 def _skip_string(data: bytes, pos: i64, end: i64) -> i64:
-    """Behind a nullable string with an int16 length; past ``end`` when it is not whole."""
+    """The position after a nullable string with an int16 length; past ``end`` if it is not whole."""
     if pos + 2 > end:
         return end + 1
     length = i64(read_i16_be(data, pos))
@@ -63,12 +63,12 @@ def _skip_tags(data: bytes, pos: i64, end: i64) -> i64:
 
 
 def produce_acks(data: bytes, pos: i64, end: i64, version: i64) -> i64:
-    """The acks of a Produce request, or -2 when they are not within ``data``.
+    """The acks of a Produce request; -2: they are not within ``data``.
 
     Args:
-        data: holds the body's first bytes.
+        data: has the first bytes of the body.
         pos: where the body begins.
-        end: behind the frame's last byte in ``data``.
+        end: the position after the frame's last byte in ``data``.
         version: of the request.
 
     Source: ProduceRequest; header v1 up to version 8, v2 with tagged fields from 9; transactional id from 3.

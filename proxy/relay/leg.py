@@ -59,7 +59,7 @@ class RelayLeg(Leg):
 
     def muted(self) -> None:
         if self.is_client:
-            self.pair.owner.pair_muted(self.pair)
+            self.pair.owner.watcher.pair_muted(self.pair)
 
     def end_of_stream(self) -> None:
         ending.end_of_stream(self.pair, self)

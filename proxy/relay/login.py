@@ -19,11 +19,11 @@ NS_PER_MS: Final = 1_000_000
 
 
 class Login:
-    """One of our logins, and how it has fared in this processor.
+    """A login, and its state in this processor.
 
     Attributes:
         factory: makes the authenticator for the login.
-        backoff_ns: how long it is left alone after it was refused; 0: it was let in last, or was not tried.
+        backoff_ns: how long it is not tried after a refusal; 0: it was accepted last, or not tried.
         due_ns: when it may be tried again.
         tried: it was refused, and one connection tries it again now.
         detail: of the refusal.
@@ -38,7 +38,7 @@ class Login:
         self.accepted_ns: i64 = 0
 
     def begin(self, now_ns: i64) -> "LoginTry | None":
-        """The try of a connection; None: it is not to be tried now."""
+        """Begin the try of a connection; None: it must not be tried now."""
         if self.backoff_ns == 0:
             return LoginTry(self, now_ns, alone=False)
         if self.tried or now_ns < self.due_ns:
@@ -47,7 +47,7 @@ class Login:
         return LoginTry(self, now_ns, alone=True)
 
     def why_not(self, now_ns: i64) -> str:
-        """What to say of a connection that may not try it."""
+        """The detail for a connection that must not try it."""
         wait_ms = max((self.due_ns - now_ns) // NS_PER_MS, 0)
         when = f"in {wait_ms} ms" if wait_ms > 0 else "by another connection"
         return f"not tried again, it will be {when}: {self.detail}"
@@ -72,7 +72,7 @@ class LoginTry:
         self.login.accepted_ns = now_ns
 
     def refused(self, detail: str, now_ns: i64) -> None:
-        """It did not. One that was refused after another, begun later than it, was let in says nothing about now."""
+        """The upstream refused it. No effect if another try, which began later, was accepted meanwhile."""
         self.abandoned()
         login = self.login
         if login.accepted_ns > self._began_ns:
@@ -81,21 +81,21 @@ class LoginTry:
             login.backoff_ns = FIRST_NS
         elif self._alone:
             login.backoff_ns = min(2 * login.backoff_ns, MOST_NS)
-        else:  # of those that were under way when the first was refused
+        else:  # it began before the first refusal
             return
         login.due_ns = now_ns + login.backoff_ns
         login.detail = detail
 
     def abandoned(self) -> None:
-        """It ended for another reason."""
+        """The try ended for another reason."""
         if self._alone:
             self.login.tried = False
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Logins(abc.ABC):
-    """All our logins to one upstream."""
+    """All logins to one upstream."""
 
     @abc.abstractmethod
     def choose(self, principal: str) -> Login | None:
-        """The one for a client; None: there is none for it."""
+        """The login for a client; None: there is none."""

@@ -1,4 +1,4 @@
-"""What was received and is not passed on: counted on its leg, so that the closed row has it, and told the leg's tap, so that the log has a gap."""
+"""Counts what was received and not passed on: on its leg, for the closed row, and at the leg's tap, as a gap in the log."""
 
 from mypy_extensions import i64
 
@@ -24,7 +24,7 @@ def drop(pair: Pair, leg: Leg, frames: i64, size: i64, run: Run | None) -> None:
 
 
 def drop_part(pair: Pair, leg: Leg, channel: Channel, run: Run) -> None:
-    """As ``_drop``, for a piece: of a frame that is dropped whole, or of one whose beginning was passed on, which is cut short."""
+    """As ``drop``, for a piece of a frame that is dropped whole, or whose beginning was passed on, which is cut short."""
     if run.part & PART_FIRST:
         leg.drops_frame = True
     if leg.drops_frame:
@@ -39,7 +39,7 @@ def drop_part(pair: Pair, leg: Leg, channel: Channel, run: Run) -> None:
 
 
 def cut_short(pair: Pair, leg: Leg, channel: Channel, passed: i64) -> None:
-    """The frame of which so many bytes were passed on will not be completed, whatever still comes of it."""
+    """A frame of which ``passed`` bytes were passed on will not be completed."""
     channel.read_half.cut_frame_short(passed)
     if leg.tap is not None:
         leg.tap.cut_short(pair.wall_ns())
@@ -47,7 +47,7 @@ def cut_short(pair: Pair, leg: Leg, channel: Channel, passed: i64) -> None:
 
 
 def tap_partial(pair: Pair, leg: Leg, channel: Channel) -> None:
-    """A frame that was begun on a leg does not come to its end."""
+    """A frame that was begun on a leg will not be completed."""
     if leg.tap is None:
         return
     if channel.read_half.cut_short_at != 0:
@@ -57,13 +57,13 @@ def tap_partial(pair: Pair, leg: Leg, channel: Channel) -> None:
 
 
 def drop_rest(pair: Pair, leg: Leg, channel: Channel) -> None:
-    """Count the run that an error of ours, on its way here, kept from being passed on."""
+    """Count the run that was not passed on because of an internal error."""
     if leg.counts_frames() and leg.frames != channel.frames_received:
         drop(pair, leg, channel.frames_received - leg.frames, channel.bytes_received - channel.lost_bytes - leg.bytes, None)
 
 
 def count_cut_short(leg: Leg) -> None:
-    """A frame that was cut through and never came to its end counts for the side that it was passed to as well."""
+    """Count a frame that was cut short for the side that it was passed to."""
     channel, out = leg.channel, leg.other.channel
     if channel is not None and channel.read_half.cut_short_at != 0 and out is not None:
         out.write_half.count_cut_short()

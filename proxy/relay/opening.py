@@ -18,7 +18,7 @@ from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.timer import NEVER
 from framegate.proxy.network.translation import Translation
-from framegate.proxy.relay import ending, handshakes, limiting, state, tapping
+from framegate.proxy.relay import ending, state, tapping
 from framegate.proxy.relay.ending import ACTIVE, USED
 from framegate.proxy.relay.login import Logins
 from framegate.proxy.relay.pair import Leg, Pair
@@ -35,7 +35,7 @@ ACCEPTED: Final = LISTENER_BLOCK.at("framegate.connection.accepted")
 CLOSING: Final = PairState.CLOSING
 HANDSHAKING: Final = PairState.HANDSHAKING
 
-NO_SOCKET: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # of ``socket``: ours; whatever else it says is the endpoint's
+NO_SOCKET: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # this host's fault; other errors are the endpoint's
 ENDPOINT_CAUSES: Final = (
     Cause.UPSTREAM_REFUSED,
     Cause.UPSTREAM_TIMEOUT,
@@ -46,7 +46,7 @@ ENDPOINT_CAUSES: Final = (
     Cause.NO_DATA,
     Cause.WRONG_PROTOCOL,
 )
-"""Why an attempt may end that the endpoint is to blame for."""
+"""Causes of failed attempts for which the endpoint is taken down."""
 
 
 def start(pair: Pair, channel: Channel) -> None:
@@ -56,7 +56,7 @@ def start(pair: Pair, channel: Channel) -> None:
     counters = pair.route.counters
     counters.counts.cells[ACCEPTED] += 1
     counters.downstream_counts.cells[ACTIVE] += 1
-    handshakes.begin(pair.owner.loop, channel)
+    pair.owner.loop.begin_handshake(channel)
 
 
 def admits_principal(pair: Pair, principal: str) -> bool:
@@ -83,15 +83,15 @@ def ready(pair: Pair, leg: Leg) -> None:
 
 
 def _client_ready(pair: Pair, channel: Channel) -> None:
-    handshakes.end(pair.owner.loop, channel)
-    if ending.end_revoked(pair):  # it was judged by what held when it began
+    pair.owner.loop.end_handshake(channel)
+    if ending.end_revoked(pair):  # it may have been checked against old data
         return
     if pair.route.upstream is None:
         _serve(pair, channel)
         return
     pair.state = state.next_state(pair.state, PairEvent.CLIENT_READY)
     tapping.match(pair, pair.client, channel, DIRECTION_REQUEST)
-    limiting.limit(pair, pair.client, channel)
+    pair.client.join_quotas()
     upstream, logins = pair.upstream.channel, pair.route.logins
     if upstream is None:
         channel.mute(PEER)
@@ -105,7 +105,7 @@ def _client_ready(pair: Pair, channel: Channel) -> None:
 
 
 def _may_log_in(pair: Pair, logins: Logins, principal: str) -> bool:
-    """Choose the login for the upstream. False: there is none, and the pair ends."""
+    """Choose the login for the upstream. False: there is none now, and the pair ends."""
     login = logins.choose(principal)
     if login is None:
         _refuse(pair, f"no identity of {_upstream(pair).name} is for the principal {principal}", refused=True, denied=True)
@@ -119,7 +119,7 @@ def _may_log_in(pair: Pair, logins: Logins, principal: str) -> bool:
 
 
 def _refuse(pair: Pair, detail: str, *, refused: bool, denied: bool = False) -> None:
-    """The login is refused, or its secret is not available. A client that waits for its answer gets it first."""
+    """End a pair whose login is refused or has no secret. A client that waits for the result of its authentication gets it first."""
     client = pair.client.channel
     assert client is not None, "the client came first"
     error = LoginError(detail, refused=refused, denied=denied)
@@ -137,18 +137,18 @@ def _serve(pair: Pair, channel: Channel) -> None:
     pair.upstream.ended = True
     tapping.match(pair, pair.client, channel, DIRECTION_REQUEST)
     tapping.match(pair, pair.upstream, channel, DIRECTION_RESPONSE)
-    limiting.limit(pair, pair.client, channel)
+    pair.client.join_quotas()
     if pair.route.kafka:
         pair.pairing = Pairing(pair.route.counters.pairing)
         tapping.share_facts(pair)
     if pair.owner.reports_open:
-        pair.owner.pair_opened(pair)
+        pair.owner.watcher.pair_opened(pair)
     if pair.owner.draining:
         ending.end(pair, Cause.DRAINED, "", "internal")
 
 
 def _connect(pair: Pair) -> None:
-    """Try the endpoint that the upstream says; end when every one has failed."""
+    """Try the endpoint that the upstream chooses; end the pair when every one has failed."""
     upstream, selector = _upstream(pair), pair.owner.selector
     while True:
         attempt = upstream.pick(pair.tried, selector.now_ns)
@@ -160,7 +160,7 @@ def _connect(pair: Pair) -> None:
 
 
 def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
-    """Open a channel to an endpoint; False when the next one is to be tried."""
+    """Connect to an endpoint; False: the next one is to be tried."""
     selector, endpoint = pair.owner.selector, attempt.endpoint
     options = pair.route.upstream_options[endpoint.server_name]
     pair.endpoint = endpoint.text
@@ -178,7 +178,7 @@ def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
             return True
         _note_failure(pair, attempt, Cause.UPSTREAM_REFUSED, str(error), selector.now_ns)
         return False
-    handshakes.begin(pair.owner.loop, channel)
+    pair.owner.loop.begin_handshake(channel)
     if pair.login is not None:
         channel.login = pair.login.login.factory
     pair.attempt = attempt
@@ -188,17 +188,16 @@ def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
 
 
 def _note_failure(pair: Pair, attempt: Attempt, cause: Cause, detail: str, now_ns: i64) -> None:
-    """An endpoint has failed this pair."""
     endpoint = attempt.endpoint
     if pair.tried is None:
         pair.tried = Tried()
     pair.tried.add(endpoint, cause, f"{endpoint.text}: {detail}")
-    if _upstream(pair).failed(attempt, cause, detail, now_ns):
-        pair.owner.endpoint_changed(pair, endpoint)
+    upstream = _upstream(pair)
+    if upstream.failed(attempt, cause, detail, now_ns):
+        pair.owner.watcher.endpoint_changed(upstream, endpoint)
 
 
 def _give_login_back(pair: Pair) -> None:
-    """It proved nothing."""
     if pair.login is not None:
         pair.login.abandoned()
         pair.login = None
@@ -230,10 +229,10 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
     upstream = _upstream(pair)
     upstream.counters.counts.cells[USED] += 1
     if upstream.answered(attempt, channel.ready_ns):
-        pair.owner.endpoint_changed(pair, attempt.endpoint)
-    handshakes.end(pair.owner.loop, channel)
+        pair.owner.watcher.endpoint_changed(upstream, attempt.endpoint)
+    pair.owner.loop.end_handshake(channel)
     pair.route.counters.upstream_counts.cells[ACTIVE] += 1
-    if client.ready_ns == 0:  # it waits to be told
+    if client.ready_ns == 0:  # it waits for the result of its authentication
         channel.mute(PEER)
         client.queue_handshake()
     else:
@@ -242,7 +241,6 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
 
 
 def _open(pair: Pair, client: Channel, channel: Channel) -> None:
-    """Both are READY."""
     if pair.login is not None:
         if channel.renew_ns != NEVER:
             pair.renewal = Renewal(pair, channel, pair.login.login)
@@ -252,12 +250,12 @@ def _open(pair: Pair, client: Channel, channel: Channel) -> None:
         pair.upstream.translation = Translation(channel.options.framing, client.options.framing, pair.owner.scratch)
     pair.state = state.next_state(pair.state, PairEvent.UPSTREAM_READY)
     tapping.match(pair, pair.upstream, channel, DIRECTION_RESPONSE)
-    limiting.limit(pair, pair.upstream, channel)
+    pair.upstream.join_quotas()
     if pair.route.kafka:
         pair.pairing = Pairing(pair.route.counters.pairing)
         tapping.share_facts(pair)
     if pair.owner.reports_open:
-        pair.owner.pair_opened(pair)
+        pair.owner.watcher.pair_opened(pair)
     tapping.forward(pair, pair.client)
     tapping.forward(pair, pair.upstream)
 
@@ -274,7 +272,7 @@ def attempt_failed(pair: Pair, channel: Channel) -> None:
     attempt = pair.attempt
     assert attempt is not None, "an upstream with events was tried"
     pair.attempt = None
-    handshakes.end(pair.owner.loop, channel)
+    pair.owner.loop.end_handshake(channel)
     pair.connect_ended_ns = channel.closed_ns
     pair.upstream.channel = None
     cause = channel.close_cause or Cause.INTERNAL
@@ -295,9 +293,10 @@ def attempt_failed(pair: Pair, channel: Channel) -> None:
 
 
 def _login_failed(pair: Pair, attempt: Attempt, channel: Channel, error: LoginError) -> None:
-    """The endpoint is there, and we are not let in; or we had nothing to show."""
-    if _upstream(pair).answered(attempt, channel.closed_ns, refused=True):
-        pair.owner.endpoint_changed(pair, attempt.endpoint)
+    """The endpoint has answered, but refused the login; or there is no secret."""
+    upstream = _upstream(pair)
+    if upstream.answered(attempt, channel.closed_ns, refused=True):
+        pair.owner.watcher.endpoint_changed(upstream, attempt.endpoint)
     if pair.login is not None and error.refused:
         pair.login.refused(channel.detail, channel.closed_ns)
         pair.login = None

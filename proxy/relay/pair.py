@@ -6,25 +6,25 @@ not inspected, ``Leg.forward_to`` writes to the other channel, and a run is one 
 modules of functions over a pair: ``opening`` (rule 1), ``forwarding`` (rules 2 and 3), ``tapping`` (which legs are tapped), ``ending``
 (rules 5 and 7), and ``losses``, which counts what is not passed on. ``leg`` calls them. The rules:
 
-1. The upstream is connected when the client is READY; until it is READY the client is muted for ``peer``. The upstream says which endpoint is
-   tried (see ``upstream``); while attempts fail the next is, each once. A client that ends before its first byte ends the pair, unless its
-   listener lets it wait for what the server says first; the cause is ``no_data`` when nothing came from either side.
-2. The source is muted for ``peer`` until the other side's pending send is out. ``protocol: kafka`` mutes it for the same cause while more
+1. The upstream is connected when the client is READY; until it is READY the client is muted for ``peer``. ``upstream`` chooses the endpoint; after a
+   failure the next one is tried, each once. A client that ends before its first byte ends the pair, unless its listener allows it to wait for what
+   the server sends first; the cause is ``no_data`` if neither side has sent a byte.
+2. The source is muted for ``peer`` until the other side's pending send has left. ``protocol: kafka`` mutes the client for the same cause while more
    than ``MAX_OPEN`` requests are open, until half of them are answered.
-3. Muting, and what is in force when, is the channel's.
-4. So is the end of a stream that is seen only by reading.
-5. End of stream from X: a frame begun is dropped, counted and tapped as a gap; Y's write side is shut once its pending send is out; Y→X goes on
-   until Y's end, or until no byte passed for ``half_close`` (a mute of ours that keeps Y from being read holds that clock); for kafka until no
-   answer is open. An upstream that ended has no more answers: for kafka that is the end.
-6. TLS is the transport's.
+3. The channel decides when a mute is in force.
+4. The channel finds the end of a stream, by reading.
+5. End of stream from X: a frame that was begun is dropped, counted and tapped as a gap; Y's write side is shut after its pending send; Y→X goes on
+   until Y's end, or until no byte passed for ``half_close`` (that clock stands while framegate mutes Y); for kafka until no request is open. An
+   upstream that has ended sends no more responses: for kafka that is the end.
+6. TLS belongs to the transport.
 7. The first cause wins. Then CLOSING: for at most 1 s what was received is written to the channels still open, then their write side is
    shut, and what they still send is dropped and counted until they end, so that no reset overtakes what they have not read yet.
-8. Drain: see ``drain``; it ends in CLOSING with the cause ``drained``. Then the client is not read any more: what it still sends was never
-   ours, and is thrown away unseen. Until the drain's deadline, CLOSING lasts while a peer's kernel has not taken what was sent.
+8. Drain: see ``drain``; it ends in CLOSING with the cause ``drained``. Then the client is not read any more, and what it still sends is discarded
+   without being counted. Until the drain's deadline, CLOSING lasts while a peer's kernel has not taken what was sent.
 """
 
 import abc
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
@@ -35,7 +35,7 @@ from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.channel_sink import ChannelSink
 from framegate.proxy.network.run import Run
 from framegate.proxy.network.selector import Selector
-from framegate.proxy.network.timer import Timer
+from framegate.proxy.network.timer import CallbackTimer
 from framegate.proxy.network.translation import Scratch, Translation
 from framegate.proxy.network.transport import MAX_READ
 from framegate.proxy.network.write_half import WriteHalf
@@ -46,10 +46,13 @@ from framegate.proxy.relay.quotas import Quotas
 from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.state import PairState
 from framegate.proxy.relay.throttle import Throttle
-from framegate.proxy.relay.upstream import Attempt, Endpoint, Tried
+from framegate.proxy.relay.upstream import Attempt, Endpoint, Tried, Upstream
 from framegate.proxy.tap.frame_tap import FrameTap
 
-__all__ = ["Leg", "LegMaker", "Pair", "PairOwner", "PairTimer", "Renewing"]
+if TYPE_CHECKING:
+    from framegate.proxy.relay.renewal import Renewal
+
+__all__ = ["Leg", "LegMaker", "Pair", "PairOwner", "PairWatcher"]
 
 ADMIN: Final = mute.ADMIN
 DRAIN: Final = mute.DRAIN
@@ -58,19 +61,45 @@ HANDSHAKING: Final = PairState.HANDSHAKING
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+class PairWatcher(abc.ABC):
+    """The interface of observers of pairs, endpoints and drains: the loop of the processor, and tests."""
+
+    @abc.abstractmethod
+    def pair_opened(self, pair: "Pair") -> None:
+        """The pair is OPEN: from here on what the client sends is read. Called once for each pair, where ``PairOwner.reports_open``."""
+
+    @abc.abstractmethod
+    def pair_closed(self, pair: "Pair") -> None:
+        """The pair is CLOSED; its row is final. Called once for each pair."""
+
+    @abc.abstractmethod
+    def pair_muted(self, pair: "Pair") -> None:
+        """A mute of the client's channel that had to wait is in force."""
+
+    @abc.abstractmethod
+    def drained(self, cut_off: int) -> None:
+        """A drain left no pair. ``cut_off``: how many pairs did not become quiet in time."""
+
+    @abc.abstractmethod
+    def endpoint_changed(self, upstream: Upstream, endpoint: Endpoint) -> None:
+        """An endpoint is down, its back-off is longer, or it is up again; at most once a second for each that is down."""
+
+
 class PairOwner(abc.ABC):
     """The owner of pairs: what they need of it.
 
     Attributes:
         loop: counters of the processor.
+        watcher: observes the pairs.
         scratch: what translations write into.
-        wall_offset_ns: what the selector's clock lacks to the time of day.
+        wall_offset_ns: time of day minus the selector's clock.
         draining: no new pairs.
-        reports_open: of each pair that is open now, ``pair_opened`` is called.
+        reports_open: call ``pair_opened`` of the watcher.
     """
 
-    def __init__(self, loop: LoopCounters) -> None:
+    def __init__(self, loop: LoopCounters, watcher: PairWatcher) -> None:
         self.loop: Final = loop
+        self.watcher: Final = watcher
         self.scratch: Final = Scratch()
         self.wall_offset_ns: i64 = 0
         self.draining: bool = False
@@ -80,18 +109,18 @@ class PairOwner(abc.ABC):
 
     @property
     def selector(self) -> Selector:
-        """Where the channels live; given by ``attach``."""
+        """The selector of the channels; set by ``attach``."""
         assert self._selector is not None, "attach comes before the first connection"
         return self._selector
 
     @property
     def quotas(self) -> Quotas:
-        """The quotas; none until some are set."""
+        """The quotas of the processor; without rates until some are set."""
         assert self._quotas is not None, "attach comes before the first connection"
         return self._quotas
 
     def attach(self, selector: Selector) -> None:
-        """Name the selector."""
+        """Set the selector."""
         self._selector = selector
         self._quotas = Quotas(selector, self.loop)
 
@@ -108,39 +137,27 @@ class PairOwner(abc.ABC):
         """A leg is muted for ``tap``: unmute it when the log accepts again."""
 
     @abc.abstractmethod
-    def endpoint_changed(self, pair: "Pair", endpoint: Endpoint) -> None:
-        """A pair's attempt took an endpoint of its upstream down, prolonged its back-off, or brought it up again."""
-
-    @abc.abstractmethod
-    def pair_muted(self, pair: "Pair") -> None:
-        """A mute of the client's channel that had to wait is in force."""
-
-    @abc.abstractmethod
-    def pair_opened(self, pair: "Pair") -> None:
-        """The pair is OPEN: from here on what the client sends is read."""
-
-    @abc.abstractmethod
     def pair_closed(self, pair: "Pair") -> None:
         """The pair is CLOSED; its row is final."""
 
 
 class Leg(ChannelSink):
-    """One channel of a pair, and what its runs need; told by the channel (``leg``).
+    """One side of a pair: the sink of its channel (``leg``), and the state that its runs need.
 
     Attributes:
         pair: the pair of the leg.
-        is_client: the client's.
+        is_client: it is the client's.
         channel: the client's, or the upstream attempt's; None before the first attempt.
         forward_to: the writer for runs that are not inspected; None: they are inspected, or not forwarded.
         tap: of the runs that this channel receives.
-        next_tap: while ``changes_tap``, of what comes behind the frame that is cut through now.
+        next_tap: while ``changes_tap``, the tap after the frame that is cut through now.
         frames, bytes: whole frames received, each passed on or dropped; counted only while they are inspected.
         gone: its channel is closed and ``closed`` was called; or there is none.
-        ended: the peer sends no more.
-        shut: our write side is shut, or will be: ``shut_wanted`` says that a pending send is waited for.
-        dropped_bytes: whole frames received that were not passed on.
-        retains_frames: frames came that were ours, and were not passed on.
-        drops_frame: no piece of that frame was passed on, and none will be.
+        ended: the peer has ended its stream.
+        shut: our write side is shut; ``shut_wanted``: it will be after the pending send.
+        dropped_bytes: of whole frames that were received and not passed on.
+        retains_frames: frames were received for framegate itself, and not passed on.
+        drops_frame: the frame in pieces that is being received is dropped.
         translation: to what the other channel speaks, when that is another framing.
         look: translation to int32, for the inspection of frames in another framing.
         throttle: the throttling of its channel; None: never throttled.
@@ -209,14 +226,34 @@ class Leg(ChannelSink):
         if other.throttle is None:
             return held
         slow = self.channel is not None and other.channel is not None and other.channel.last_active_ns > self.channel.last_active_ns
-        return other.throttle.was_throttled() or slow or held  # slow: what is on its way here is read bit by bit
+        return other.throttle.was_throttled() or slow or held  # slow: what is sent to it is read bit by bit
+
+    def join_quotas(self) -> None:
+        """Have the quotas in force apply, if its channel is READY."""
+        channel, client, pair = self.channel, self.pair.client.channel, self.pair
+        quotas = pair.owner.quotas
+        if channel is None or channel.ready_ns == 0 or client is None or (not quotas.active and self.throttle is None):
+            return
+        listener = pair.route.listener
+        self.throttle = quotas.join(self.throttle, channel, listener, client.peer, requests=self.is_client)
+        if pair.route.upstream is None:
+            self.throttle = quotas.join(self.throttle, channel, listener, client.peer, requests=False, answers=True)
+        channel.gated = self.gates_reads()
+
+    def leave_quotas(self) -> None:
+        """The pair ends: what was read is charged, and nothing throttles the channel. A second call has no effect."""
+        throttle = self.throttle
+        if throttle is not None:
+            self.pair.owner.quotas.leave(throttle)
+            throttle.let_go(throttle.holders)
+            throttle.channel.gated = self.gates_reads()
 
     def inspects_frames(self) -> bool:
         """Whether its frames are inspected."""
         return self.tap is not None or self.translation is not None or self.pair.pairing is not None
 
     def counts_frames(self) -> bool:
-        """Whether ``frames`` and ``bytes`` have what was received from its channel, nothing else, and nothing less."""
+        """Whether ``frames`` and ``bytes`` are exactly what was received from its channel."""
         return not self.retains_frames and (self.tap is not None or self.pair.pairing is not None)
 
     def has_held_frames(self) -> bool:
@@ -243,67 +280,30 @@ class LegMaker(abc.ABC):
         """As ``PairOwner.make_leg``."""
 
 
-class PairTimer(Timer):
-    """A timer of a pair. It releases the pair when that is CLOSED, because the heap may keep a disarmed timer for long."""
-
-    def __init__(self, pair: "Pair") -> None:
-        super().__init__()
-        self.pair: Pair | None = pair
-
-    def release(self) -> None:
-        """Release the reference to the pair."""
-        self.pair = None
-
-
-class Renewing(abc.ABC):
-    """Renews the login of a pair at its upstream (``renewal``).
-
-    Attributes:
-        mutes_client: the client is muted for the renewal.
-        owns_input: the upstream's frames belong to the renewal.
-    """
-
-    def __init__(self) -> None:
-        self.mutes_client: bool = False
-        self.owns_input: bool = False
-
-    @abc.abstractmethod
-    def advance(self) -> None:
-        """An answer has passed, or a pending send to the upstream is out."""
-
-    @abc.abstractmethod
-    def take(self, run: Run) -> None:
-        """What the upstream sent."""
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """The pair ends."""
-
-
 class Pair:
-    """One client joined to one upstream: what is known of it. What happens to it is in ``opening``, ``forwarding``, ``tapping`` and ``ending``.
+    """The state of one client joined to one upstream. ``opening``, ``forwarding``, ``tapping`` and ``ending`` change it.
 
     Attributes:
         id: of the connection; both channels carry it.
         route: what it shares with the listener's other pairs.
         state: see ``state``; ``state_at_end`` is the one in which the cause came up.
         client, upstream: the legs.
-        pairing: of requests with answers; None for ``framed``.
+        pairing: of requests with responses; None for ``framed``.
         endpoint: the upstream's address tried last, as text.
         cause, detail, side: why it ended; None, "" and "internal" before.
         opened_ns, closed_ns: on the selector's clock.
         attempts: to reach the upstream, so far.
-        connect_began_ns: when the first of them began, on the selector's clock; 0: there was none.
-        connect_ended_ns: when one was READY, or the last that failed did; 0 before.
+        connect_began_ns: when the first attempt began, on the selector's clock; 0: there was none.
+        connect_ended_ns: when an attempt was READY, or the last one failed; 0 before.
         reason: of the last administrative mute.
-        draining: it is to end as soon as nothing is under way.
+        draining: it is to end as soon as nothing is in flight.
         drain_until_ns: and at this time at the latest; 0: there is no drain.
-        drain_detail: why, where it is not the whole proxy that drains.
+        drain_detail: the reason, if this pair drains alone.
         owner: the owner.
-        attempt: of the upstream, while one goes on; ``tried`` is what has failed before it (``opening``).
-        login: to the upstream, while attempts go on (``opening``).
-        refusal: why the client, which waits to be told that it may come in, may not (``opening``).
-        renewal: of a login that does not last; None: there is none.
+        attempt: the present one to the upstream; ``tried`` has the failed ones (``opening``).
+        login: to the upstream, during attempts (``opening``).
+        refusal: of a client that waits for the result of its authentication (``opening``).
+        renewal: of a login that expires; None: there is none.
         full: the client is muted for its open requests (``forwarding``).
         first_end, first_side: cause and side of the half-close (``ending``).
         timer: of the end of a half-closed or closing pair (``ending``).
@@ -335,11 +335,11 @@ class Pair:
         self.tried: Tried | None = None
         self.login: LoginTry | None = None
         self.refusal: LoginError | None = None
-        self.renewal: Renewing | None = None
+        self.renewal: Renewal | None = None
         self.full: bool = False
         self.first_end: Cause = Cause.PEER_CLOSED
         self.first_side: str = "downstream"
-        self.timer: PairTimer | None = None
+        self.timer: CallbackTimer | None = None
 
     def lost_bytes(self, leg: Leg) -> i64:
         """Bytes received on one leg that never went out on the other."""
@@ -358,12 +358,12 @@ class Pair:
 
     @property
     def counts_responses(self) -> bool:
-        """Whether it is known how many answers are owed."""
+        """Whether the number of open requests is known."""
         return self.route.upstream is None or (self.pairing is not None and not self.pairing.lost)
 
     def has_no_open_request(self) -> bool:
-        """Whether nothing is under way, as far as can be seen: no frame is begun, no answer that is known of is owed, nothing waits to be written, or
-        to be read, but for a client that is not to be read because it drains or an operator says so.
+        """Whether nothing is in flight, as far as is known: no frame is begun, no request is open, nothing waits to be written or to be read, except
+        from a client that is muted for the drain or by an operator.
         """
         client, upstream = self.client.channel, self.upstream.channel
         if client is None or (upstream is None and self.route.upstream is not None):

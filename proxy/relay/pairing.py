@@ -1,22 +1,19 @@
-"""Which answer belongs to which request, for listeners with ``protocol: kafka``.
+"""Pairing: which response belongs to which request, for listeners with ``protocol: kafka``.
 
-Problem: latency and API of an answer are known only with its request; and credentials must not reach the tap, though they travel in
-ordinary frames, in their answers, and after SaslHandshake v0 in frames that are no Kafka requests at all.
+Problem: latency and API of a response are known only with its request. And credentials must not reach the tap, but they are in ordinary frames, in
+their responses, and after SaslHandshake v0 in frames that are not Kafka requests.
 
 Rules:
-- Brokers answer in order. Each pair keeps one FIFO of open requests in native arrays: the header's key, version and correlation id as the
-  one int64 that they are on the wire, the body's size, and the time of the run that brought it. An answer must have the id of the head, and
-  takes it.
-- A Produce with acks=0 has no answer and is not queued. One whose acks cannot be found might be such; queued it would stay open for ever, and a
-  client that sends nothing else would wait at ``MAX_OPEN``.
-- So that, and any answer without its request, turns pairing off for the connection and counts ``lost``; nothing ever closes it.
-- Ids may go backwards and repeat (Java, and every client when it authenticates again), so order decides, never the value.
-- Sensitive, body withheld: SaslHandshake (17) and SaslAuthenticate (36) at any time, their answers, and the raw tokens of both sides after
-  SaslHandshake v0, until the client sends a plausible request header after at least one raw answer. When pairing is lost on a connection
-  that ever authenticated, all its answers are sensitive from there on.
+- Brokers answer in order. Each pair has one FIFO of open requests in native arrays: the header's key, version and correlation id as the one int64
+  that they are on the wire, the body's size, and the time of the run. A response must have the id of the first request, which is then removed.
+- A Produce with acks=0 has no response and is not queued. One whose acks cannot be found may be such; in the queue it might stay for ever.
+- Such a Produce, and a response without its request, turn pairing off for the connection and count ``lost``; they do not close the connection.
+- Ids may decrease and repeat (Java, and all clients when they authenticate again), so only the order counts.
+- Sensitive, body withheld: SaslHandshake (17) and SaslAuthenticate (36), their responses, and the raw tokens of both sides after SaslHandshake v0,
+  until the client sends a plausible request header after at least one raw response. If pairing is lost on a connection that has authenticated, all
+  later responses are sensitive.
 
-Per frame there is no object and no call out of native code: a header is two loads. Kafka's own framing has headers of one length, and so has
-any that it may be carried in.
+No object is made per frame, and native code calls nothing else: a header is two loads. All framings that may carry Kafka have headers of one length.
 """
 
 from typing import Final
@@ -45,8 +42,8 @@ _ID: Final = 0xFFFFFFFF  # of an entry's bits, those of the correlation id
 _HALF: Final = 1 << 31
 _REQUEST_HEAD: Final = 8  # of a body: key, version, correlation id
 _ANSWER_HEAD: Final = 4  # correlation id
-_PREFIX: Final = 512  # of a frame in pieces; enough for what client id and transactional id usually are before acks
-_LONG_PREFIX: Final = 131072  # and for the longest legal ones, 32767 bytes each, and as many of tagged fields
+_PREFIX: Final = 512  # bytes of a frame in pieces; enough for acks after usual client and transactional ids
+_LONG_PREFIX: Final = 131072  # likewise after the longest legal ones, 32767 bytes each, and as many bytes of tagged fields
 _PLAUSIBLE_KEY: Final = 128
 _PLAUSIBLE_VERSION: Final = 32
 
@@ -81,11 +78,11 @@ class Pairing:
     Attributes:
         open: requests that wait for an answer.
         lost: pairing is off for this connection.
-        sensitive: indexes, within the run, of the frames whose bodies must be withheld from the tap; empty for nearly all.
+        sensitive: indexes, within the run, of the frames whose bodies must be withheld from the tap.
         keys: after ``answers`` with ``keep``: request key and version of each frame, -1 unknown.
         latencies: likewise, microseconds, -1 unknown.
         request_sizes, correlation_ids: likewise, body bytes and correlation id of the request, -1 unknown.
-        facts: while a tap asks for them, what the requests say of themselves; else None.
+        facts: of the requests, while a tap asks for them; else None.
     """
 
     def __init__(self, stats: PairingStats) -> None:
@@ -157,7 +154,7 @@ class Pairing:
         self._count_open()
 
     def _has_acks(self, head: bytes, start: i64, size: i64) -> bool:
-        """Whether the head of a frame in pieces is enough: it is no Produce, or its acks are there, or there is no more of it."""
+        """Whether the head of a frame in pieces is enough: it is no Produce, or has the acks, or is the whole frame."""
         have = i64(len(head))
         if have < start + _REQUEST_HEAD or have >= start + size or i64(read_i16_be(head, start)) != _PRODUCE:
             return True
@@ -203,7 +200,7 @@ class Pairing:
             self._raw_answered = False
 
     def _ends_raw(self, key: i64, version: i64) -> bool:
-        """Whether a frame that comes while raw tokens do is a request again."""
+        """Whether a frame after raw tokens is a request again."""
         self._raw = not self._raw_answered or key < 0 or key >= _PLAUSIBLE_KEY or version >= _PLAUSIBLE_VERSION
         return not self._raw
 
@@ -240,25 +237,25 @@ class Pairing:
         self._mask = capacity - 1
 
     def take_out(self, place: i64) -> None:
-        """Forget the open request that so many others stand before: it will have no answer."""
+        """Remove the open request that has so many others before it: it will have no response."""
         self._move(place, self.open - 1)
         self.open -= 1
         self._count_open()
 
     def put_in(self, place: i64, run: Run, now_ns: i64) -> None:
-        """As ``requests``, for one frame, which so many open requests stand before."""
+        """As ``requests``, for one frame, with so many open requests before it."""
         facts = self.facts
         self.facts = None
         before = self.open
         self._read_requests(run, now_ns)
-        self._stats.asked_bytes = 0  # what it is made of was counted
+        self._stats.asked_bytes = 0  # the received frame was counted
         self._count_open()
         self.facts = facts
         if self.open > before:
             self._move(before, place)
 
     def _move(self, place: i64, to: i64) -> None:
-        """Put one open request at another place; those between make room."""
+        """Move one open request to another place."""
         step: i64 = 1 if to > place else -1
         while place != to:
             here = (self._head + place) & self._mask
@@ -274,7 +271,7 @@ class Pairing:
         Args:
             run: the frames.
             now_ns: time of the run, of the same clock as the requests'.
-            keep: also note ``keys``, ``latencies``, ``request_sizes`` and ``correlation_ids``, because a tap will take them.
+            keep: also note ``keys``, ``latencies``, ``request_sizes`` and ``correlation_ids``, for a tap.
         """
         if len(self.sensitive):
             self.sensitive = vec[i32]()
@@ -365,7 +362,7 @@ class Pairing:
         self.sensitive = append(self.sensitive, i32(self._frames))
 
     def _take(self, data: bytes, pos: i64, size: i64) -> bool:
-        """Whether the head is the request of this answer; pairing is lost when it is not."""
+        """Whether the first open request is that of this response; if not, pairing is lost."""
         if self.open > 0 and self._times[self._head] < 0:
             return True
         if size >= _ANSWER_HEAD:
@@ -380,14 +377,14 @@ class Pairing:
         self.open -= 1
 
     def lose(self) -> None:
-        """Turns pairing off for this connection."""
+        """Turn pairing off for this connection."""
         if not self.lost:
             self.lost = True
             self._stats.lost += 1
             self.release()
 
     def release(self) -> None:
-        """Forgets what is open: the pair ends, or pairing is lost."""
+        """Remove all open requests: the pair ends, or pairing is lost."""
         self.open = 0
         self._count_open()
         self._head = 0
@@ -395,6 +392,6 @@ class Pairing:
         self._entries, self._sizes, self._times = _zeros(_SMALL), _small_zeros(_SMALL), _zeros(_SMALL)
 
     def _count_open(self) -> None:
-        """Bring the listener's count of open requests up to date; once a run, not once a request."""
+        """Update the listener's count of open requests; once a run."""
         self._stats.open += self.open - self._counted
         self._counted = self.open

@@ -1,8 +1,8 @@
-"""What the pairings of one listener count together: requests that are open, how long answers took, and bytes, both by API.
+"""The counts of all pairings of one listener: open requests, and the latency and bytes by API.
 
-Theory of operation. Frames of one run are mostly of one API, and answers of one run mostly answer requests of one run, so they took equally long:
-``Pairing`` adds to what is noted of the frame before (``asked_…``, ``answered_…``), and only a frame that is unlike it, and the end of the run, look
-for an API's row. Which APIs have rows is in ``framegate.proxy.cells.metrics``; their keys are where tap rules have them.
+Theory of operation. Most frames of a run have the same API, and most responses of a run answer requests of the same run, so they have the same
+latency. ``Pairing`` adds to the sums of the frame before (``asked_…``, ``answered_…``); they are added to the API's row when a frame differs from the
+one before it, and at the end of the run. ``framegate.proxy.cells.metrics`` says which APIs have rows.
 """
 
 from typing import Final
@@ -27,19 +27,19 @@ def _row(key: i64) -> i64:
 
 
 class PairingStats:
-    """Absolute values for the cells.
+    """The counts, as the cells show them.
 
     Args:
-        durations: where to count how long answers took, by row of ``MEASURED_APIS``; None: here.
+        durations: latency, by row of ``MEASURED_APIS``; None: own histograms.
 
     Attributes:
-        open: gauge, requests that wait for their answer.
+        open: gauge, open requests.
         lost: connections whose pairing is off.
-        durations: as above; of requests that were paired with their answer.
-        io: bytes of bodies, by row of ``MEASURED_APIS``, of requests and of answers in turns. Everything that came is in it: as ``other`` what nobody
-            knows the API of. A frame that is cut through counts when it begins.
+        durations: latency of requests that were paired with their response.
+        io: bytes of bodies, by row of ``MEASURED_APIS``, for requests and responses alternately. All frames are in it; those of an unknown API as
+            ``other``. A frame that is cut through counts when it begins.
         asked_key, asked_bytes: of the requests of a run that are not in ``io`` yet.
-        answered_key, answered_since_ns, answered_times, answered_bytes: likewise of answers: the API, when the requests came, and how many.
+        answered_key, answered_since_ns, answered_times, answered_bytes: likewise of responses: the API, when the requests came, and how many.
     """
 
     def __init__(self, durations: list[Histogram] | None = None) -> None:
@@ -60,14 +60,14 @@ class PairingStats:
 
     @property
     def answered(self) -> i64:
-        """Requests that were paired with their answer."""
+        """Requests that were paired with their response."""
         total: i64 = 0
         for histogram in self.durations:
             total += histogram.count
         return total
 
     def begin_asked(self, key: i64, size: i64) -> None:
-        """A request of another API than the one before it; -1: nobody knows of which."""
+        """A request of another API than the one before it; -1: unknown."""
         self.end_asked()
         self.asked_key = key
         self.asked_bytes = size
@@ -79,7 +79,7 @@ class PairingStats:
             self.asked_bytes = 0
 
     def begin_answered(self, key: i64, since_ns: i64, size: i64, now_ns: i64) -> None:
-        """An answer that is unlike the one before it; ``since_ns``: when its request came."""
+        """A response that differs from the one before it; ``since_ns``: when its request came."""
         self.end_answered(now_ns)
         self.answered_key = key
         self.answered_since_ns = since_ns
@@ -87,7 +87,7 @@ class PairingStats:
         self.answered_bytes = size
 
     def end_answered(self, now_ns: i64) -> None:
-        """The run of answers that came at that time is over."""
+        """The run of responses that came at that time is over."""
         if self.answered_times != 0:
             row = _row(self.answered_key)
             self.durations[row].observe(now_ns - self.answered_since_ns, self.answered_times)
@@ -95,5 +95,5 @@ class PairingStats:
             self.answered_times = 0
 
     def count_unpaired(self, size: i64) -> None:
-        """An answer that nobody knows the request of."""
+        """A response whose request is unknown."""
         self.io[2 * _row(-1) + 1] += size

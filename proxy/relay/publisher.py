@@ -108,7 +108,7 @@ class CellReserve(Reserve):
 
 
 class _Placed:
-    """A block's counts, and where the block begins among all cells."""
+    """The counts of a block, and its first cell."""
 
     def __init__(self, counts: Counts, start: i64) -> None:
         self.counts: Final = counts

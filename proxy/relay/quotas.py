@@ -1,16 +1,16 @@
-"""Quotas in a processor: the buckets of the node, of each listener and of each client address, and which of them hold for a connection.
+"""Quotas in a processor: the buckets of the node, of each listener and of each client address, and which of them apply to a connection.
 
-A rate is one for the whole node. Each processor has a part of it, in millionths: the ``default`` one, which is the same in each, and all of it where
-there is one processor. Where connections wait for a rate, the control process moves parts of it (``set_parts``): processors tell it five times a
-second what was used of such a rate, and how many waited (``demands``).
+A rate is that of the whole node. Each processor has a part of it, in millionths: the ``default`` part, which is the same in each processor, and the
+whole with one processor. Where connections wait for a rate, the control process changes the parts (``set_parts``): the processors report five times
+a second how much of such a rate was used, and how many channels waited (``demands``).
 
-An address has buckets from its first connection to its last one's end, and until what it owes is paid: a client that comes again does not begin anew.
-What is kept of those that are gone is bounded (``MOST_GONE``).
+An address has buckets from its first connection until its last one has ended and the debt is paid, so that a client does not get a new burst by
+connecting again. At most ``MOST_GONE`` addresses without a connection are kept.
 """
 
 import abc
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from librt.vecs import vec
 from mypy_extensions import i64, mypyc_attr
@@ -42,7 +42,7 @@ NODE: Final = "node"
 LISTENER: Final = "listener"
 ADDRESS: Final = "address"
 COUNTERS: Final = ("request_bytes", "request_frames", "response_bytes", "response_frames")
-"""What is counted of a level and name, each in a bucket of its own: the two of requests, and the two of responses."""
+"""The counters of a level and name, each with a bucket: two of requests, then two of responses."""
 DIRECTION: Final = 2  # counters of one direction
 THROTTLED: Final = {level: PROCESSOR_BLOCK.at("framegate.rate.throttled", level) for level in RATE_LEVELS}
 NODE_LIMITS: Final = [PROCESSOR_BLOCK.at(f"framegate.rate.node.{unit}.limit", way) for way in TAP_DIRECTIONS for unit in ("io", "frame")]
@@ -53,33 +53,32 @@ MOST_TOLD: Final = 1024  # demands in one message
 
 
 def rates_of(limits: RateLimits) -> list[int]:
-    """Of the counters."""
+    """The rates, in the order of ``COUNTERS``."""
     return [limits.request_bytes_rate, limits.request_frames_rate, limits.response_bytes_rate, limits.response_frames_rate]
 
 
-class KeyDemand:
-    """What was asked of one rate; see ``Bucket.demand``."""
+class KeyDemand(NamedTuple):
+    """The use of one rate; see ``Bucket.demand``."""
 
-    def __init__(self, level: str, name: str, counter: str, used: i64, waiting: i64, wanting: i64) -> None:
-        self.level: Final = level
-        self.name: Final = name
-        self.counter: Final = counter
-        self.used: Final[i64] = used
-        self.waiting: Final[i64] = waiting
-        self.wanting: Final[i64] = wanting
+    level: str
+    name: str
+    counter: str
+    used: int
+    waiting: int
+    wanting: int
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class DemandWatcher(abc.ABC):
-    """Is told what to divide the rates by."""
+    """Passes the demands to the control process, which divides the rates by them."""
 
     @abc.abstractmethod
     def demanded(self, demands: list[KeyDemand]) -> None:
-        """Five times a second: the rates that are waited for, or that have a part of their own. Not told while there is none, or one processor."""
+        """Called five times a second with the rates that channels wait for or that have a part of their own, if there are several processors."""
 
 
 class Quotas:
-    """All of a processor's.
+    """All quotas of a processor.
 
     Args:
         loop: for time and timers.
@@ -87,10 +86,10 @@ class Quotas:
 
     Attributes:
         limits: in force.
-        active: there is a rate that may hold for a connection.
-        default: the part of a rate that control has said nothing of.
-        watcher: is told of demands.
-        buckets: those that there are.
+        active: there is a rate that may apply to a connection.
+        default: the part of rates without a part of their own.
+        watcher: receives the demands.
+        buckets: by key.
     """
 
     def __init__(self, loop: Selector, counts: LoopCounters) -> None:
@@ -102,10 +101,10 @@ class Quotas:
         self._loop: Final = loop
         self._cells: vec[i64] = counts.counts.cells
         self._shown: Counters | None = None
-        self._waited: Final[dict[RateKey, None]] = {}  # see ``Waits``; and the rates that have a part of their own
+        self._waited: Final[dict[RateKey, None]] = {}  # see ``Waits``; also the rates that have a part of their own
         self._waits: Final = {level: Waits(self._waited, counts.counts.cells, at) for level, at in THROTTLED.items()}
-        self._channels: Final[dict[str, int]] = {}  # of each address that has buckets
-        self._gone: Final[dict[str, None]] = {}  # addresses without a channel that owe something, oldest first
+        self._channels: Final[dict[str, int]] = {}  # their number, by address with buckets
+        self._gone: Final[dict[str, None]] = {}  # addresses without a channel that have a debt, oldest first
         self._parts: Final[dict[RateKey, int]] = {}
         self._timer: Final = CallbackTimer(self._tick)
         self._by_address: bool = False  # some address has a rate
@@ -113,7 +112,7 @@ class Quotas:
     # What is in force.
 
     def set_limits(self, limits: LimitsInForce) -> None:
-        """Other rates, in force at once in the buckets that there are. Channels that are open are to ``join`` again."""
+        """Change the rates; existing buckets change at once. The caller calls ``join`` again for each open channel."""
         self.limits = limits
         self._put(NODE, "", limits.node)
         for name, rates in limits.listeners.items():
@@ -126,7 +125,7 @@ class Quotas:
         self._wake()
 
     def show_in(self, counters: Counters) -> None:
-        """Name the counters that show which rates are in force here: this processor's part of each, so that those of all sum up to it."""
+        """Name the counters that show the rates in force: this processor's part of each, so that all processors together show the rate."""
         self._shown = counters
         self._show()
 
@@ -143,7 +142,7 @@ class Quotas:
         return 0 if bucket is None else bucket.rate * bucket.part // WHOLE
 
     def _put(self, level: str, name: str, limits: RateLimits) -> None:
-        """Give the buckets of one name their rates."""
+        """Set the rates of the buckets of one name."""
         for number, rate in enumerate(rates_of(limits)):
             key = (level, name, COUNTERS[number])
             bucket = self.buckets.get(key)
@@ -169,22 +168,22 @@ class Quotas:
         """Addresses that have buckets."""
         return len(self._channels)
 
-    # The connections that they hold for.
+    # The connections that they apply to.
 
     def join(
         self, throttle: Throttle | None, channel: Channel, listener: str, peer: str, *, requests: bool, answers: bool = False
     ) -> Throttle | None:
-        """Have the quotas in force hold for a channel, in place of those that did.
+        """Apply the quotas in force to a channel, in place of those before.
 
         Args:
             throttle: of the channel, if it has one.
             listener: of its pair.
             peer: the client of its pair.
-            requests: it is the client's, else the upstream's, which is charged with the answers.
-            answers: it is the client's, and charged with the answers that it is sent: there is no upstream.
+            requests: the channel is the client's; otherwise it is charged with responses.
+            answers: the channel is the client's, and is charged with what it is sent, because there is no upstream.
 
         Returns:
-            The channel's throttle; None while it needs none.
+            The channel's throttle; None if it needs none.
         """
         address = self._address(peer)
         counters = COUNTERS[:DIRECTION] if requests else COUNTERS[DIRECTION:]
@@ -211,7 +210,7 @@ class Quotas:
         return throttle
 
     def _address(self, peer: str) -> str:
-        """The client's address if it has buckets, which are made if need be; else nothing."""
+        """The client's address if quotas apply to it, whose buckets are made if necessary; else an empty text."""
         name = client_key(peer) if self._by_address else ""
         if name and name not in self._channels:
             limits = self.limits.addresses.of(name).limits
@@ -222,7 +221,7 @@ class Quotas:
         return name
 
     def leave(self, throttle: Throttle) -> None:
-        """No quota holds for a channel any more; what it read is paid for. Harmless when that is so."""
+        """No quota applies to a channel any more; what it read is charged. A second call has no effect."""
         self._part_with(throttle, answers=False)
         self._part_with(throttle, answers=True)
 
@@ -249,7 +248,7 @@ class Quotas:
             self._wake()
 
     def _is_rested(self, name: str) -> bool:
-        """Whether the buckets of an address are as they would be if they were made now."""
+        """Whether the buckets of an address are like new ones."""
         buckets = [self.buckets.get((ADDRESS, name, counter)) for counter in COUNTERS]
         return all(bucket is None or bucket.is_full(self._loop.now_ns) for bucket in buckets)
 
@@ -262,11 +261,11 @@ class Quotas:
     # The parts of several processors.
 
     def set_parts(self, default: int, parts: Sequence[tuple[str, str, str, int]]) -> None:
-        """Other parts of the rates.
+        """Change the parts of the rates.
 
         Args:
-            default: of rates that have none of their own.
-            parts: level, name, counter, and the part; -1: the default again. What is not named stays.
+            default: of rates without a part of their own.
+            parts: level, name, counter, and the part; -1: the default again. Others stay as they are.
         """
         moved = [(level, name, counter) for level, name, counter, _ in parts] if default == self.default else list(self.buckets)
         self.default = default
@@ -284,7 +283,7 @@ class Quotas:
         self._wake()
 
     def _tick(self) -> None:
-        """Forget addresses that are gone and owe nothing, and tell what is in demand."""
+        """Forget addresses without a connection and a debt, and report demands."""
         for name in [name for name in self._gone if self._is_rested(name)]:
             self._forget(name)
         watcher = self.watcher
@@ -295,12 +294,12 @@ class Quotas:
         self._wake()
 
     def _wake(self) -> None:
-        """See that the next tick comes, if there is something for it to do."""
+        """Set the timer of the next tick, if one is needed."""
         if self._timer.deadline_ns == NEVER and (self._gone or (self.active and self.default < WHOLE)):
             self._loop.call_at(self._loop.now_ns + TICK_NS, self._timer)
 
     def demands(self) -> list[KeyDemand]:
-        """Of the rates that were waited for since they were told of last, or that have a part of their own; ``MOST_TOLD`` at a time, in turn."""
+        """Of the rates that were waited for since they were reported last, or that have a part of their own; ``MOST_TOLD`` at a time, in turn."""
         demands: list[KeyDemand] = []
         for key in list(self._waited)[:MOST_TOLD]:
             bucket = self.buckets.get(key)
@@ -312,5 +311,5 @@ class Quotas:
                 self._waited[key] = None
             level, name, counter = key
             used, waiting, wanting = asked
-            demands.append(KeyDemand(level, name, counter, used, waiting, wanting))
+            demands.append(KeyDemand(level, name, counter, int(used), int(waiting), int(wanting)))
         return demands

@@ -8,16 +8,15 @@ from mypy_extensions import i64
 from framegate.proxy.cause import Cause
 from framegate.proxy.network import mute
 from framegate.proxy.network.connection_id import ConnectionIds
-from framegate.proxy.relay import ending, limiting, opening, tapping
+from framegate.proxy.relay import ending, opening, tapping
 from framegate.proxy.relay.counters import Counters
 from framegate.proxy.relay.ending import CLOSED_BY
 from framegate.proxy.relay.leg import RelayLeg
 from framegate.proxy.relay.opening import ACCEPTED
-from framegate.proxy.relay.pair import Leg, LegMaker, Pair, PairOwner
+from framegate.proxy.relay.pair import Leg, LegMaker, Pair, PairOwner, PairWatcher
 from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.session_leg import SessionLeg
-from framegate.proxy.relay.upstream import Endpoint
-from framegate.proxy.relay.watcher import PairWatcher
+from framegate.proxy.relay.state import PairState
 from framegate.proxy.tap.frame_tap import FrameTap
 from framegate.proxy.tap.record import DIRECTION_REQUEST
 from framegate.proxy.tap.rules import TapRules
@@ -37,10 +36,9 @@ class _Pairs(PairOwner):
     """
 
     def __init__(self, counters: Counters, watcher: PairWatcher, rules: TapRules | None, writer: TapWriter | None, handled: LegMaker | None) -> None:
-        super().__init__(counters.loop)
+        super().__init__(counters.loop, watcher)
         self._handled: Final = handled
         self.open: dict[int, Pair] = {}
-        self._watcher: Final = watcher
         self.rules = rules
         self._writer: Final = writer
         self._starved: dict[Leg, None] = {}  # in the order in which they came
@@ -86,23 +84,12 @@ class _Pairs(PairOwner):
         assert self._handled is not None, "a route with a handler comes with what hands frames over"
         return self._handled.make_leg(pair, is_client=is_client)
 
-    def endpoint_changed(self, pair: Pair, endpoint: Endpoint) -> None:
-        upstream = pair.route.upstream
-        assert upstream is not None, "the endpoint is one of its"
-        self._watcher.endpoint_changed(upstream, endpoint)
-
-    def pair_muted(self, pair: Pair) -> None:
-        self._watcher.pair_muted(pair)
-
-    def pair_opened(self, pair: Pair) -> None:
-        self._watcher.pair_opened(pair)
-
     def pair_closed(self, pair: Pair) -> None:
         self.open.pop(int(pair.id), None)
         if self._starved:
             self._starved.pop(pair.client, None)
             self._starved.pop(pair.upstream, None)
-        self._watcher.pair_closed(pair)
+        self.watcher.pair_closed(pair)
 
 
 class Relay:
@@ -173,7 +160,9 @@ class Relay:
     def follow_limits(self, pair: Pair) -> None:
         """Have the limits in force hold for an open pair."""
         try:
-            limiting.follow(pair)
+            if pair.state is not PairState.CLOSING and pair.state is not PairState.CLOSED:
+                pair.client.join_quotas()
+                pair.upstream.join_quotas()
         except Exception as error:  # the others are to follow
             ending.crash(pair, error, "command")
 

@@ -1,14 +1,15 @@
-"""A login to an upstream that does not last (KIP-368): it is renewed in the connection that there is, before the upstream ends it.
+"""A login to an upstream that expires (KIP-368): it is renewed within the connection, before the upstream ends it.
 
-Theory of operation. At ``Channel.renew_ns``, when 85 to 95 % of the session are over, the client is muted for ``peer``, as it was at the beginning.
-The answers that are owed leave first: a broker answers in order, so it would not come to us before. Then an authenticator talks to the upstream as
-it did before the first frame, and what the upstream sends is its own; nothing of it is paired, tapped, or passed on. Then the client goes on. So our
-ids never meet the client's. A login that is not renewed by the end of the session ends the pair (``session_expired``), but for answers that are owed:
-a broker that holds one back, for a consumer that waits for records or a member that joins a group, takes the login afterwards as well (Kafka's ends
-a connection at the first other request behind its session), and as long as it does nothing else could come past it.
+Theory of operation. At ``Channel.renew_ns``, when 85 to 95 % of the session are over, the client is muted for ``peer``. The responses to its open
+requests leave first, because a broker answers in order. Then an authenticator exchanges frames with the upstream as it did before the first frame;
+nothing of that is paired, tapped or passed on, so framegate's correlation ids never meet the client's. Then the client is read again.
 
-Where nobody knows what is owed, since a handler has the frames or pairing is lost, nothing can be told apart: from ``renew_ns`` on such a pair ends
-as soon as nothing seems to be under way, and with its session at the latest.
+A login that is not renewed by the end of the session ends the pair (``session_expired``), except while a response is open: a broker that holds one
+back, for a consumer that waits for records or a member that joins a group, accepts the login afterwards as well (Kafka ends a connection at the first
+other request after its session).
+
+Where open requests are not known, because a handler has the frames or pairing is lost, the login cannot be renewed: from ``renew_ns`` on such a pair
+ends as soon as nothing seems to be in flight, and with its session at the latest.
 """
 
 from typing import Final
@@ -18,95 +19,60 @@ from mypy_extensions import i64
 from framegate.proxy.cause import Cause
 from framegate.proxy.errors import AuthenticationError, LoginError
 from framegate.proxy.network import mute
-from framegate.proxy.network.authenticator import Authenticator, Waker
+from framegate.proxy.network.authenticator import Authenticator
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.run import Run
 from framegate.proxy.network.timer import NEVER, CallbackTimer
-from framegate.proxy.network.transport import DONE
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.login import Login, LoginTry
-from framegate.proxy.relay.pair import Pair, Renewing
-from framegate.proxy.relay.session import ChannelFrames
+from framegate.proxy.relay.pair import Pair
+from framegate.proxy.relay.session import Reauthentication
 from framegate.proxy.relay.state import PairState
 
 __all__ = ["AGAIN_NS", "Renewal"]
 
-AGAIN_NS: Final = 20_000_000  # between two looks at what nobody tells of
-LATE_NS: Final = 300_000_000_000  # behind the session, for an answer: as long as JoinGroup may take by default
-LOOK_NS: Final = 1_000_000_000  # between two looks whether pairing was lost meanwhile
+AGAIN_NS: Final = 20_000_000  # between two checks whether nothing is in flight
+LATE_NS: Final = 300_000_000_000  # after the session, for a response: as long as JoinGroup may take by default
+LOOK_NS: Final = 1_000_000_000  # between two checks whether pairing was lost meanwhile
 PEER: Final = mute.PEER
 OPEN: Final = PairState.OPEN
 
 
-class _Waker(Waker):
-    """Wakes the authenticator of a renewal."""
+class Renewal(Reauthentication):
+    """Renews the login of one pair at its upstream, until the pair ends.
 
-    def __init__(self, renewal: "Renewal") -> None:
-        self._renewal: Renewal | None = renewal
-
-    def now_ns(self) -> i64:
-        return 0 if self._renewal is None else self._renewal.now_ns()
-
-    def wake(self) -> None:
-        if self._renewal is not None:
-            self._renewal.wake_at(self._renewal.now_ns())
-
-    def wake_at(self, deadline_ns: i64) -> None:
-        if self._renewal is not None:
-            self._renewal.wake_at(deadline_ns)
-
-    def release(self) -> None:
-        """Wake nobody any more."""
-        self._renewal = None
-
-
-class Renewal(Renewing):
-    """One pair's, which lets go of it when the pair ends."""
+    Attributes:
+        mutes_client: the client is muted for the renewal.
+        owns_input: the upstream's frames belong to the renewal.
+    """
 
     def __init__(self, pair: Pair, channel: Channel, login: Login) -> None:
-        super().__init__()
-        self._pair: Pair | None = pair
-        self._channel: Final = channel
+        super().__init__(pair, channel)
+        self.mutes_client: bool = False
+        self.owns_input: bool = False
         self._login: Final = login
-        self._frames: Final = ChannelFrames(channel, channel.options.account or pair.owner.selector.pool.common)
-        self._waker: Final = _Waker(self)
-        self._authenticator: Authenticator | None = None
-        self._until_ns: i64 = 0  # for what is said
+        self._until_ns: i64 = 0  # the deadline of the exchange
         self._due: Final = CallbackTimer(self._on_due)
-        self._wake: Final = CallbackTimer(self._on_wake)
         pair.owner.selector.call_at(channel.renew_ns, self._due)
 
-    def now_ns(self) -> i64:
-        """The selector's clock."""
-        return 0 if self._pair is None else self._pair.owner.selector.now_ns
-
-    def wake_at(self, deadline_ns: i64) -> None:
-        """Have the authenticator's next step made at a time; NEVER: not at all."""
-        pair = self._pair
-        if pair is None:
-            return
-        if deadline_ns == NEVER:
-            pair.owner.selector.cancel(self._wake)
-        else:
-            pair.owner.selector.call_at(deadline_ns, self._wake)
-
     def advance(self) -> None:
+        """An answer has passed, or a pending send to the upstream is out."""
         pair = self._pair
         if pair is None or pair.state is not OPEN:
             return
         if self.owns_input:
-            self._step(pair)
+            self._step()
         elif self._has_no_open_request(pair):
             self._begin(pair)
 
     def take(self, run: Run) -> None:
+        """Take a run of the upstream's, while ``owns_input``."""
         pair = self._pair
         if pair is not None:
             pair.upstream.retains_frames = True
             self._put(pair, run)
         self._channel.discard(run)
-        if pair is not None:
-            self._step(pair)
+        self._step()
 
     def _put(self, pair: Pair, run: Run) -> None:
         if run.part != 0 or run.frames != 1 or self._frames.came is not None:
@@ -115,30 +81,24 @@ class Renewal(Renewing):
         try:
             self._frames.put(run, 0)
         except AuthenticationError as error:
-            self._refused(pair, error)
+            self._failed(error)
 
     def close(self) -> None:
-        pair, self._pair = self._pair, None
+        if self._pair is not None:
+            self._pair.owner.selector.cancel(self._due)
+            self._due.release()
         self.mutes_client = self.owns_input = False
-        self._waker.release()
-        if pair is not None:
-            for timer in (self._due, self._wake):
-                pair.owner.selector.cancel(timer)
-                timer.release()
-        self._frames.close()
-        self._end_authenticator()
-
-    # The steps.
+        super().close()
 
     def _on_due(self) -> None:
-        """It is time to renew it, to look again, or to give up."""
+        """It is time to renew the login, to check again, or to give up."""
         pair = self._pair
         if pair is None:
             return
         try:
             if pair.state is OPEN:
                 self._look(pair)
-        except Exception as error:  # nobody else ends a client that is held
+        except Exception as error:  # nothing else ends a client that is muted
             ending.crash(pair, error)
 
     def _look(self, pair: Pair) -> None:
@@ -164,7 +124,7 @@ class Renewal(Renewing):
             self.advance()
 
     def _may_be_late(self, pair: Pair, now_ns: i64) -> bool:
-        """Whether the session may be over while the upstream is waited for."""
+        """Whether framegate waits for the upstream although the session may be over."""
         if self.owns_input:
             return now_ns < self._until_ns
         pairing = pair.pairing
@@ -174,9 +134,9 @@ class Renewal(Renewing):
         pair.owner.selector.call_at(min(self.now_ns() + AGAIN_NS, self._channel.expires_ns), self._due)
 
     def _has_no_open_request(self, pair: Pair) -> bool:
-        """Whether the stream is between two frames, both ways, and all answers have passed."""
+        """Whether both streams are between two frames, and all responses have passed."""
         pairing = pair.pairing
-        if pairing is None or pairing.lost:  # from now on nobody knows: it ends with the session
+        if pairing is None or pairing.lost:  # not known: the pair ends with the session
             return False
         return pairing.open == 0 and self._channel.can_send and not self._channel.read_half.receive.within
 
@@ -187,52 +147,31 @@ class Renewal(Renewing):
         expires_ns, now_ns = self._channel.expires_ns, self.now_ns()
         self._until_ns = expires_ns if now_ns < expires_ns else now_ns + expires_ns - self._channel.renew_ns
         pair.owner.selector.call_at(self._until_ns, self._due)
-        authenticator = self._authenticator = self._login.factory.again(identity, self._channel.principal)
-        assert authenticator is not None, "who logs in may do it again"
-        authenticator.start(self._frames, self._waker)
-        self._step(pair)
+        authenticator = self._login.factory.again(identity, self._channel.principal)
+        assert authenticator is not None, "a login can always be renewed"
+        self._start(authenticator)
+        self._step()
 
-    def _on_wake(self) -> None:
+    def _failed(self, error: AuthenticationError) -> None:
         pair = self._pair
         if pair is None:
             return
-        try:
-            self._step(pair)
-        except Exception as error:
-            ending.crash(pair, error)
-
-    def _step(self, pair: Pair) -> None:
-        authenticator = self._authenticator
-        if authenticator is None or not self._channel.is_open:
-            return
-        try:
-            code = authenticator.step()
-        except AuthenticationError as error:
-            self._refused(pair, error)
-            return
-        if code == DONE:
-            self._finish(pair, authenticator)
-
-    def _refused(self, pair: Pair, error: AuthenticationError) -> None:
         refused = not isinstance(error, LoginError) or error.refused
         if refused:
             LoginTry(self._login, self.now_ns(), alone=False).refused(str(error), self.now_ns())
         ending.end(pair, Cause.AUTH_FAILED, f"{pair.endpoint}: to go on: {error}", "upstream" if refused else "internal")
 
-    def _finish(self, pair: Pair, authenticator: Authenticator) -> None:
-        """The client goes on."""
-        channel, client = self._channel, pair.client.channel
+    def _finished(self, authenticator: Authenticator) -> None:
+        pair, channel = self._pair, self._channel
         channel.expires_ns, channel.renew_ns = authenticator.expires_ns, authenticator.renew_ns
         self._end_authenticator()
         self.mutes_client = self.owns_input = False
+        if pair is None:
+            return
         if channel.renew_ns == NEVER:
             pair.owner.selector.cancel(self._due)
         else:
             pair.owner.selector.call_at(channel.renew_ns, self._due)
+        client = pair.client.channel
         if client is not None and channel.can_send and not pair.full:
             client.unmute(PEER)
-
-    def _end_authenticator(self) -> None:
-        authenticator, self._authenticator = self._authenticator, None
-        if authenticator is not None:
-            authenticator.close()

@@ -1,9 +1,9 @@
 """The request channel: between the connections of a processor and the handler processes.
 
-A connection belongs to one process, because what its handler remembers of it is there: the one with the fewest connections of this processor when
-its first frame is to be read. Who finds no process waits, in the order in which it came, for as long as ``timeout`` says.
+When its first frame is to be read, a connection is assigned to the process with the fewest connections of this processor. It stays there, because the
+handler's state is there. While there is no process, connections wait in order, for ``timeout`` at most.
 
-Source: Kafka's RequestChannel; but nobody blocks (``handler_process``).
+Source: Kafka's RequestChannel; but nothing blocks (``handler_process``).
 """
 
 import socket
@@ -17,7 +17,7 @@ from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.stats import SideStats
 from framegate.proxy.network.timer import NEVER, CallbackTimer
 from framegate.proxy.relay.handled_connection import HandledParty
-from framegate.proxy.relay.handler_process import HandlerProcess, ProcessOwner
+from framegate.proxy.relay.handler_process import HandlerProcess
 
 __all__ = ["RequestChannel"]
 
@@ -25,15 +25,15 @@ UNLIMITED: Final = -1
 CHANNEL_ID: Final = 0  # no connection has it
 
 
-class RequestChannel(ProcessOwner):
+class RequestChannel:
     """All the handler processes, as one processor has them.
 
     Args:
-        queue: requests that may be under way in one of them.
-        timeout_ns: how long a connection waits while there is none; 0: for ever.
+        queue: the most requests without a reply of one process.
+        timeout_ns: how long a connection waits for a process; 0: for ever.
 
     Attributes:
-        processes: those that have said what they handle.
+        processes: those that have sent HELLO.
     """
 
     def __init__(self, queue: i64, timeout_ns: i64) -> None:
@@ -42,18 +42,18 @@ class RequestChannel(ProcessOwner):
         self._timeout_ns: Final[i64] = timeout_ns
         self._selector: Selector | None = None
         self._options: Final = ChannelOptions(side="upstream", limit=ReceiveLimit(UNLIMITED), stats=SideStats())
-        self._waiting: Final[dict[int, tuple[HandledParty, i64]]] = {}  # by twice the id and the direction, and until when
+        self._waiting: Final[dict[int, tuple[HandledParty, i64]]] = {}  # by twice the id plus the direction, with the deadline
         self._patience: Final = CallbackTimer(self._end_waiting)
 
     def attach(self, selector: Selector) -> None:
-        """Name the selector; before the first process."""
+        """Set the selector, before the first process."""
         self._selector = selector
 
     def take_over(self, sock: socket.socket, name: str) -> HandlerProcess:
-        """Begin with a handler process, by its end of a socket pair.
+        """Add a handler process.
 
         Args:
-            sock: belongs to the request channel from here on.
+            sock: to the process; belongs to the request channel from here on.
             name: ``slot.generation``.
 
         Raises:
@@ -68,7 +68,7 @@ class RequestChannel(ProcessOwner):
         return process
 
     def choose(self, listener: str) -> HandlerProcess | None:
-        """The process that a connection is to belong to: of those that handle its listener, who has the fewest."""
+        """The process for a new connection: of those that handle its listener, the one with the fewest connections."""
         best: HandlerProcess | None = None
         for process in self.processes:
             if listener in process.handles and not process.is_gone and (best is None or process.active < best.active):
@@ -76,7 +76,7 @@ class RequestChannel(ProcessOwner):
         return best
 
     def wait(self, connection: i64, direction: i64, party: HandledParty) -> None:
-        """There is no process: the party is woken when there is one, or told that it took too long."""
+        """There is no process: the party is woken when there is one, or its ``timed_out`` is called."""
         selector = self._selector
         assert selector is not None, "attach comes first"
         key = int(2 * connection + direction)
@@ -88,15 +88,15 @@ class RequestChannel(ProcessOwner):
             selector.call_at(until_ns, self._patience)
 
     def leave(self, connection: i64) -> None:
-        """A connection waits no more; harmless when it does not."""
+        """A connection does not wait any more. No effect if it did not."""
         if self._waiting:
             self._waiting.pop(int(2 * connection), None)
             self._waiting.pop(int(2 * connection + 1), None)
 
     def _end_waiting(self) -> None:
-        """Tell those who have waited for too long."""
+        """Call ``timed_out`` of those that have waited too long."""
         selector = self._selector
-        assert selector is not None, "somebody waits"
+        assert selector is not None, "attach comes first"
         while self._waiting:
             key = next(iter(self._waiting))
             party, until_ns = self._waiting[key]
@@ -110,6 +110,7 @@ class RequestChannel(ProcessOwner):
                 party.crash(error)
 
     def process_ready(self, process: HandlerProcess) -> None:
+        """A handler process has said what it handles: connections that wait go on."""
         self.processes.append(process)
         waiting = dict(self._waiting)
         self._waiting.clear()
@@ -120,5 +121,6 @@ class RequestChannel(ProcessOwner):
                 party.crash(error)
 
     def process_gone(self, process: HandlerProcess) -> None:
+        """The socket of a handler process is closed."""
         if process in self.processes:
             self.processes.remove(process)

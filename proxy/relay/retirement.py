@@ -22,11 +22,11 @@ __all__ = ["DETAIL", "Retirement"]
 
 DETAIL: Final = "its certificate was replaced"
 SPREAD: Final = 1 << 20
-MIX: Final = 2_654_435_761  # 2**32 divided by the golden ratio: neighbours among ids end far from each other
+MIX: Final = 2_654_435_761  # 2**32 divided by the golden ratio: pairs with neighbouring ids end far from each other
 
 
 class _Search:
-    """Pairs that are to be looked at for one store that was replaced."""
+    """The pairs to check after one store was replaced."""
 
     def __init__(self, route: Route, number: i64, since_ns: i64, max_age_ns: i64, ids: "deque[int]") -> None:
         self.route: Final = route
@@ -37,11 +37,11 @@ class _Search:
 
 
 class Retirement(Timer):
-    """All of a processor.
+    """The retirement of all pairs of a processor.
 
     Args:
         pairs: those that are open, by id.
-        quiet_ns, timeout_ns: as of a drain, for each.
+        quiet_ns, timeout_ns: of the drain of each pair.
     """
 
     def __init__(self, selector: Selector, clock: Clock, pairs: dict[int, Pair], quiet_ns: i64, timeout_ns: i64) -> None:
@@ -52,20 +52,20 @@ class Retirement(Timer):
         self._quiet_ns: Final[i64] = quiet_ns
         self._timeout_ns: Final[i64] = timeout_ns
         self._searches: Final[deque[_Search]] = deque()
-        self._due: Final[list[tuple[int, int]]] = []  # a heap of moments and ids
+        self._due: Final[list[tuple[int, int]]] = []  # a heap of times and ids
         self._draining: Final[dict[int, DrainTerms]] = {}
 
     @property
     def waiting(self) -> int:
-        """Pairs that have not been ended yet."""
+        """Pairs whose time has not come."""
         return len(self._due)
 
     def replaced(self, route: Route, number: i64, max_age_ns: i64) -> None:
         """A listener's store was replaced.
 
         Args:
-            number: of the store that was; who still shakes hands does so with it.
-            max_age_ns: so long its connections may go on; 0: as long as they like.
+            number: of the old store; handshakes that have begun use it.
+            max_age_ns: how long its connections may go on; 0: without limit.
         """
         if max_age_ns > 0:
             self._searches.append(_Search(route, number, self._selector.now_ns, max_age_ns, deque(self._pairs)))
@@ -85,7 +85,7 @@ class Retirement(Timer):
             self._selector.call_at(self._due[0][0], self)
 
     def _search(self, end_ns: i64) -> bool:
-        """Give the pairs of replaced stores their moments until the slice is over; True when all have theirs."""
+        """Set the times of pairs until the slice is over; True: all have one."""
         count: i64 = 0
         while self._searches:
             search = self._searches[0]
@@ -124,12 +124,12 @@ class Retirement(Timer):
                 continue
             try:
                 terms.drain(pair, now_ns)
-            except Exception as error:  # the others are to end, too
+            except Exception as error:  # the other pairs go on
                 ending.crash(pair, error)
 
 
 def moment_of(number: int, max_age_ns: i64) -> i64:
-    """How long behind the replacement a pair's moment lies, by its id: in the second half of the time."""
+    """The time from the replacement to the end of a pair, by its id: in the second half of ``max_age_ns``."""
     part: i64 = (number * MIX >> 12) % SPREAD
     half = max_age_ns // 2
     return half + half // SPREAD * part

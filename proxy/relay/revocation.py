@@ -19,7 +19,7 @@ CERTIFICATE: Final = "the certificate is revoked"
 
 
 class Revocations:
-    """One listener's.
+    """The revoked users and certificates of one listener.
 
     Args:
         keep_ns: how long an authentication may take.
@@ -27,7 +27,7 @@ class Revocations:
 
     def __init__(self, keep_ns: i64) -> None:
         self._keep_ns: Final[i64] = keep_ns
-        self._users: dict[str, int] = {}  # when, on the selector's clock
+        self._users: dict[str, int] = {}  # the time of each, on the selector's clock
         self._serials: dict[str, int] = {}
 
     def add(self, users: list[str] | None, serials: list[str] | None, now_ns: i64) -> None:
@@ -36,7 +36,7 @@ class Revocations:
         self._serials = _with(self._serials, serials, now_ns, self._keep_ns)
 
     def reason(self, channel: Channel) -> str:
-        """Why a client may not stay that is READY; empty: it may."""
+        """Why a READY client must end; empty: it need not."""
         identity = channel.identity
         if identity is None or (not self._users and not self._serials):
             return ""

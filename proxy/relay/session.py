@@ -7,6 +7,7 @@ mechanism, and may not authenticate again within a second. The first other frame
 SaslAuthenticate alone, and SaslHandshake where sessions do not end, are refused, because the upstream would take them for framegate's.
 """
 
+import abc
 from typing import Final
 
 from librt.strings import read_i16_be
@@ -26,7 +27,7 @@ from framegate.proxy.relay import ending
 from framegate.proxy.relay.pair import Pair
 from framegate.proxy.relay.state import PairState
 
-__all__ = ["LATE", "ChannelFrames", "Session", "begins", "body_of", "check", "first_sasl", "size_of"]
+__all__ = ["LATE", "ChannelFrames", "Reauthentication", "Session", "begins", "body_of", "check", "first_sasl", "size_of"]
 
 KEY_SIZE: Final = 2
 LATE: Final = "a request of a client that did not authenticate again"
@@ -36,7 +37,7 @@ CLOSED: Final = PairState.CLOSED
 
 
 def first_sasl(run: Run) -> tuple[i64, i64]:
-    """Which of a run's frames is the first of SASL, and its key; -1 when none is. A piece of a frame says what the frame is if it is the first."""
+    """The index and the key of the first frame of SASL in a run; index -1: there is none. Of a frame in pieces only the first piece is known."""
     index: i64 = 0
     if run.part != 0 and run.part & PART_FIRST == 0:
         return -1, 0
@@ -62,7 +63,7 @@ def first_sasl(run: Run) -> tuple[i64, i64]:
 
 
 def check(pair: Pair, channel: Channel, run: Run) -> None:
-    """End a pair whose client cannot authenticate again, since a handler has its frames, and sends what it may not: SASL, or anything too late."""
+    """End a pair with a handler, whose client cannot authenticate again, if it sends SASL, or anything after its session."""
     if not begins(run):
         return
     if channel.expires_ns < pair.owner.selector.now_ns:
@@ -72,16 +73,16 @@ def check(pair: Pair, channel: Channel, run: Run) -> None:
 
 
 def begins(run: Run) -> bool:
-    """Whether a frame begins in a run: a piece of one may only go on with it."""
+    """Whether a frame begins in a run, which may be a later piece of one."""
     return run.part == 0 or run.part & PART_FIRST != 0
 
 
 class ChannelFrames(FrameExchange):
-    """Frames of an authenticator between those of the traffic.
+    """The frames of an authenticator between those of the traffic.
 
     Attributes:
-        came: the body of the one that was received last, until it is taken. It is booked until the next comes, or is sent: whoever takes it may keep
-            what is in it until it answers.
+        came: the body that was received last, until it is taken. It stays booked until the next frame is received or sent, so the authenticator may
+            keep parts of it until then.
     """
 
     def __init__(self, channel: Channel, account: Account) -> None:
@@ -96,7 +97,7 @@ class ChannelFrames(FrameExchange):
         return not self._channel.can_send
 
     def put(self, run: Run, index: i64) -> None:
-        """Take one of a run's frames, whose size is judged before it is copied.
+        """Take one of a run's frames; its size is checked before it is copied.
 
         Raises:
             AuthenticationError: it is larger than ``max_size``.
@@ -115,7 +116,7 @@ class ChannelFrames(FrameExchange):
         return came
 
     def close(self) -> None:
-        """Give back what is booked. Harmless twice."""
+        """Release what is booked. A second call has no effect."""
         self.came = None
         booked = self._booked
         self._booked = 0
@@ -127,68 +128,126 @@ class ChannelFrames(FrameExchange):
         return self._channel.send(Run(None, 0, data, 0, len(data), 1, 0))
 
 
-class Session(Waker):
-    """One client's.
-
-    Attributes:
-        waits: a handshake has come, and answers are owed that leave first.
-    """
+class Reauthentication(Waker):
+    """An exchange of frames with an authenticator, between the frames of the traffic. Subclasses begin it, and say what its end means."""
 
     def __init__(self, pair: Pair, channel: Channel) -> None:
-        self.waits: bool = False
         self._pair: Pair | None = pair
         self._channel: Final = channel
         self._frames: Final = ChannelFrames(channel, channel.options.account or pair.owner.selector.pool.common)
-        self._frames.max_size = channel.options.sasl_limit
         self._authenticator: Authenticator | None = None
-        self._refusal: AuthenticationError | None = None
-        self._since_ns: i64 = channel.ready_ns
-        self._began_ns: i64 = 0
         self._timer: Final = CallbackTimer(self._on_time)
 
-    @property
-    def is_busy(self) -> bool:
-        """The client authenticates: nothing but its next frame may come."""
-        return self.waits or self._authenticator is not None or self._refusal is not None
-
-    @property
-    def is_over(self) -> bool:
-        """The client should have authenticated again."""
-        return self._channel.expires_ns < self._pair_clock()
-
-    # What an authenticator calls.
-
     def now_ns(self) -> i64:
-        return self._pair_clock()
+        pair = self._pair
+        return 0 if pair is None else pair.owner.selector.now_ns
 
     def wake(self) -> None:
-        self.wake_at(self._pair_clock())
+        self.wake_at(self.now_ns())
 
     def wake_at(self, deadline_ns: i64) -> None:
         pair = self._pair
-        if pair is None or self._refusal is not None:
+        if pair is None:
             return
         if deadline_ns == NEVER:
             pair.owner.selector.cancel(self._timer)
         else:
             pair.owner.selector.call_at(deadline_ns, self._timer)
 
-    # What the leg calls.
+    def close(self) -> None:
+        """The channel, or the pair, ends. A second call has no effect."""
+        pair, self._pair = self._pair, None
+        if pair is not None:
+            pair.owner.selector.cancel(self._timer)
+            self._timer.release()
+        self._frames.close()
+        self._end_authenticator()
+
+    @abc.abstractmethod
+    def _finished(self, authenticator: Authenticator) -> None:
+        """The authenticator has accepted."""
+
+    @abc.abstractmethod
+    def _failed(self, error: AuthenticationError) -> None:
+        """The authenticator has refused."""
+
+    def _start(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+        authenticator.start(self._frames, self)
+
+    def _step(self) -> None:
+        authenticator = self._authenticator
+        if authenticator is None or not self._channel.is_open:
+            return
+        try:
+            code = authenticator.step()
+        except AuthenticationError as error:
+            self._failed(error)
+            return
+        if code == DONE:
+            self._finished(authenticator)
+
+    def _end_authenticator(self) -> None:
+        authenticator, self._authenticator = self._authenticator, None
+        if authenticator is not None:
+            authenticator.close()
+
+    def _on_time(self) -> None:
+        pair = self._pair
+        if pair is None:
+            return
+        try:
+            self._woken(pair)
+        except Exception as error:  # nothing else ends a client that waits
+            ending.crash(pair, error)
+
+    def _woken(self, pair: Pair) -> None:
+        self._step()
+
+
+class Session(Reauthentication):
+    """The session of one client.
+
+    Attributes:
+        waits: a SaslHandshake has come, and waits until the responses to earlier requests have left.
+    """
+
+    def __init__(self, pair: Pair, channel: Channel) -> None:
+        super().__init__(pair, channel)
+        self.waits: bool = False
+        self._frames.max_size = channel.options.sasl_limit
+        self._refusal: AuthenticationError | None = None
+        self._since_ns: i64 = channel.ready_ns
+        self._began_ns: i64 = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """The client authenticates: only frames for the authenticator may come."""
+        return self.waits or self._authenticator is not None or self._refusal is not None
+
+    @property
+    def is_over(self) -> bool:
+        """The session has expired."""
+        return self._channel.expires_ns < self.now_ns()
+
+    def wake_at(self, deadline_ns: i64) -> None:
+        if self._refusal is None:
+            super().wake_at(deadline_ns)
 
     def begin(self, key: i64, run: Run, index: i64) -> None:
-        """A frame of SASL came, of a client that does not authenticate now. The run is left as it is."""
-        channel, now_ns = self._channel, self._pair_clock()
+        """A frame of SASL came, while the client does not authenticate. The run is left as it is."""
+        channel = self._channel
         if key != SASL_HANDSHAKE:
             self.refuse("SaslAuthenticate without SaslHandshake")
         elif channel.expires_ns == NEVER:
             self.refuse("SaslHandshake of a client whose session does not end")
-        elif now_ns - self._since_ns < LEAST_NS:
+        elif self.now_ns() - self._since_ns < LEAST_NS:
             self.refuse("SaslHandshake within a second of the last")
         elif self._put(run, index):
             self.waits = True
 
     def take(self, run: Run) -> None:
-        """What a client sent that authenticates. The run is left as it is."""
+        """Take what a client that authenticates has sent. The run is left as it is."""
         if self._refusal is not None:
             return
         if run.part != 0 or run.frames != 1:
@@ -203,81 +262,61 @@ class Session(Waker):
         try:
             self._frames.put(run, index)
         except AuthenticationError as error:
-            self._refuse(error)
+            self._failed(error)
             return False
         return True
 
     def advance(self) -> None:
-        """What was to leave first may have left."""
+        """A response has passed, or a send has left."""
         pair = self._pair
         if pair is None or self._refusal is not None:
             return
         if self.waits and self._has_no_open_request(pair):
             self.waits = False
-            self._start()
+            self._begin_exchange()
         elif self._authenticator is not None:
             self._step()
 
     def refuse(self, reason: str) -> None:
         """End the session without an answer to the client."""
-        self._refuse(AuthenticationError(reason))
+        self._failed(AuthenticationError(reason))
 
     def close(self) -> None:
-        """The client's channel is closed. Harmless twice."""
-        pair, self._pair = self._pair, None
-        if pair is not None:
-            pair.owner.selector.cancel(self._timer)
-            self._timer.release()
         self.waits = False
-        self._frames.close()
-        self._end_authenticator()
-
-    def _pair_clock(self) -> i64:
-        pair = self._pair
-        return 0 if pair is None else pair.owner.selector.now_ns
+        super().close()
 
     def _has_no_open_request(self, pair: Pair) -> bool:
-        """Whether all answers are out, as far as is known, and none is within."""
+        """Whether all known responses have left, and none is being passed on in pieces."""
         pairing, upstream = pair.pairing, pair.upstream.channel
         if pairing is not None and not pairing.lost and pairing.open != 0:
             return False
         within = upstream is not None and upstream.read_half.receive.passed != 0
         return not within and self._channel.can_send
 
-    def _start(self) -> None:
+    def _begin_exchange(self) -> None:
         channel = self._channel
         assert channel.identity is not None, "it was authenticated"
         authenticator = channel.options.authenticators.again(channel.identity, channel.principal)
         if authenticator is None:
             self.refuse("SASL where nobody authenticates again")
             return
-        self._authenticator = authenticator
-        self._began_ns = self._pair_clock()
-        authenticator.start(self._frames, self)
+        self._began_ns = self.now_ns()
+        self._start(authenticator)
         self._frames.max_size = min(self._frames.max_size, channel.options.sasl_limit)
         self._step()
 
-    def _step(self) -> None:
-        authenticator = self._authenticator
-        if authenticator is None or not self._channel.is_open:
-            return
-        try:
-            code = authenticator.step()
-        except AuthenticationError as error:
-            self._refuse(error)
-            return
-        if code == DONE:
-            self._channel.expires_ns = authenticator.expires_ns
-            self._channel.proof_began_ns = self._began_ns
-            self._since_ns = self._pair_clock()
-            self._end_authenticator()
+    def _finished(self, authenticator: Authenticator) -> None:
+        self._channel.expires_ns = authenticator.expires_ns
+        self._channel.proof_began_ns = self._began_ns
+        self._since_ns = self.now_ns()
+        self._end_authenticator()
 
-    def _refuse(self, error: AuthenticationError) -> None:
-        """After the listener's delay the answer, then the end. The first refusal counts."""
+    def _failed(self, error: AuthenticationError) -> None:
+        """After the listener's delay send the answer, then end. Only the first refusal counts."""
         pair = self._pair
         if pair is None or self._refusal is not None:
             return
-        error.__traceback__ = None  # it holds the authenticator
+        error.__traceback__ = None  # it refers to the authenticator
         self._refusal = error
         self.waits = False
         self._frames.close()
@@ -294,22 +333,11 @@ class Session(Waker):
             self._frames.send(error.answer)
         ending.end(pair, Cause.AUTH_FAILED, str(error), "downstream")
 
-    def _end_authenticator(self) -> None:
-        authenticator, self._authenticator = self._authenticator, None
-        if authenticator is not None:
-            authenticator.close()
-
-    def _on_time(self) -> None:
-        pair, refusal = self._pair, self._refusal
-        if pair is None:
-            return
-        try:
-            if refusal is None:
-                self._step()
-            else:
-                self._end(pair, refusal)
-        except Exception as error:  # nothing else ends a client that waits for its answer
-            ending.crash(pair, error)
+    def _woken(self, pair: Pair) -> None:
+        if self._refusal is None:
+            self._step()
+        else:
+            self._end(pair, self._refusal)
 
 
 def size_of(run: Run, index: i64) -> i64:
@@ -320,7 +348,7 @@ def size_of(run: Run, index: i64) -> i64:
 
 
 def body_of(run: Run, index: i64) -> bytes:
-    """The body of one frame of a run; of no other frame is a copy made."""
+    """The body of one frame of a run, copied without the others."""
     size = size_of(run, index)
     if index == 0 and run.head is not None:
         return run.prefix(HEADER + size)[HEADER:]

@@ -29,8 +29,8 @@ class SessionLeg(RelayLeg):
     def __init__(self, pair: Pair, *, is_client: bool) -> None:
         super().__init__(pair, is_client=is_client)
         self.session: Session | None = None
-        self._answers: bool = False  # frames came that were answered here
-        self._refuses_part: bool = False  # of the frame that passes in pieces, each is thrown away
+        self._answers: bool = False  # frames came for the authenticator
+        self._refuses_part: bool = False  # all pieces of the present frame are dropped
 
     def counts_frames(self) -> bool:
         return not self._answers and super().counts_frames()
@@ -63,7 +63,7 @@ class SessionLeg(RelayLeg):
             self._begin(session, run, index, key)
 
     def _begin(self, session: Session, run: Run, index: i64, key: i64) -> None:
-        """A frame of SASL, and those before it, which go on as ever."""
+        """A frame of SASL, and those before it, which are passed on."""
         self._answers = True
         channel = self.channel
         assert channel is not None, "a leg that is told of has a channel"
@@ -97,7 +97,7 @@ class SessionLeg(RelayLeg):
         channel.discard(run)
 
     def room_for(self) -> tuple[i64, bool]:
-        """What an authenticator gets is to come whole, and needs no room."""
+        """Frames for an authenticator come whole, and need no room at the upstream."""
         return (NO_LIMIT, True) if self._is_busy() else super().room_for()
 
     def pipe_target(self) -> WriteHalf | None:
@@ -139,7 +139,6 @@ class SessionLeg(RelayLeg):
 
 
 def _advance(pair: Pair) -> None:
-    """An answer has passed."""
     client: Leg = pair.client
     if isinstance(client, SessionLeg) and client.session is not None and client.session.waits:
         client.session.advance()

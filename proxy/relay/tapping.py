@@ -33,13 +33,13 @@ def match(pair: Pair, leg: Leg, channel: Channel, direction: int) -> None:
 
 
 def _look_by_int32(pair: Pair, leg: Leg, channel: Channel) -> None:
-    """The record has frames in one framing, whatever they were on the wire."""
+    """Have the tap see frames in another framing as int32, the framing of the record."""
     if leg.tap is not None and leg.look is None and channel.options.framing is not INT32:
         leg.look = Translation(channel.options.framing, INT32, pair.owner.scratch, joins=True)
 
 
 def retap(pair: Pair) -> None:
-    """The rules have changed: ask again, for what comes from here on. A frame that is cut through ends as it began."""
+    """The rules have changed: apply them from the next frame on."""
     if pair.state is CLOSING or pair.state is CLOSED:
         return
     for leg, direction in ((pair.client, DIRECTION_REQUEST), (pair.upstream, DIRECTION_RESPONSE)):
@@ -59,7 +59,7 @@ def retap(pair: Pair) -> None:
 
 
 def _set_tap(pair: Pair, leg: Leg, channel: Channel, tap: FrameTap | None) -> None:
-    """Let a leg have another tap, or none, at the border of two frames, or within one that the tap before did not see."""
+    """Set another tap, or none, between two frames, or within one that the tap before did not see."""
     if leg.tap is None and pair.pairing is None:  # not counted so far
         leg.frames = channel.frames_received
         leg.bytes = channel.bytes_received - channel.staged
@@ -75,8 +75,8 @@ def _set_tap(pair: Pair, leg: Leg, channel: Channel, tap: FrameTap | None) -> No
 
 
 def forward(pair: Pair, leg: Leg) -> None:
-    """Have a leg's runs written without another look, if nobody is to look, and there is somebody to write to. Behind an answer of a pair that drains
-    it is looked whether that was the last.
+    """Set ``forward_to``: runs are written without inspection if the pair is open and nothing inspects them. Responses of a draining pair are
+    inspected, because the pair may end after each.
     """
     upstream = pair.upstream.channel
     passes = (pair.state is OPEN or pair.state is HALF_CLOSED) and upstream is not None and upstream.ready_ns != 0
@@ -87,13 +87,13 @@ def forward(pair: Pair, leg: Leg) -> None:
 
 
 def end_change(pair: Pair, leg: Leg) -> None:
-    """The frame that was cut through when the rules changed is over."""
+    """Set the next tap if the frame that was cut through when the rules changed is over."""
     if leg.changes_tap and leg.channel is not None and leg.tap is not None and not leg.tap.is_within:
         _set_tap(pair, leg, leg.channel, leg.next_tap)
 
 
 def share_facts(pair: Pair) -> None:
-    """Have the pairing note of requests what a tap asks for."""
+    """Have the pairing note the facts of requests that a tap asks for."""
     pairing = pair.pairing
     if pairing is None:
         return

@@ -1,13 +1,12 @@
 """Throttling: the reasons for which a channel is muted for ``throttle``, and the quotas of one channel.
 
-The mute set knows each cause once. Several may want a channel throttled at the same time: a quota that is used up, a handler's answer that asks
-for a pause. Each is a *holder*, a bit; the channel is muted from the first holder's ``hold`` to the last one's ``let_go``, in whatever order.
-A channel's ``Throttle`` is made when the first needs it (``Leg.throttle``), so that a channel that is never throttled has none.
+A mute cause is set once or not at all, but several reasons may throttle a channel at the same time: a quota that is used up, and a handler's reply
+that asks for a pause. Each reason is a *holder*, a bit. The channel is muted while there is any holder. A ``Throttle`` is made when it is first
+needed (``Leg.throttle``), so channels that are never throttled have none.
 
-A client whose listener has no upstream is read for what it sends and, in effect, for what is answered: it has a meter for both.
-
-A channel under quotas is gated. Before each read its ``Meter`` asks the buckets; where one says no, the channel is throttled and waits there. After
-each read the buckets are paid: so much as the channel's own counts grew, whatever way the bytes went.
+A channel with quotas is gated. Before each read its ``Meter`` asks the buckets; if one has no token, the channel is throttled and waits there. After
+each read the buckets are charged with the growth of the channel's own counts. Where there is no upstream, no channel is read for the responses: then
+the client has a second meter for what it is sent, and is not read until that is paid.
 """
 
 from typing import Final
@@ -22,9 +21,9 @@ from framegate.proxy.relay.bucket import Bucket, Waiter
 
 __all__ = ["ANSWERS", "QUOTA", "REPLY", "Meter", "Throttle"]
 
-QUOTA: Final = 1  # a rate of ``limits``, of what it reads
-REPLY: Final = 2  # the answer of a handler
-ANSWERS: Final = 4  # a rate of ``limits``, of what its listener's handler answers
+QUOTA: Final = 1  # a quota of what is read
+REPLY: Final = 2  # a handler's reply
+ANSWERS: Final = 4  # a quota of what the listener's handler answers
 THROTTLE: Final = mute.THROTTLE
 
 
@@ -32,11 +31,10 @@ class Throttle:
     """Why one channel is throttled.
 
     Attributes:
-        channel: that is muted.
-        meter: its quotas; None while none applies.
-        answers: those of what is sent to it, where no upstream's channel is read for that; likewise.
-        holders: those that hold it now.
-        held: somebody has held it since ``was_throttled`` was asked.
+        meter: of what is read; None while no quota applies.
+        answers: of what is sent, where there is no upstream; None while no quota applies.
+        holders: the bits of those that hold it now.
+        held: it has had a holder since the last ``was_throttled``.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -47,19 +45,19 @@ class Throttle:
         self.held: bool = False
 
     def was_throttled(self) -> bool:
-        """Whether anybody holds it, or has since this was asked last."""
+        """Whether it has a holder, or has had one since the last call."""
         held = self.held
         self.held = self.holders != 0
         return held
 
     def hold(self, holder: i64) -> bool:
-        """Throttle for ``holder``; True when the mute is in force. Harmless when it holds already."""
+        """Add a holder; True when the mute is in force. No effect if it is one already."""
         self.holders |= holder
         self.held = True
         return self.channel.mute(THROTTLE)
 
     def let_go(self, holder: i64) -> None:
-        """``holder`` has no reason any more; reading goes on when it was the last one, and no other cause mutes. Harmless when it does not hold."""
+        """Remove a holder; after the last one the channel is not muted for ``throttle`` any more. No effect if it is none."""
         before = self.holders
         self.holders = before & ~holder
         if before != 0 and self.holders == 0:
@@ -67,18 +65,17 @@ class Throttle:
 
 
 class Meter(Waiter):
-    """The quotas of one channel; they count from where the channel is now.
+    """The quotas of one channel, from its present counts on.
 
     Args:
         throttle: of the channel.
         loop: for the time.
-        buckets: at least one; those that fewest share first.
-        address: whose buckets are among them; empty: no address's are.
-        answers: what was sent to the channel is paid for, before it is read again.
+        buckets: at least one; the buckets of fewest channels first.
+        address: the client address that has buckets among them; empty: none.
+        answers: what is sent to the channel is charged, not what is read from it.
 
     Attributes:
-        channel: whose they are.
-        address, buckets: as given; no buckets after ``leave``.
+        buckets: as given; empty after ``leave``.
     """
 
     def __init__(self, throttle: Throttle, loop: Selector, buckets: list[Bucket], address: str = "", *, answers: bool = False) -> None:
@@ -92,14 +89,14 @@ class Meter(Waiter):
         self._bytes: i64 = self._byte_count()
         self._frames: i64 = self._frame_count()
         self._limit: i64 = MAX_READ
-        self._frame_size: i64 = 0  # of the frames that came last, on average; 0: not known
+        self._frame_size: i64 = 0  # average of the last read; 0: not known
         self._waits: Bucket | None = None
-        self._at: i64 = 0  # the bucket that it waits for, or waited for; those before have admitted the next read
-        self._let_in: bool = False  # by that bucket
+        self._at: i64 = 0  # index of the bucket that it waits for, or waited for; those before it have admitted the next read
+        self._let_in: bool = False  # that bucket has admitted it
 
     def may_read(self) -> bool:
         """See ``ChannelSink.may_read``."""
-        if self._waits is not None:  # it is not read but for the frame begun
+        if self._waits is not None:  # only the frame that was begun is read
             return True
         if self._answers:
             self.was_read()
@@ -110,7 +107,7 @@ class Meter(Waiter):
             if at >= self._at and not bucket.admits(now_ns, let_in=let_in):
                 bucket.wait(self, now_ns, first=let_in)
                 self._waits = bucket
-                self._at = at  # else two buckets could send it to and fro for ever
+                self._at = at  # otherwise it could wait for two buckets in turn for ever
                 self._let_in = False
                 self._want(1)
                 return not self._throttle.hold(self._holder)
@@ -149,11 +146,11 @@ class Meter(Waiter):
         self._let_in = True
         try:
             self._throttle.let_go(self._holder)
-        except Exception as error:  # others wait, too
+        except Exception as error:  # the other waiters go on
             self.channel.crash(error)
 
     def leave(self) -> None:
-        """The buckets are not asked any more: what was read is paid for, and nothing waited for. Harmless when that is so."""
+        """The quotas do not apply any more: charge what was read, and leave the queue. A second call has no effect."""
         self.was_read()
         if self._waits is not None:
             self._want(-1)
@@ -173,8 +170,8 @@ class Meter(Waiter):
         return self.channel.write_half.frames_sent if self._answers else self.channel.frames_received
 
     def _limit_of(self, bucket: Bucket) -> i64:
-        """How many bytes one read may have; 0: one frame, or one request. What that is in frames, or in answers, follows from those before. The rest
-        of the frame begun is one frame whatever its size, and may be much larger than those.
+        """How many bytes one read may have; 0: one frame, or one request. A limit in frames or of answers is converted by the sizes of those before;
+        the rest of a frame that was begun counts as one frame, whatever its size.
         """
         quantum = bucket.quantum
         if quantum >= MAX_READ or (not bucket.frames and not self._answers):

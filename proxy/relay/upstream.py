@@ -28,7 +28,7 @@ __all__ = ["FIRST_NS", "MOST_NS", "Attempt", "Endpoint", "Tried", "Upstream", "c
 
 FIRST_NS: Final = 1_000_000_000
 MOST_NS: Final = 30_000_000_000
-TELL_NS: Final = 1_000_000_000  # the least time between two rows of one endpoint's failing
+TELL_NS: Final = 1_000_000_000  # the least time between two rows about one endpoint that is down
 
 CONNECTING: Final = UPSTREAM_BLOCK.at("framegate.upstream.connection.count", "connecting")
 ENDPOINTS: Final = UPSTREAM_BLOCK.at("framegate.upstream.endpoint.count")
@@ -47,20 +47,20 @@ def connect_error(cause: Cause | None) -> int:
 
 
 class Endpoint:
-    """One address of an upstream, and how it has behaved.
+    """One address of an upstream, and its state.
 
     Attributes:
         family, address: as ``socket.connect`` takes them.
         server_name: the name that the certificate must have, and SNI unless it is an address; empty for plaintext.
         text: the address as rows show it.
-        listed: the upstream has it; False once it was replaced, for those that still connect to it.
-        down: it failed last, and is left out.
+        listed: it belongs to the upstream; False after it was replaced.
+        down: the last attempt failed, and connections avoid it.
         probed: it is down, and a connection tries it now.
-        down_ns, due_ns, backoff_ns: since when it is down, when it may be probed, and how long it waits after each failure.
+        down_ns, due_ns, backoff_ns: since when it is down, when it may be probed, and the time between these.
         answered_ns: when an attempt succeeded last.
         failures: attempts that failed since it is down.
-        reason, detail: of the failure that took it down, or of the probe's that failed last.
-        told, told_ns: whether a row has said that it is down, and when one of its rows did last.
+        reason, detail: of the failure that took it down, or of the last failed probe.
+        told, told_ns: whether a row has reported that it is down, and the time of the last such row.
     """
 
     def __init__(self, family: int, address: object, server_name: str = "") -> None:
@@ -88,13 +88,12 @@ class Endpoint:
 
 
 class Attempt:
-    """One connection's try of one endpoint; exactly one of the upstream's ``answered``, ``failed`` and
-    ``abandoned`` ends it.
+    """One connection's attempt to connect to an endpoint. Exactly one of ``Upstream.answered``, ``failed`` and ``abandoned`` ends it.
 
     Attributes:
-        endpoint: what is tried.
+        endpoint: where it connects.
         began_ns: on the selector's clock.
-        probes: it has the endpoint's probe.
+        probes: it is the endpoint's probe.
     """
 
     def __init__(self, endpoint: Endpoint, began_ns: i64, *, probes: bool) -> None:
@@ -104,11 +103,11 @@ class Attempt:
 
 
 class Tried:
-    """What has failed one connection.
+    """The failed attempts of one connection.
 
     Attributes:
-        endpoints: all that did.
-        cause, detail: of the last.
+        endpoints: of all of them.
+        cause, detail: of the last one.
     """
 
     def __init__(self) -> None:
@@ -117,7 +116,7 @@ class Tried:
         self.detail: str = ""
 
     def add(self, endpoint: Endpoint, cause: Cause, detail: str) -> None:
-        """One more has failed."""
+        """Add a failed attempt."""
         self.endpoints.add(endpoint)
         self.cause = cause
         self.detail = detail
@@ -132,7 +131,7 @@ class Upstream:
         endpoints: where to connect.
 
     Attributes:
-        endpoints: changed with ``replace`` alone.
+        endpoints: only ``replace`` changes them.
     """
 
     def __init__(self, name: str, counters: UpstreamCounters, endpoints: list[Endpoint]) -> None:
@@ -144,7 +143,7 @@ class Upstream:
         self.replace(endpoints)
 
     def replace(self, endpoints: list[Endpoint]) -> None:
-        """Take other endpoints; one that is among the old ones, too, stays as it is, with its back-off. Connections and attempts go on."""
+        """Replace the endpoints. One that was there before keeps its state. Connections and attempts go on."""
         known = {endpoint.key: endpoint for endpoint in self.endpoints}
         for endpoint in self.endpoints:
             endpoint.listed = False
@@ -160,10 +159,10 @@ class Upstream:
         self._cells[DOWN] = down
 
     def pick(self, tried: Tried | None, now_ns: i64) -> Attempt | None:
-        """The attempt that a connection is to make; None when it has tried everything.
+        """The next attempt of a connection; None: it has tried all endpoints.
 
         Args:
-            tried: what has failed this connection; None for its first attempt.
+            tried: the failed attempts of this connection; None for its first attempt.
             now_ns: the selector's clock.
         """
         endpoint = self._choose(tried, now_ns)
@@ -192,7 +191,7 @@ class Upstream:
         return self._soonest(tried)
 
     def _soonest(self, tried: Tried | None) -> Endpoint | None:
-        """Of those that are down and not tried the one that is due first; one that is being probed only when there is no other."""
+        """The endpoint that is due first, of those that are down and not tried; one that is being probed only if there is no other."""
         best: Endpoint | None = None
         for endpoint in self.endpoints:
             if not endpoint.down or (tried is not None and endpoint in tried.endpoints):
@@ -202,9 +201,7 @@ class Upstream:
         return best
 
     def answered(self, attempt: Attempt, now_ns: i64, *, refused: bool = False) -> bool:
-        """The attempt's channel is READY, or it would be, had our login not been ``refused``; True when somebody should be told that the endpoint
-        is up.
-        """
+        """The attempt's channel is READY, or would be without a ``refused`` login; True: report that the endpoint is up."""
         self._settle(attempt, connect_error(Cause.AUTH_FAILED) if refused else 0, now_ns)
         endpoint = attempt.endpoint
         endpoint.answered_ns = now_ns
@@ -217,7 +214,7 @@ class Upstream:
         return endpoint.told
 
     def failed(self, attempt: Attempt, cause: Cause | None, detail: str, now_ns: i64) -> bool:
-        """The endpoint did not let the attempt become READY; True when somebody should be told that it is down."""
+        """The attempt has failed; True: report that the endpoint is down."""
         error = connect_error(cause)
         self._settle(attempt, error, now_ns)
         endpoint = attempt.endpoint
@@ -251,7 +248,7 @@ class Upstream:
         self._cells[EJECTIONS[CONNECT_ERRORS[error]]] += 1
 
     def abandoned(self, attempt: Attempt, now_ns: i64) -> None:
-        """The attempt ended for another reason than its endpoint: the probe, if it had it, is the next connection's."""
+        """The attempt ended for another reason than its endpoint; a later connection may probe the endpoint."""
         self._settle(attempt, connect_error(None), now_ns)
 
     def _settle(self, attempt: Attempt, error: int, now_ns: i64) -> None:

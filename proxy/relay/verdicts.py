@@ -1,12 +1,13 @@
-"""What comes of a frame that was handled: it goes on, or another in its place, or an answer, or nothing; or the connection ends.
+"""Carries out the replies of handlers: a frame is passed on, replaced, dropped or answered, or the connection ends.
 
-What goes out waits on the leg that it goes to (``HandledLeg.out``) until all replies of one read are told, and then leaves in one write; or until
-the send before it is out, booked. What the socket does not take mutes the other side, as everywhere (rule 2).
+Runs to be sent wait on the leg that they go to (``HandledLeg.out``) until all replies of one read were processed, and leave in one write. If a send
+is pending, they are booked and wait for it. A pending send mutes the other side (rule 2).
 
-An answer in the upstream's place (``protocol: kafka``) waits until the upstream has answered what it was sent before. The pairing has what the
-upstream was sent: a frame that a handler keeps from it is taken out, one that it changes is put in its place.
+An answer to a request (``protocol: kafka``) waits until the upstream has answered the requests before it. The pairing has the requests as the
+upstream was sent them: one that a handler drops or answers is taken out, one that it replaces is replaced.
 """
 
+from functools import partial
 from typing import Final
 
 from librt.strings import BytesWriter
@@ -17,12 +18,13 @@ from framegate.proxy.cause import Cause
 from framegate.proxy.network import mute
 from framegate.proxy.network.framing import Framing
 from framegate.proxy.network.run import Body, Buffer, Run
+from framegate.proxy.network.timer import CallbackTimer
 from framegate.proxy.network.translation import contains_delimiter, refer
 from framegate.proxy.relay import ending, forwarding, handling
 from framegate.proxy.relay import handler_wire as wire
 from framegate.proxy.relay.handled_connection import Request
 from framegate.proxy.relay.handled_pair import Handled, HandledLeg, HeldAnswer, Outgoing
-from framegate.proxy.relay.pair import Pair, PairTimer
+from framegate.proxy.relay.pair import Pair
 from framegate.proxy.relay.pairing import Pairing
 from framegate.proxy.relay.state import PairState
 from framegate.proxy.relay.throttle import REPLY, Throttle
@@ -31,8 +33,8 @@ __all__ = ["drop_out", "flush", "forwarded", "make_frame", "release_due", "repli
 
 PEER: Final = mute.PEER
 TAP: Final = mute.TAP
-JOIN_BELOW: Final = 65536  # bytes that go out in one piece
-REFER_FROM: Final = 16384  # bodies from here on are not copied
+JOIN_BELOW: Final = 65536  # bytes; shorter writes are copied into one piece
+REFER_FROM: Final = 16384  # bytes; bodies of this size or more are not copied
 NS_PER_MS: Final = 1_000_000
 CLOSING: Final = PairState.CLOSING
 HALF_CLOSED: Final = PairState.HALF_CLOSED
@@ -46,10 +48,10 @@ FAILED: Final = wire.FAILED
 
 
 class UnfitError(Exception):
-    """What a handler answered cannot be sent; the text is for the log.
+    """A handler's result cannot be sent; the text is for the log.
 
     Attributes:
-        cause, side: of the end.
+        cause, side: of the end of the connection.
     """
 
     def __init__(self, text: str, cause: Cause = Cause.HANDLER_FAILED, side: str = "internal") -> None:
@@ -58,23 +60,8 @@ class UnfitError(Exception):
         self.side: Final = side
 
 
-class _ThrottleTimer(PairTimer):
-    """The time is over in which the client is not read."""
-
-    def fire(self, now_ns: i64) -> None:
-        pair = self.pair
-        if pair is None:
-            return
-        try:
-            client = pair.client
-            assert isinstance(client, HandledLeg), "a handler asked for it"
-            _end_throttle(client)
-        except Exception as error:  # nobody else would unmute it
-            ending.crash(pair, error)
-
-
 def replied(handled: Handled, request: Request, direction: i64, action: i64, throttle_ms: i64, body: Body) -> None:
-    """A frame is handled: see ``HandledParty``. What goes out is written by ``flush``."""
+    """A reply has arrived: see ``HandledParty``. ``flush`` writes what is to be sent."""
     leg = handled.leg(direction)
     leg.under_way -= 1
     leg.done += 1
@@ -99,7 +86,7 @@ def replied(handled: Handled, request: Request, direction: i64, action: i64, thr
 
 
 def _obey(leg: HandledLeg, request: Request, run: Run | None, action: i64, body: Body) -> bool:
-    """Do what a reply says; whether what is booked for the frame goes along."""
+    """Carry out a reply; True: the memory that is booked for the frame stays booked for what is sent."""
     has_upstream = leg.pair.route.upstream is not None
     if action == FAILED:
         raise UnfitError(b"".join(_pieces(body)).decode("utf-8", "replace") or "the handler failed")
@@ -123,7 +110,7 @@ def _obey(leg: HandledLeg, request: Request, run: Run | None, action: i64, body:
 
 
 def _emit(leg: HandledLeg, target: HandledLeg, run: Run, booked: i64, *, passes: bool) -> None:
-    """Have a run go out on ``target``, because of a frame of ``leg``, which has booked so much for it."""
+    """Send a run on ``target`` with the next write; ``leg`` has booked so much for it."""
     target.out.append(Outgoing(run, leg, booked, passes=passes))
     target.times.append(int(leg.pair.owner.selector.read_clock()))
     leg.awaits = target
@@ -134,7 +121,7 @@ def _other(leg: HandledLeg) -> HandledLeg:
 
 
 def _pass_on(leg: HandledLeg, request: Request, run: Run) -> None:
-    """A frame goes on as it came, in the other side's framing."""
+    """Pass a frame on unchanged, in the other side's framing."""
     translation = leg.translation
     sent = run
     if translation is not None:
@@ -146,7 +133,7 @@ def _pass_on(leg: HandledLeg, request: Request, run: Run) -> None:
 
 
 def _replace(leg: HandledLeg, request: Request, run: Run, body: Body) -> None:
-    """A frame of the handler's goes on in the place of one."""
+    """Pass the handler's frame on, in place of the one that was received."""
     target = _other(leg)
     out = target.channel
     if out is None:
@@ -157,7 +144,7 @@ def _replace(leg: HandledLeg, request: Request, run: Run, body: Body) -> None:
 
 
 def _answer(leg: HandledLeg, request: Request, body: Body) -> None:
-    """A frame of the handler's goes to the client."""
+    """Send the handler's frame to the client."""
     handled, pair, channel = leg.handled, leg.pair, leg.channel
     assert channel is not None, "its frame was read"
     framing = channel.options.framing
@@ -180,7 +167,7 @@ def _answer(leg: HandledLeg, request: Request, body: Body) -> None:
 
 
 def release_due(handled: Handled) -> None:
-    """Send the answers that have waited for what the upstream has answered by now."""
+    """Send the answers for which all earlier requests are answered now."""
     pair = handled.pair
     assert pair is not None, "it is not CLOSED"
     held = handled.held
@@ -191,7 +178,7 @@ def release_due(handled: Handled) -> None:
 
 
 def _send_answer(handled: Handled, run: Run, booked: i64, *, withheld: bool) -> None:
-    """Pair, tap and send an answer of the handler's."""
+    """Pair, tap and send a handler's answer."""
     client, upstream = handled.leg(0), handled.leg(1)
     pair = client.pair
     now_ns = pair.owner.selector.read_clock()
@@ -211,7 +198,7 @@ def _send_answer(handled: Handled, run: Run, booked: i64, *, withheld: bool) -> 
 
 
 def _tap_answer(pair: Pair, upstream: HandledLeg, run: Run, now_ns: i64, *, withheld: bool) -> bool:
-    """Record an answer that the upstream did not give; nothing is known of what it answers."""
+    """Record an answer that is not the upstream's, without facts of its request."""
     tap, channel, client = upstream.tap, upstream.channel, pair.client.channel
     if tap is None or channel is None or client is None:
         return True
@@ -232,11 +219,11 @@ def _tap_answer(pair: Pair, upstream: HandledLeg, run: Run, now_ns: i64, *, with
     return tap.append(seen, upstream.frames, capture_ns, sensitive, unknown, unknown, unknown, unknown)
 
 
-# What the pairing has of it.
+# The pairing.
 
 
 def _place(leg: HandledLeg, request: Request, pairing: Pairing) -> i64:
-    """How many open requests stand before a frame that is just handled: those that came behind it, it is paired with, and it itself, are last."""
+    """The number of open requests before one whose reply has just arrived: all but itself and those that came after it."""
     behind: i64 = 1 if request.expects else 0
     connection = leg.handled.connection
     if connection is not None:
@@ -248,7 +235,7 @@ def _place(leg: HandledLeg, request: Request, pairing: Pairing) -> i64:
 
 
 def _pair_anew(leg: HandledLeg, request: Request, made: Run | None) -> None:
-    """A request goes on as another, or not at all."""
+    """A request is replaced by ``made``, or not passed on."""
     pair = leg.pair
     pairing = pair.pairing
     if pairing is None or not leg.is_client or pairing.lost:
@@ -258,17 +245,23 @@ def _pair_anew(leg: HandledLeg, request: Request, made: Run | None) -> None:
         pairing.take_out(place)
     if made is not None:
         pairing.put_in(place, made, pair.owner.selector.read_clock())
-    forwarding.let_ask(pair, pairing)  # whether the pair is done is looked at when all is out
+    forwarding.let_ask(pair, pairing)  # whether the pair is done is checked when everything was sent
 
 
-# What is written.
+# Writing.
 
 
 def make_frame(source: Framing, target: Framing, body: Body, others: bytes, to_client: bool) -> Run:
-    """A frame in ``target``, which the client speaks or the upstream, made from one in ``source`` whose header had these other bytes.
+    """Make a frame.
+
+    Args:
+        source: framing of the received frame.
+        target: framing of the new frame.
+        others: bytes of the received frame's header that are not its size.
+        to_client: the new frame goes to the client.
 
     Raises:
-        UnfitError: the body is too long for it, or holds what ends a frame.
+        UnfitError: the body is too long for ``target``, or contains its delimiter.
     """
     size: i64 = 0
     bodies = _pieces(body)
@@ -290,9 +283,8 @@ def make_frame(source: Framing, target: Framing, body: Body, others: bytes, to_c
         return Run(None, 0, data, 0, i64(len(data)), 1, 0, 0, target)
     header = writer.getvalue()
     if target.tail != 0:
-        # how its frames are taken apart wants the end of a line, and no header, in one piece
         bodies.append(target.delimiter)
-        return Run(None, 0, b"".join(bodies), 0, size + target.tail, 1, 0, 0, target)
+        return Run(None, 0, b"".join(bodies), 0, size + target.tail, 1, 0, 0, target)  # the parser wants a whole line in one piece
     return Run([header, *bodies], i64(len(header)) + size, b"", 0, 0, 1, 0, 0, target)
 
 
@@ -305,7 +297,7 @@ def _pieces(body: Body) -> list[Buffer]:
 
 
 def flush(handled: Handled) -> None:
-    """Write what the replies of one read brought, and let go on who waited for that."""
+    """Write what the replies of one read caused, and submit further frames."""
     for leg in (handled.leg(1), handled.leg(0)):
         if leg.out and write(leg):
             written(leg)
@@ -315,7 +307,7 @@ def flush(handled: Handled) -> None:
 
 
 def _check_end(handled: Handled) -> None:
-    """End a pair that waited for what is done now."""
+    """End a half-closed or draining pair, if nothing is left to do."""
     pair = handled.pair
     if pair is None:
         return
@@ -328,14 +320,14 @@ def _check_end(handled: Handled) -> None:
 
 
 def write_out(handled: Handled) -> None:
-    """The pair begins to end: write what can be written at once, before anything is shut."""
+    """The pair begins to end: write what can be written at once."""
     for leg in (handled.leg(1), handled.leg(0)):
         if leg.out:
             write(leg)
 
 
 def sent(leg: HandledLeg) -> bool:
-    """A leg's pending send is out. False: more of what was to be written is now being sent."""
+    """A leg's pending send has left. False: another send is pending now."""
     _observe(leg)
     if leg.out and not write(leg):
         return False
@@ -345,7 +337,7 @@ def sent(leg: HandledLeg) -> bool:
 
 
 def write(target: HandledLeg) -> bool:
-    """Write what waits for a leg's channel; False: the rest of it goes out later."""
+    """Write what waits for a leg's channel; False: a send is pending, or the write must wait."""
     channel = target.channel
     if channel is None or not channel.is_open or channel.shutting:
         drop_out(target)
@@ -360,7 +352,7 @@ def write(target: HandledLeg) -> bool:
     target.out = []
     target.sending = len(target.times)
     is_out = channel.send(_join([item.run for item in out]))
-    for item in out:  # not before: what is not out is booked there by now
+    for item in out:  # not before ``send``, which books what is pending
         handling.release(item.owner, item.booked)
     if is_out:
         return True
@@ -370,7 +362,6 @@ def write(target: HandledLeg) -> bool:
 
 
 def _join(runs: list[Run]) -> Run:
-    """Several runs as one."""
     if len(runs) == 1:
         return runs[0]
     pieces: list[Buffer] = []
@@ -386,7 +377,7 @@ def _join(runs: list[Run]) -> Run:
 
 
 def written(target: HandledLeg) -> None:
-    """All that was to be written to a leg's channel is out: who waited for it goes on."""
+    """Everything for a leg's channel has been sent: legs that waited for that go on."""
     _observe(target)
     for leg in (target, _other(target)):
         if leg.awaits is target and not (leg is target and leg.handled.held):
@@ -404,7 +395,7 @@ def _observe(target: HandledLeg) -> None:
 
 
 def forwarded(leg: HandledLeg, frames: i64) -> None:
-    """Frames of a leg that is not handled were passed on: answers may have waited for them, and for the end of one that was cut through."""
+    """Frames of a leg without a handler were passed on: answers may have waited for them, or for the end of a frame that was cut through."""
     leg.done += frames
     handled, target = leg.handled, _other(leg)
     if handled.held or target.out:
@@ -415,7 +406,7 @@ def forwarded(leg: HandledLeg, frames: i64) -> None:
 
 
 def drop_out(target: HandledLeg) -> None:
-    """Give up what waits for a leg's channel."""
+    """Drop what waits for a leg's channel."""
     for item in target.out:
         if item.passes:
             item.owner.dropped_bytes += item.run.size
@@ -429,7 +420,7 @@ def drop_out(target: HandledLeg) -> None:
 
 
 def throttle(handled: Handled, leg: HandledLeg, throttle_ms: i64) -> None:
-    """Keep the client from being read for a while, from now on; who asks again before that is over may prolong it. It ends once."""
+    """Do not read the client for a time, which a later call may prolong."""
     pair = handled.pair
     client = handled.leg(0)
     channel = client.channel
@@ -439,7 +430,7 @@ def throttle(handled: Handled, leg: HandledLeg, throttle_ms: i64) -> None:
     until_ns = selector.now_ns + throttle_ms * NS_PER_MS
     timer = handled.timer
     if timer is None:
-        timer = handled.timer = _ThrottleTimer(pair)
+        timer = handled.timer = CallbackTimer(partial(_end_throttle, client))
     if not handled.throttled or timer.deadline_ns < until_ns:
         selector.call_at(until_ns, timer)
     handled.throttled = True
@@ -452,7 +443,10 @@ def _end_throttle(client: HandledLeg) -> None:
     channel = client.channel
     if channel is None or not channel.is_open:
         return
-    client.handled.throttled = False
-    if client.throttle is not None:
-        client.throttle.let_go(REPLY)
-    handling.pump(client)
+    try:
+        client.handled.throttled = False
+        if client.throttle is not None:
+            client.throttle.let_go(REPLY)
+        handling.pump(client)
+    except Exception as error:  # nothing else would unmute it
+        ending.crash(client.pair, error)

@@ -27,11 +27,10 @@ from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import CallbackTimer
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.drain import Drain
-from framegate.proxy.relay.pair import Pair
+from framegate.proxy.relay.pair import Pair, PairWatcher
 from framegate.proxy.relay.publisher import Publisher
 from framegate.proxy.relay.relay import Relay
 from framegate.proxy.relay.upstream import Endpoint, Upstream
-from framegate.proxy.relay.watcher import PairWatcher
 from framegate.proxy.server.control_link import CallbackHandler, ControlLink
 from framegate.proxy.server.heap import Heap
 from framegate.proxy.server.link import LinkReader

@@ -5,7 +5,7 @@ from framegate.proxy.network.admission_slots import SlotOwner
 from framegate.proxy.network.channel_sink import ChannelSink
 from framegate.proxy.network.timer import Timer
 from framegate.proxy.relay.bucket import Waiter
-from framegate.proxy.relay.watcher import PairWatcher
+from framegate.proxy.relay.pair import PairWatcher
 from framegate.proxy.server.protocol import Request
 from tests.fakes.clock import FakeClock
 from tests.fakes.conformance import faults, implementations, suites

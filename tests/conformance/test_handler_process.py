@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from framegate.control.fleet.handler_process import COMMAND
-from framegate.proxy.handler.cells import HeartbeatCells, HeartbeatSample, create_cells
+from framegate.proxy.handler.activity import HeartbeatCells, HeartbeatSample, create_cells
 from framegate.proxy.handler.runtime import Runtime
 from framegate.proxy.relay.handler_wire import (
     ANSWER,

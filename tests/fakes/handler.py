@@ -29,7 +29,7 @@ import sys
 import time
 from typing import Any
 
-from framegate.proxy.handler.cells import HeartbeatCells, HeartbeatSample
+from framegate.proxy.handler.activity import HeartbeatCells, HeartbeatSample
 from framegate.proxy.relay.handler_wire import (
     ANSWER,
     DIRECTIONS,

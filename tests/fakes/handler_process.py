@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from framegate.proxy.handler.cells import HeartbeatCells, HeartbeatSample, create_cells
+from framegate.proxy.handler.activity import HeartbeatCells, HeartbeatSample, create_cells
 from framegate.proxy.relay import handler_wire as wire
 from framegate.proxy.relay.handler_wire import RecordReader, record_end
 from framegate.proxy.server.link import Handover, LinkReader, encode, send_handovers

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from framegate.proxy.handler.activity import Activity
-from framegate.proxy.handler.failures import Failures
+from framegate.proxy.handler.connection import Failures
 from framegate.proxy.handler.load import LoadedHandler
 from framegate.proxy.handler.processor import Processor
 from framegate.proxy.handler.reply_buffer import ReplyBuffer

@@ -20,13 +20,12 @@ from framegate.proxy.relay.handled_connection import HandlerMetrics
 from framegate.proxy.relay.handler_leg import HandlerLegs
 from framegate.proxy.relay.login import Logins
 from framegate.proxy.relay.opening import ACCEPTED
-from framegate.proxy.relay.pair import Pair
+from framegate.proxy.relay.pair import Pair, PairWatcher
 from framegate.proxy.relay.relay import Relay
 from framegate.proxy.relay.request_channel import RequestChannel
 from framegate.proxy.relay.revocation import Revocations
 from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.upstream import CONNECTING, Endpoint, Upstream
-from framegate.proxy.relay.watcher import PairWatcher
 from framegate.proxy.server.pair_rows import closed_line, endpoint_down_row, endpoint_up_row, opened_line
 from framegate.proxy.server.rows import ClosedRow, EndpointDownRow, EndpointUpRow, OpenedRow
 from tests.fakes.pools import found_in, pool_of

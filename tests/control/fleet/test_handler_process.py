@@ -10,7 +10,7 @@ import pytest
 from framegate.control.errors import StartError
 from framegate.control.fleet.child import Reaper, SpawnOptions
 from framegate.control.fleet.handler_process import KIND, HandlerProcess, HandlerSlot
-from framegate.proxy.handler.cells import HeartbeatSample
+from framegate.proxy.handler.activity import HeartbeatSample
 from framegate.proxy.server.messages import HandlerStartMessage
 from framegate.proxy.server.protocol import WIRE_VERSION
 from tests.fakes.fleet import ECHO, HANDLER_COMMAND, MemoryLog

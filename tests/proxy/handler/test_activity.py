@@ -1,9 +1,10 @@
-"""What control is told of a handler process."""
+"""What control is told of a handler process, and the cells that tell it."""
 
+import os
 from collections import OrderedDict
 
-from framegate.proxy.handler.activity import Activity
-from framegate.proxy.handler.cells import HeartbeatSample
+from framegate.proxy.handler.activity import Activity, HeartbeatCells, HeartbeatSample, create_cells
+from tests.fakes.cases import each_of
 
 
 class Task:
@@ -11,39 +12,29 @@ class Task:
         self.began_ns = began_ns
 
 
-def test_nothing_is_going_on():
-    assert Activity().heartbeat(100) == HeartbeatSample(0, 0, 0, 0, 0, 0)
+def activity_of(**attributes: object) -> Activity:
+    made = Activity()
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    return made
 
 
-def test_a_function_that_runs_and_what_waits_behind_it():
-    activity = Activity()
-    activity.batch_done(3, 40)
-    activity.waiting = 2
-    activity.began_ns = 70
-    assert activity.heartbeat(100) == HeartbeatSample(handled=3, failed=0, busy_ns=70, in_handler=1, oldest_ns=30, queued=2)
-
-
-def test_the_oldest_task_counts_and_the_time_of_all_is_counted_once():
-    activity = Activity()
-    activity.tasks = {"a": Task(20), "b": Task(50)}
-    activity.tasks_since_ns = 10
-    activity.waiting = 4
-    activity.batch_done(1, 30)  # while tasks were under way
-    assert activity.heartbeat(100) == HeartbeatSample(handled=1, failed=0, busy_ns=90, in_handler=2, oldest_ns=80, queued=4)
-    activity.began_ns = 60
-    assert activity.heartbeat(100)[2:5] == (90, 3, 80)
-
-
-def test_a_task_that_has_not_begun_is_not_old():
-    activity = Activity()
-    activity.tasks = {"a": Task(0)}
-    assert activity.heartbeat(100)[3:5] == (1, 0)
-
-
-def test_a_clock_read_before_is_no_time_below_zero():
-    activity = Activity()
-    activity.began_ns = 101
-    assert activity.heartbeat(100)[2:5] == (0, 1, 0)
+@each_of(
+    ("attributes", "batch", "beat"),
+    [
+        ({}, (0, 0), (0, 0, 0, 0, 0, 0)),
+        ({"waiting": 2, "began_ns": 70}, (3, 40), (3, 0, 70, 1, 30, 2)),
+        # the oldest task counts, and the time of all is counted once: a batch beside them is within it
+        ({"tasks": {"a": Task(20), "b": Task(50)}, "tasks_since_ns": 10, "waiting": 4}, (1, 30), (1, 0, 90, 2, 80, 4)),
+        ({"tasks": {"a": Task(20), "b": Task(50)}, "tasks_since_ns": 10, "began_ns": 60}, (1, 30), (1, 0, 90, 3, 80, 0)),
+        ({"tasks": {"a": Task(0)}}, (0, 0), (0, 0, 0, 1, 0, 0)),  # a task that has not begun is not old
+        ({"began_ns": 101}, (0, 0), (0, 0, 0, 1, 0, 0)),  # a clock read before is no time below zero
+    ],
+)
+def test_a_heartbeat_at_100_ns(attributes: dict[str, object], batch: tuple[int, int], beat: tuple[int, ...]) -> None:
+    activity = activity_of(**attributes)
+    activity.batch_done(*batch)
+    assert activity.heartbeat(100) == beat
 
 
 def test_tasks_may_change_while_they_are_looked_at():
@@ -56,8 +47,19 @@ def test_tasks_may_change_while_they_are_looked_at():
                 raise RuntimeError("changed during iteration")
             return super().values()
 
-    activity = Activity()
-    activity.tasks = Changing(a=Task(20))
+    activity = activity_of(tasks=Changing(a=Task(20)))
     assert activity.heartbeat(100).oldest_ns == 80
     activity.tasks.changes = 1000  # type: ignore[attr-defined]
     assert activity.heartbeat(100).oldest_ns == 0
+
+
+def test_what_one_end_of_the_cells_writes_the_other_reads() -> None:
+    descriptor = create_cells("test")
+    control, process = HeartbeatCells(descriptor), HeartbeatCells(descriptor)
+    os.close(descriptor)
+    assert (control.heartbeat_ns, control.read()) == (0, (0, 0, 0, 0, 0, 0))
+    told = HeartbeatSample(handled=1, failed=2, busy_ns=2**62, in_handler=4, oldest_ns=5, queued=6)
+    process.write(told, 7)
+    assert (control.heartbeat_ns, control.read()) == (7, told)
+    for end in (control, process):
+        end.close()

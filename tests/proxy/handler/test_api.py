@@ -5,6 +5,7 @@ import pytest
 import framegate.proxy.handler
 from framegate.proxy.handler import CLOSE, DROP, PASS, Answer, Close, Context, Drop, Pass, Replace, Verdict, api, handler
 from framegate.proxy.relay import handler_wire as wire
+from tests.fakes.cases import each_of
 
 
 def test_the_package_exports_what_the_module_does():
@@ -12,23 +13,21 @@ def test_the_package_exports_what_the_module_does():
     assert all(getattr(framegate.proxy.handler, name) is getattr(api, name) for name in api.__all__)
 
 
-@pytest.mark.parametrize(
-    ("verdict", "action"),
-    [(PASS, wire.PASS), (Replace(b"x"), wire.FRAME), (DROP, wire.NOTHING), (Answer(b"x"), wire.ANSWER), (CLOSE, wire.CLOSE)],
-)
-def test_each_verdict_has_its_action(verdict, action):
-    assert isinstance(verdict, Verdict)
-    assert (verdict.action, verdict.throttle_ms) == (action, 0)
-    assert verdict.frame == (b"x" if action in (wire.FRAME, wire.ANSWER) else b"")
+def test_each_verdict_has_its_action():
+    made = [(PASS, wire.PASS), (Replace(b"x"), wire.FRAME), (DROP, wire.NOTHING), (Answer(b"x"), wire.ANSWER), (CLOSE, wire.CLOSE)]
+    for verdict, action in made:
+        assert isinstance(verdict, Verdict)
+        assert (verdict.action, verdict.throttle_ms) == (action, 0)
+        assert verdict.frame == (b"x" if action in (wire.FRAME, wire.ANSWER) else b"")
 
 
-@pytest.mark.parametrize(("throttle", "milliseconds"), [(0, 0), (0.0, 0), (0.0001, 1), (0.5, 500), (1, 1000), (2_147_483, 2_147_483_000)])
+@each_of(("throttle", "milliseconds"), [(0, 0), (0.0, 0), (0.0001, 1), (0.5, 500), (1, 1000), (2_147_483, 2_147_483_000)])
 def test_a_throttle_is_in_seconds_and_never_rounded_down(throttle, milliseconds):
     for verdict in (Pass(throttle=throttle), Drop(throttle=throttle), Replace(b"", throttle=throttle), Answer(b"", throttle=throttle)):
         assert verdict.throttle_ms == milliseconds
 
 
-@pytest.mark.parametrize("throttle", [-0.001, -1, float("nan"), float("inf"), 2_147_484])
+@each_of("throttle", [-0.001, -1, float("nan"), float("inf"), 2_147_484])
 def test_a_throttle_that_is_none_is_told_where_it_is_made(throttle):
     for make in (lambda: Pass(throttle=throttle), lambda: Answer(b"", throttle=throttle)):
         with pytest.raises(ValueError, match="throttle is in seconds, from 0 to 2147483"):
@@ -67,18 +66,13 @@ def test_a_context_needs_nothing_to_be_made_and_shares_its_state_with_the_next_f
     }
 
 
-@pytest.mark.parametrize("value", [False, True])
-def test_ordered_pipelining_is_taken_and_warned_of(value):
-    def handle(frame: bytes, context: Context) -> None: ...
-
-    with pytest.warns(DeprecationWarning, match="ordered_pipelining has no effect"):
-        assert handler(ordered_pipelining=value)(handle) is handle
-    assert vars(handle) == {"directions": ("request", "response")}
-
-
 def test_the_decorator_marks_and_leaves_what_it_marks():
     def handle(frame: bytes, context: Context) -> None: ...
 
+    for value in (False, True):
+        with pytest.warns(DeprecationWarning, match="ordered_pipelining has no effect"):
+            assert handler(ordered_pipelining=value)(handle) is handle
+        assert vars(handle) == {"directions": ("request", "response")}
     assert handler(directions=("response",))(handle) is handle
     assert handle.directions == ("response",)  # type: ignore[attr-defined]
 

@@ -7,7 +7,4 @@ from framegate.proxy.handler.load import load
 
 def test_every_frame_is_its_own_answer():
     assert echo(b"frame", Context()) == b"frame"
-
-
-def test_several_of_a_connection_may_be_under_way():
     assert load("framegate.proxy.handler.echo:echo").facts() == {"directions": ["request", "response"]}

@@ -99,16 +99,13 @@ def test_functions_classes_and_objects_are_handlers(folder, name, is_async):
         result.close()
 
 
-def test_what_a_handler_says_of_itself(folder):
-    assert found("plain").facts() == {"directions": ["request", "response"]}
-    assert found("Slow").facts() == {"directions": ["request", "response"]}
-    assert found("Plain").facts() == {"directions": ["request"]}
+def test_what_a_handler_says_of_itself_and_which_object_it_is(folder):
+    directions = {name: found(name).facts()["directions"] for name in ("plain", "Slow", "Plain")}
+    assert directions == {"plain": ["request", "response"], "Slow": ["request", "response"], "Plain": ["request"]}
     assert [found(name).description for name in ("plain", "Outer.Inner", "slow")] == ["Does it.", "Within.", ""]
-
-
-def test_a_class_is_made_for_each_listener_and_an_object_is_shared(folder):
-    assert found("Plain").target is not found("Plain").target
+    assert found("Plain").target is not found("Plain").target, "a class is made for each listener"
     assert found("made").target is found("made").target
+    assert found("of_c").handle is max, "what does not say what it takes is a handler"
 
 
 @pytest.mark.parametrize(
@@ -136,10 +133,6 @@ def test_what_is_no_handler_is_told(folder, name, text):
         load(name)
     assert str(caught.value).startswith(name)
     assert text in str(caught.value)
-
-
-def test_what_does_not_say_what_it_takes_is_a_handler(folder):
-    assert found("of_c").handle is max
 
 
 @pytest.mark.parametrize(

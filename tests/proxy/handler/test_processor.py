@@ -15,6 +15,7 @@ from framegate.proxy.handler.reply_buffer import MOST_BYTES
 from framegate.proxy.relay import handler_wire as wire
 from tests.fakes.handler_process import facts, request
 from tests.fakes.handling import Handled, in_loop
+from tests.proxy.handler.conftest import until
 
 
 def echo(frame: bytes, context: Context) -> bytes:
@@ -108,48 +109,53 @@ async def test_the_end_of_the_file_ends_everything_that_was_the_processors():
 
     async with Handled({"in": patient}) as handled:
         await handled.send(OPEN + request(1, 0, b"x") + request(1, 1, b"y"))
-        while not handled.activity.tasks:
-            await asyncio.sleep(0)
+        await until(lambda: handled.activity.tasks)
         handled.ours.shutdown(socket.SHUT_WR)
         await cancelled.wait()
-        while handled.activity.tasks:
-            await asyncio.sleep(0)
+        await until(lambda: not handled.activity.tasks)
         assert (handled.ends, handled.errors, handled.activity.waiting, handled.rows) == (1, [], 0, [])
         handled.processor.end()
         assert handled.ends == 1
 
 
 @in_loop
-async def test_a_reset_is_an_end_with_a_reply_unread_and_with_one_that_waits_for_room():
+async def test_a_reset_and_an_error_of_the_system_are_ends():
+    """A reset with a reply unread, and with one that waits for room."""
     for size in (1, 1_000_000):
         async with Handled({"in": lambda frame, context, size=size: bytes(size)}) as handled:
             await handled.send(OPEN + request(1, 0, b"x"))
-            while not handled.activity.handled:
-                await asyncio.sleep(0)
+            await until(lambda: handled.activity.handled)
             handled.ours.close()
-            while handled.processor.is_open:
-                await asyncio.sleep(0)
+            await until(lambda: not handled.processor.is_open)
             assert (handled.ends, handled.errors) == (1, [])
+    async with Handled({"in": echo}) as handled:
+        real = handled.processor._socket
+
+        class Broken:
+            def recv(self, size: int) -> bytes:
+                raise OSError(errno.ENOMEM, "no memory")
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(real, name)
+
+        handled.processor._socket = Broken()  # type: ignore[misc, assignment]
+        await handled.send(OPEN)
+        await until(lambda: not handled.processor.is_open)
+        assert handled.ends == 1
 
 
 @in_loop
 async def test_a_processor_that_goes_while_its_requests_are_handled():
-    async def main_of(handled: Handled) -> None:
-        await handled.send(OPEN + b"".join(request(1, index, b"x" * 1000) for index in range(60)))
-        while handled.processor.is_open:
-            await asyncio.sleep(0)
-
     seen: list[bytes] = []
 
     def closing(frame: bytes, context: Context) -> bytes:
         seen.append(frame)
-        holder[0].ours.close()
+        handled.ours.close()
         return frame
 
-    holder: list[Handled] = []
     async with Handled({"in": closing}, Ticking(HOLD_NS)) as handled:
-        holder.append(handled)
-        await main_of(handled)
+        await handled.send(OPEN + b"".join(request(1, index, b"x" * 1000) for index in range(60)))
+        await until(lambda: not handled.processor.is_open)
     assert 0 < len(seen) < 60  # nobody is there to answer
     assert (handled.ends, handled.errors) == (1, [])
 
@@ -218,8 +224,7 @@ async def test_after_its_turn_a_processor_lets_others_go_first():
 
     async with Handled({"in": noting}, Ticking(TURN_NS // 3 + 1)) as handled:
         await handled.send(OPEN)
-        while not handled.processor.connections:
-            await asyncio.sleep(0)
+        await until(lambda: handled.processor.connections)
         await handled.send(b"".join(request(1, index, b"%d" % index) for index in range(6)))
         await handled.replies(6)
         await handled.send(request(1, 6, b"6"))  # and it is read again
@@ -265,25 +270,6 @@ async def test_an_interrupted_handle_ends_the_socket_without_a_word():
 
 
 @in_loop
-async def test_an_error_of_the_system_is_an_end():
-    async with Handled({"in": echo}) as handled:
-        real = handled.processor._socket
-
-        class Broken:
-            def recv(self, size: int) -> bytes:
-                raise OSError(errno.ENOMEM, "no memory")
-
-            def __getattr__(self, name: str) -> object:
-                return getattr(real, name)
-
-        handled.processor._socket = Broken()  # type: ignore[misc, assignment]
-        await handled.send(OPEN)
-        while handled.processor.is_open:
-            await asyncio.sleep(0)
-        assert handled.ends == 1
-
-
-@in_loop
 async def test_a_long_reply_waits_until_it_is_asked_for_and_holds_up_no_other_connection():
     def handle(frame: bytes, context: Context) -> bytes:
         return bytes(100_000) if frame == b"long" else frame
@@ -319,12 +305,10 @@ async def test_while_many_long_answers_wait_no_frame_is_handled_and_then_all_are
         await one.send(b"".join(request(number, 0, b"long%d" % number) for number in (1, 2, 3)) + request(4, 0, b"short") + request(4, 1, b"more"))
         assert [(await one.raw_reply())[:3] for _ in range(2)] == [(wire.HELD, 1, 0), (wire.HELD, 2, 0)]
         await other.send(OPEN + request(1, 0, b"others"))
-        while other.activity.waiting + one.activity.waiting < 4:
-            await asyncio.sleep(0)
+        await until(lambda: other.activity.waiting + one.activity.waiting >= 4)
         assert seen == [b"long1", b"long2"]
         await one.send(wire.encode_closed(3))
-        while one.activity.waiting > 2:
-            await asyncio.sleep(0)
+        await until(lambda: one.activity.waiting <= 2)
         await one.send(wire.encode_send(2, 0))
         assert [(await one.raw_reply())[:3] for _ in range(3)] == [(wire.ANSWER, 2, 0), (wire.ANSWER, 4, 0), (wire.ANSWER, 4, 1)]
         assert (await other.raw_reply())[:3] == (wire.ANSWER, 1, 0)
@@ -332,8 +316,7 @@ async def test_while_many_long_answers_wait_no_frame_is_handled_and_then_all_are
         assert seen.count(b"others") == 1
         assert (one.activity.waiting, other.activity.waiting) == (0, 0)
         await one.send(wire.encode_closed(1))
-        while one.answers._bytes:
-            await asyncio.sleep(0)
+        await until(lambda: not one.answers._bytes)
 
 
 @in_loop
@@ -346,8 +329,7 @@ async def test_answers_of_coroutines_wait_likewise_and_a_processor_that_goes_lea
             await one.send(OPEN + request(1, 0, b"long"))
             assert (await one.raw_reply())[0] == wire.HELD
             await other.send(OPEN + request(1, 0, b"others"))
-            while not other.activity.waiting:
-                await asyncio.sleep(0)
+            await until(lambda: other.activity.waiting)
         assert (await other.raw_reply())[:3] == (wire.ANSWER, 1, 0)
 
 
@@ -360,8 +342,7 @@ async def test_clients_that_do_not_read_hold_up_others_for_a_while_only():
         await one.send(OPEN + b"".join(wire.encode_open(number, facts("in")) for number in (2, 3)))
         await one.send(request(1, 0, b"long") + request(2, 0, b"long") + request(3, 0, b"short"))
         assert (await one.raw_reply())[:3] == (wire.HELD, 1, 0)
-        while one.activity.waiting < 2:
-            await asyncio.sleep(0)
+        await until(lambda: one.activity.waiting >= 2)
         one.answers._time_out_waiting()
         assert [(await one.raw_reply())[:3] for _ in range(2)] == [(wire.FAILED, 2, 0), (wire.ANSWER, 3, 0)]
         await one.send(wire.encode_closed(2) + wire.encode_send(1, 0) + request(3, 1, b"long"))

@@ -38,13 +38,28 @@ def what(replies: list[Reply]) -> list[tuple[str, bytes]]:
     return [(reply.action, reply.body) for reply in replies]
 
 
-def test_an_echo_from_the_first_words_to_the_last(process):
-    ready = process.serve({"in": "framegate.proxy.handler.echo:echo"})
-    handler = {"directions": ["request", "response"]}
-    assert ready["pid"] == process.process.pid
-    assert ready["handlers"] == {"in": {**handler, "description": "Answers every frame with itself."}}
+def opened(process, *connections: int):
+    """A socket to a processor with some connections."""
     processor = process.processor()
-    assert processor.hello() == {"wire": 4, "slot": 3, "handlers": {"in": handler}}
+    processor.hello()
+    for number in connections:
+        processor.open(number)
+    return processor
+
+
+def wait_for_journal(folder: Path, lines: int) -> None:
+    while not (folder / "journal").exists() or len(journal(folder)) < lines:
+        time.sleep(0.01)
+
+
+def test_an_echo_from_the_first_words_to_the_last(process):
+    ready = process.serve({"in": "framegate.proxy.handler.echo:echo", "one": "sample_handlers:OneWay"}, [FAKES])
+    handler, one = {"directions": ["request", "response"]}, {"directions": ["request"]}
+    assert ready["pid"] == process.process.pid
+    said = {"in": {**handler, "description": "Answers every frame with itself."}, "one": {**one, "description": "Sees requests only."}}
+    assert ready["handlers"] == said
+    processor = process.processor()
+    assert processor.hello() == {"wire": 4, "slot": 3, "handlers": {"in": handler, "one": one}}
     processor.open(7)
     processor.send(*(request(7, index, b"frame %d" % index) for index in range(64)))
     replies = processor.replies(64)
@@ -55,11 +70,6 @@ def test_an_echo_from_the_first_words_to_the_last(process):
     process.tell({"type": "stop"})
     assert process.wait() == 0
     assert processor.ended()
-
-
-def test_what_a_handler_says_of_itself(process):
-    ready = process.serve({"in": "sample_handlers:OneWay"}, [FAKES])
-    assert ready["handlers"]["in"] == {"directions": ["request"], "description": "Sees requests only."}
 
 
 # What a handler returns.
@@ -77,38 +87,27 @@ ANSWERS = [  # a frame, and what comes of it without an upstream and with one; a
     (b"raise x y", *2 * (("failed", b"RuntimeError: x y"),)),
     (b"exit", *2 * (("failed", b"SystemExit: 3"),)),
 ]
+THROTTLES = {b"pass-slowly": 500, b"drop-slowly": 250, b"answer-slowly x": 1500, b"pass": 0}
 
 
 def test_each_answer_with_and_without_an_upstream(scripted):
-    processor = scripted.processor()
-    processor.hello()
-    processor.open(1, "in")
+    processor = opened(scripted, 1)
     processor.open(2, "up", upstream=True)
     for sequence, (frame, without, with_one) in enumerate(ANSWERS):
         processor.send(request(1, sequence, frame), request(2, sequence, frame))
         assert what(processor.replies(2)) == [without, with_one]
-
-
-def test_throttles_are_milliseconds(scripted):
-    processor = scripted.processor()
-    processor.hello()
-    processor.open(2, "up", upstream=True)
-    words = (b"pass-slowly", b"drop-slowly", b"answer-slowly x", b"pass")
-    processor.send(*(request(2, index, word) for index, word in enumerate(words)))
-    assert [reply.throttle_ms for reply in processor.replies(4)] == [500, 250, 1500, 0]
+    processor.send(*(request(2, len(ANSWERS) + index, word) for index, word in enumerate(THROTTLES)))
+    assert [reply.throttle_ms for reply in processor.replies(4)] == list(THROTTLES.values()), "milliseconds"
 
 
 def test_a_handler_sees_whose_frame_it_is_and_each_connection_has_a_state_of_its_own(scripted):
-    processor = scripted.processor()
-    processor.hello()
+    processor = opened(scripted, 1, 2)
     tls: wire.TlsFacts = {"version": "TLSv1.3", "cipher": "X"}
     processor.send(wire.encode_open(1 << 62, {**facts("up", True, "9-9-9"), "tls": tls}), request(1 << 62, 41, b"facts", 1, header=b"\x05"))
     assert processor.reply().body.decode() == (
         '{"connection": "9-9-9", "listener": "up", "peer": "127.0.0.1:5", "principal": "ANONYMOUS", "principal_type": "User", '
         '"tls": {"version": "TLSv1.3", "cipher": "X"}, "direction": "response", "sequence": 41, "has_upstream": true, "header": "05"}'
     )
-    processor.open(1)
-    processor.open(2)
     processor.send(*(request(connection, index, b"count") for index in range(2) for connection in (1, 2)))
     assert [reply.body for reply in processor.replies(4)] == [b"1", b"1", b"2", b"2"]
     processor.send(wire.encode_closed(1))
@@ -118,9 +117,7 @@ def test_a_handler_sees_whose_frame_it_is_and_each_connection_has_a_state_of_its
 
 
 def test_what_a_handler_raises_is_told_with_its_traceback(scripted):
-    processor = scripted.processor()
-    processor.hello()
-    processor.open(5)
+    processor = opened(scripted, 5)
     processor.send(*(request(5, index, b"raise one") for index in range(10)))
     assert what(processor.replies(10)) == [("failed", b"RuntimeError: one")] * 10
     row = scripted.row("handler_raised")
@@ -214,20 +211,17 @@ def test_each_handler_is_started_and_stopped_once(process, tmp_path, how):
     assert sorted(journal(tmp_path)[2:]) == ["async stop", "journal stop"]  # side by side
 
 
-def test_an_object_that_two_listeners_name_is_started_and_stopped_once(process, tmp_path):
-    process.serve({"a": "sample_handlers:shared", "b": "sample_handlers:shared"}, [FAKES, tmp_path])
-    process.tell({"type": "stop"})
-    assert process.wait() == 0
-    assert journal(tmp_path) == ["journal start", "journal stop"]
-
-
-def test_a_stop_that_raises_is_told_and_keeps_no_other_from_its_own(process, tmp_path):
-    process.serve({"a": "sample_handlers:Journal", "b": "sample_handlers:FailsAtStop"}, [FAKES, tmp_path])
+def test_an_object_that_two_listeners_name_is_stopped_once_and_a_stop_that_raises_keeps_no_other_from_its_own(process, tmp_path):
+    process.serve(
+        {"a": "sample_handlers:shared", "b": "sample_handlers:shared", "c": "sample_handlers:FailsAtStop"},
+        [FAKES, tmp_path],
+    )
     process.tell({"type": "stop"})
     row = process.row("internal_error")
     assert (row["place"], row["error"]) == ("stop of the handler sample_handlers:FailsAtStop", "ValueError: no end")
     assert process.wait() == 0
-    assert journal(tmp_path)[-2:] == ["failing stop", "journal stop"]
+    assert journal(tmp_path)[:2] == ["journal start", "failing start"]
+    assert sorted(journal(tmp_path)[2:]) == ["failing stop", "journal stop"]
 
 
 def test_signals_of_a_terminal_are_for_control(process):
@@ -250,8 +244,7 @@ def test_it_ends_within_five_seconds_whatever_hangs_and_stops_what_was_started(p
     }
     process.start({"a": "sample_handlers:AsyncJournal", "b": handlers[hangs]}, [FAKES, tmp_path])
     if hangs == "start":
-        while not (tmp_path / "journal").exists() or len(journal(tmp_path)) < 2:
-            time.sleep(0.01)
+        wait_for_journal(tmp_path, 2)
     else:
         assert process.message()["type"] == "ready"
         processor = process.processor()
@@ -271,8 +264,7 @@ def test_it_ends_within_five_seconds_whatever_hangs_and_stops_what_was_started(p
 
 def test_an_async_start_that_hangs_is_cancelled(process, tmp_path):
     process.start({"a": "sample_handlers:Journal", "b": "sample_handlers:HangsAtAsyncStart"}, [FAKES, tmp_path])
-    while not (tmp_path / "journal").exists() or len(journal(tmp_path)) < 2:
-        time.sleep(0.01)
+    wait_for_journal(tmp_path, 2)
     process.process.terminate()
     assert process.wait() == 0
     assert journal(tmp_path) == ["journal start", "journal start", "journal stop"]
@@ -291,9 +283,7 @@ def test_a_module_that_never_ends_its_import_is_interrupted(process, tmp_path):
 
 
 def test_control_hears_of_a_handle_that_never_returns(scripted):
-    processor = scripted.processor()
-    processor.hello()
-    processor.open(1)
+    processor = opened(scripted, 1)
     processor.send(request(1, 0, b"echo x"), request(1, 1, b"block now"), *(request(1, 2 + index, b"echo x") for index in range(5)))
     while (beat := scripted.beat()).oldest_ns < 300_000_000:
         pass
@@ -335,9 +325,6 @@ def test_what_no_processor_sends_is_told_and_ends_that_socket_alone(scripted):
     assert (parted["pair"], parted["error"]) == (bad.pair, "no record is of kind 47")
     good.request(1, 0, b"echo fine")
     assert good.reply().body == b"fine"
-
-
-def test_a_hand_over_that_is_for_a_listener_is_refused(scripted):
     wrong = scripted.processor(listener="in")
     assert scripted.row("handover_failed") == {"error": "the socket to processor 0.1: it is for in"}
     assert wrong.ended()
@@ -347,9 +334,7 @@ def test_a_hand_over_that_is_for_a_listener_is_refused(scripted):
 def test_a_request_of_a_connection_that_is_not_open_costs_the_socket_and_nothing_is_left_of_it(scripted):
     before = len(os.listdir(f"/proc/{scripted.process.pid}/fd"))
     for number in range(10):
-        processor = scripted.processor()
-        processor.hello()
-        processor.open(number)
+        processor = opened(scripted, number)
         processor.send(request(number, 0, b"count"), request(number + 1, 0, b"count"))
         parted = scripted.message("parted")
         assert (parted["pair"], f"a request of the connection {number + 1}, which is not open" in parted["error"]) == (processor.pair, True)

@@ -3,14 +3,70 @@
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from framegate.proxy.relay.pair import Pair
 from tests.fakes.crowd import Crowd
-from tests.fakes.handled import HandledWorld
+from tests.fakes.handled import Asked, HandledWorld, Process
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
-from tests.fakes.world import World
+from tests.fakes.world import SECOND, World, frame
+
+
+def finish(world: World, *sockets: socket.socket) -> None:
+    """Close the peers' sockets, and wait for the row of the pair."""
+    for sock in sockets:
+        sock.close()
+    world.until(lambda: world.rows)
+
+
+def passes(world: World, source: socket.socket, sink: socket.socket, data: bytes) -> None:
+    """Send what arrives at the other side as it is."""
+    source.sendall(data)
+    assert world.read(sink, len(data)) == data
+
+
+def ask_handler(process: Process, client: socket.socket, body: bytes) -> Asked:
+    """Send one frame, and have the handler process read it."""
+    client.sendall(frame(body))
+    return process.one()
+
+
+def send_all(world: World, sock: socket.socket, data: bytes) -> None:
+    """Send more than a socket may take at once, polling meanwhile."""
+    sock.setblocking(False)
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[sock.send(left) :]
+        except BlockingIOError:
+            world.selector.poll(1)
+
+
+def reply_all(process: Process, requests: list[Asked], action: int, body: bytes | None = b"") -> None:
+    """Reply to all requests that are under way, with one write; None: with the body of each."""
+    process.under_way = 0
+    process.send(b"".join(process.record(one, action, one.body if body is None else body) for one in requests))
+
+
+def begin_drain(world: World | Crowd, seconds: int) -> None:
+    """Drain, with so much time."""
+    world.relay.pairs.draining = True
+    world.drain.start(seconds * SECOND)
+
+
+def with_client(world: HandledWorld, **handler: Any) -> tuple[HandledWorld, Process, socket.socket, Pair]:
+    """A handler process and a client of it, without an upstream; the options are those of ``Process.hello``."""
+    process = world.process(**handler)
+    return world, process, *world.served()
+
+
+def with_pair(world: HandledWorld, **handler: Any) -> tuple[HandledWorld, Process, socket.socket, socket.socket, Pair]:
+    """As ``with_client``, with an upstream."""
+    process = world.process(**handler)
+    return world, process, *world.pair()
 
 
 @pytest.fixture(scope="session")

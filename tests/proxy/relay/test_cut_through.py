@@ -11,7 +11,8 @@ from framegate.proxy.relay import ending
 from tests.fakes import kafka_frames
 from tests.fakes.crowd import KIB, MIB, Couple, Crowd
 from tests.fakes.peer import Peer
-from tests.fakes.world import SECOND, SMALL
+from tests.fakes.world import SMALL
+from tests.proxy.relay.conftest import begin_drain
 
 LIMIT = 2 * MIB
 WINDOW = 512 * KIB  # held of one direction at most
@@ -207,23 +208,27 @@ def test_the_other_direction_goes_on_beside_one_that_stands(crowd, ends):
 # A sender that does not come to the end.
 
 
-@pytest.mark.parametrize("behind", [0, 100, 300 * KIB])
-def test_who_ends_within_a_frame_ends_the_other_side_at_once(crowd, ends, behind):
-    """By an orderly end. The frame is never completed, and what came before it is whole."""
+@pytest.mark.parametrize(("behind", "resets"), [(0, False), (100, False), (300 * KIB, False), (0, True)])
+def test_who_ends_within_a_frame_ends_the_other_side_at_once(crowd, ends, behind, resets):
+    """By an orderly end, or a reset. The frame is never completed, and what came before it is whole."""
     couple = crowd.join()
     source, sink = ends(couple)
     if behind:
         source.give(behind)
     source.give(MIB)
     part(crowd, source, behind + 400 * KIB)
-    source.end()
+    if resets:
+        source.reset()
+    else:
+        source.end()
     crowd.settle(lambda: sink.ended, turns=50)
-    assert behind + SMALL <= sink.seen < behind + MIB
-    couple.client.close()
-    couple.upstream.close()
+    assert (behind if resets else behind + SMALL) <= sink.seen < behind + MIB
+    if not resets:
+        source.close()
+    sink.close()
     crowd.settle(lambda: crowd.rows, turns=50)
     ended = {"downstream": "peer_closed", "upstream": "upstream_closed"}
-    assert crowd.row["cause"] in {"peer_closed", ended[ends.side]}
+    assert crowd.row["cause"] in ({"peer_reset"} if resets else {"peer_closed", ended[ends.side]})
     assert crowd.row["side"] == ends.side
     assert "within a frame" in crowd.row["detail"]
     assert crowd.row["frames"] == {"request": 0, "response": 0} | {"request" if source is couple.client else "response": 1 if behind else 0}
@@ -231,50 +236,29 @@ def test_who_ends_within_a_frame_ends_the_other_side_at_once(crowd, ends, behind
     assert crowd.pool.used == 0
 
 
-def test_a_reset_within_a_frame_ends_the_other_side_at_once(crowd, ends):
-    couple = crowd.join()
+@pytest.mark.parametrize("stalls", ["sender", "receiver"])
+def test_a_sender_or_receiver_that_stalls_within_a_frame_is_the_end_of_both(crowd, ends, stalls):
+    couple = crowd.join(buffer=0 if stalls == "sender" else 16 * KIB)
     source, sink = ends(couple)
-    source.give(MIB)
-    part(crowd, source, 400 * KIB)
-    source.reset()
-    crowd.settle(lambda: sink.ended, turns=50)
-    assert sink.seen < MIB
-    sink.close()
-    crowd.settle(lambda: crowd.rows, turns=50)
-    assert (crowd.row["cause"], crowd.row["side"]) == ("peer_reset", ends.side)
-    assert "within a frame" in crowd.row["detail"]
-    assert cut_short(crowd) == [1, 1]
-
-
-def test_a_sender_that_stalls_within_a_frame_is_closed_and_so_is_the_other_side(crowd, ends):
-    couple = crowd.join()
-    source, sink = ends(couple)
-    source.give(MIB)
-    part(crowd, source, 400 * KIB)
-    crowd.pass_time(29, step_ms=250)
-    assert not crowd.rows
-    crowd.pass_time(12, step_ms=250)
+    if stalls == "sender":
+        source.give(MIB)
+        part(crowd, source, 400 * KIB)
+        crowd.pass_time(29, step_ms=250)
+        assert not crowd.rows
+        crowd.pass_time(12, step_ms=250)
+    else:
+        sink.reads = 0
+        source.give(LIMIT)
+        crowd.rest()
+        crowd.pass_time(90, step_ms=250)  # the kernel may take some more at first
     couple.client.close()
     couple.upstream.close()
     crowd.settle(lambda: crowd.rows, turns=50)
-    assert sink.seen < MIB
-    assert (crowd.row["cause"], crowd.row["side"]) == ("receive_stalled", ends.side)
-    assert "within a frame" in crowd.row["detail"]
-    assert cut_short(crowd) == [1, 1]
-
-
-def test_a_receiver_that_stalls_is_the_end_of_both(crowd, ends):
-    couple = crowd.join(buffer=16 * KIB)
-    source, sink = ends(couple)
-    sink.reads = 0
-    source.give(LIMIT)
-    crowd.rest()
-    crowd.pass_time(90, step_ms=250)  # the kernel may take some more at first
-    couple.client.close()
-    couple.upstream.close()
-    crowd.settle(lambda: crowd.rows, turns=50)
-    assert crowd.row["cause"] == "send_stalled"
-    assert crowd.row["side"] != ends.side
+    assert (crowd.row["cause"], crowd.row["side"] == ends.side) == (("receive_stalled", True) if stalls == "sender" else ("send_stalled", False))
+    if stalls == "sender":
+        assert sink.seen < MIB
+        assert "within a frame" in crowd.row["detail"]
+        assert cut_short(crowd) == [1, 1]
     assert crowd.pool.used == 0
 
 
@@ -286,8 +270,7 @@ def test_a_drain_waits_for_the_end_of_the_frame(make_crowd):
     couple = crowd.join()
     couple.client.give(MIB, MIB)
     part(crowd, couple.client, 400 * KIB)
-    crowd.relay.pairs.draining = True
-    crowd.drain.start(30 * SECOND)
+    begin_drain(crowd, 30)
     crowd.pass_time(25)  # clients are not read any more
     assert not crowd.rows
     couple.client.sends = 200 * KIB

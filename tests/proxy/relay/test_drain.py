@@ -6,45 +6,46 @@ from framegate.proxy.cause import Cause
 from framegate.proxy.network import mute
 from framegate.proxy.relay import ending
 from framegate.proxy.server.pair_rows import open_row
+from framegate.proxy.server.rows import ClosedRow
 from tests.fakes.cases import each_of
 from tests.fakes.crowd import set_send_buffer
 from tests.fakes.kafka_frames import answer, request
-from tests.fakes.world import SECOND, World, frame
+from tests.fakes.world import World, frame
+from tests.proxy.relay.conftest import begin_drain, finish, passes
 
 
 def begin(world: World, seconds: int = 30) -> None:
-    world.relay.pairs.draining = True
-    world.drain.start(seconds * SECOND)
+    begin_drain(world, seconds)
     world.poll()
 
 
-def test_a_drain_without_pairs_is_done_at_once(make):
+def ended(world: World, *sockets: socket.socket) -> ClosedRow:
+    """The row of a pair whose two sides see an end without anything more."""
+    assert [world.ended(sock) for sock in sockets] == [b""] * len(sockets)
+    finish(world, *sockets)
+    return world.row
+
+
+def test_a_drain_without_pairs_is_done_at_once_and_then_there_is_no_new_pair(make):
     world = make()
     begin(world)
     assert world.told.cut_off == [0]
+    assert ended(world, world.client()[0])["cause"] == "drained"
 
 
 def test_a_framed_pair_ends_when_it_is_quiet(make):
     world = make(quiet_s=1)
     client, upstream, pair = world.pair()
-    client.sendall(frame(b"a"))
-    assert world.read(upstream, 5) == frame(b"a")
+    passes(world, client, upstream, frame(b"a"))
     begin(world)
-    assert open_row(pair, 0)["state"] == "draining"
-    assert open_row(pair, 0)["muted"] == []
+    assert (open_row(pair, 0)["state"], open_row(pair, 0)["muted"]) == ("draining", [])
     world.pass_time(0.9)
-    upstream.sendall(frame(b"answer"))
-    assert world.read(client, 10) == frame(b"answer")
+    passes(world, upstream, client, frame(b"answer"))
     world.pass_time(0.9)
-    assert not world.rows
-    assert pair.state.value == "open"
+    assert (world.rows, pair.state.value) == ([], "open")
     world.pass_time(0.2)
-    assert world.ended(client) == b""
-    assert world.ended(upstream) == b""
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
-    assert (world.row["cause"], world.row["lost"]["bytes"]) == ("drained", 0)
+    row = ended(world, client, upstream)
+    assert (row["cause"], row["lost"]["bytes"]) == ("drained", 0)
     world.pass_time(0.1)
     assert world.told.cut_off == [0]
 
@@ -61,11 +62,8 @@ def test_a_frame_begun_is_finished_first(make):
     client.sendall(begun[7:])
     assert world.read(upstream, len(begun)) == begun
     world.pass_time(1.1)
-    assert world.ended(upstream) == b""
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
-    assert (world.row["cause"], world.row["frames"]["request"]) == ("drained", 1)
+    row = ended(world, upstream, client)
+    assert (row["cause"], row["frames"]["request"]) == ("drained", 1)
 
 
 def test_who_is_never_quiet_is_not_read_any_more_when_a_quarter_of_the_time_is_left(make):
@@ -74,24 +72,17 @@ def test_who_is_never_quiet_is_not_read_any_more_when_a_quarter_of_the_time_is_l
     begin(world, 20)
     for _ in range(14):
         world.pass_time(1)
-        client.sendall(frame(b"again"))
-        assert world.read(upstream, 9) == frame(b"again")
+        passes(world, client, upstream, frame(b"again"))
     assert open_row(pair, 0)["muted"] == []
     world.pass_time(0.9)
-    client.sendall(frame(b"the last"))
-    assert world.read(upstream, 12) == frame(b"the last")
+    passes(world, client, upstream, frame(b"the last"))
     world.pass_time(0.2)
     assert open_row(pair, 0)["muted"] == ["drain"]
     client.sendall(frame(b"not read"))
-    upstream.sendall(frame(b"answer"))
-    assert world.read(client, 10) == frame(b"answer")
+    passes(world, upstream, client, frame(b"answer"))
     world.pass_time(2.1)
-    assert world.ended(client) == b""
-    assert world.ended(upstream) == b""
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
-    assert (world.row["cause"], world.row["frames"], world.row["lost"]["bytes"]) == ("drained", {"request": 15, "response": 1}, 0)
+    row = ended(world, client, upstream)
+    assert (row["cause"], row["frames"], row["lost"]["bytes"]) == ("drained", {"request": 15, "response": 1}, 0)
 
 
 def test_twice_the_quiet_time_is_left_for_the_quiet_to_be_seen(make):
@@ -99,8 +90,7 @@ def test_twice_the_quiet_time_is_left_for_the_quiet_to_be_seen(make):
     client, upstream, pair = world.pair()
     begin(world, 10)
     world.pass_time(2)
-    client.sendall(frame(b"a"))
-    world.read(upstream, 5)
+    passes(world, client, upstream, frame(b"a"))
     world.pass_time(1.9)
     assert open_row(pair, 0)["muted"] == []
     world.pass_time(0.2)
@@ -113,8 +103,7 @@ def test_twice_the_quiet_time_is_left_for_the_quiet_to_be_seen(make):
 def test_draining_again_may_only_shorten_the_time_left(make, again_s, left_s):
     world = make("kafka")
     client, upstream, pair = world.pair()
-    client.sendall(request(3, 9, 1))
-    world.read(upstream, len(request(3, 9, 1)))
+    passes(world, client, upstream, request(3, 9, 1))
     begin(world, 10)
     world.pass_time(5)
     begin(world, again_s)
@@ -126,11 +115,9 @@ def test_draining_again_may_only_shorten_the_time_left(make, again_s, left_s):
 
 def ask(world, client, upstream, text=b"q", answers=(b"a",)):
     """One request, and what the upstream answers."""
-    client.sendall(frame(text))
-    assert world.read(upstream, 4 + len(text)) == frame(text)
+    passes(world, client, upstream, frame(text))
     data = b"".join(map(frame, answers))
-    upstream.sendall(data)
-    assert world.read(client, len(data)) == data
+    passes(world, upstream, client, data)
 
 
 @each_of("size", [1, 300_000])
@@ -146,11 +133,9 @@ def test_a_framed_pair_with_as_many_answers_as_requests_ends_right_behind_an_ans
     assert pair.state.value == "open"
     ask(world, client, upstream, answers=(bytes(size),))
     assert pair.state.value == "closing"
-    assert world.ended(client) == b""
-    client.close()
     upstream.close()
-    world.until(lambda: world.rows)
-    assert (world.row["cause"], world.row["frames"], world.row["lost"]["bytes"]) == ("drained", {"request": 4, "response": 4}, 0)
+    row = ended(world, client)
+    assert (row["cause"], row["frames"], row["lost"]["bytes"]) == ("drained", {"request": 4, "response": 4}, 0)
 
 
 def test_an_answer_that_waits_for_the_client_is_out_before_the_end(make):
@@ -159,8 +144,7 @@ def test_an_answer_that_waits_for_the_client_is_out_before_the_end(make):
     set_send_buffer(pair.client.channel, 4096)
     ask(world, client, upstream)
     begin(world)
-    client.sendall(frame(b"q"))
-    world.read(upstream, 5)
+    passes(world, client, upstream, frame(b"q"))
     data = frame(bytes(200_000))
     upstream.sendall(data)
     world.until(lambda: pair.client.channel.pending_send > 0)
@@ -177,11 +161,9 @@ def test_where_a_request_has_several_answers_none_is_cut_off(make, answers):
     client, upstream, pair = world.pair()
     begin(world)
     for _ in range(4):
-        client.sendall(frame(b"q"))
-        assert world.read(upstream, 5) == frame(b"q")
+        passes(world, client, upstream, frame(b"q"))
         for text in answers:
-            upstream.sendall(frame(text))
-            assert world.read(client, 5) == frame(text)
+            passes(world, upstream, client, frame(text))
             world.pass_time(0.05)
     assert pair.state.value == "open"
     world.pass_time(1.1)
@@ -193,17 +175,14 @@ def test_the_next_request_that_is_here_already_is_answered_first(make):
     client, upstream, pair = world.pair()
     ask(world, client, upstream)
     begin(world)
-    client.sendall(frame(b"q"))
-    world.read(upstream, 5)
+    passes(world, client, upstream, frame(b"q"))
     pair.client.channel.mute(mute.TAP)
     client.sendall(frame(b"r"))
-    upstream.sendall(frame(b"a"))
-    assert world.read(client, 5) == frame(b"a")
+    passes(world, upstream, client, frame(b"a"))
     assert pair.state.value == "open"
     pair.client.channel.unmute(mute.TAP)
     assert world.read(upstream, 5) == frame(b"r")
-    upstream.sendall(frame(b"b"))
-    assert world.read(client, 5) == frame(b"b")
+    passes(world, upstream, client, frame(b"b"))
     assert pair.state.value == "closing"
 
 
@@ -229,13 +208,11 @@ def test_an_operators_mute_does_not_keep_a_pair(make):
     client.sendall(frame(b"not read"))
     begin(world)
     world.pass_time(1.1)
-    assert world.ended(upstream) == b""
     assert world.ended(client) == b""
     assert pair.state.value == "closing"  # no reset: the client is waited for
     client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
-    assert (world.row["cause"], world.row["frames"]["request"]) == ("drained", 0)
+    row = ended(world, upstream)
+    assert (row["cause"], row["frames"]["request"]) == ("drained", 0)
 
 
 def test_a_frame_begun_that_does_not_end_is_lost_as_such(make):
@@ -247,12 +224,8 @@ def test_a_frame_begun_that_does_not_end_is_lost_as_such(make):
     world.pass_time(10.1)
     assert world.pool.used == 0
     client.sendall(frame(b"begun")[7:] + frame(b"behind"))
-    assert world.ended(client) == b""
-    assert world.ended(upstream) == b""
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
-    assert (world.row["cause"], world.row["frames"]["request"], world.row["lost"]["bytes"]) == ("drain_timeout", 0, 7)
+    row = ended(world, client, upstream)
+    assert (row["cause"], row["frames"]["request"], row["lost"]["bytes"]) == ("drain_timeout", 0, 7)
 
 
 def test_what_waits_at_the_deadline_has_a_second_more(make):
@@ -264,67 +237,33 @@ def test_what_waits_at_the_deadline_has_a_second_more(make):
     world.pass_time(10.1)
     assert pair.cause is Cause.DRAIN_TIMEOUT
     data = world.ended(client)
-    upstream.close()
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream, client)
     assert len(data) % 60_004 == 0
     assert len(data) == world.row["bytes"]["response"] - world.row["lost"]["bytes"]
 
 
-def test_a_kafka_pair_ends_when_no_answer_is_open(make):
+@each_of("end", ["answer", "deadline", "admin"])
+def test_a_kafka_pair_ends_when_no_answer_is_open_and_is_cut_off_at_the_deadline_if_it_did_not_close_by_itself(make, end):
     world = make("kafka")
-    client, upstream, _ = world.pair()
-    client.sendall(request(3, 9, 1))
-    world.read(upstream, len(request(3, 9, 1)))
-    begin(world)
-    world.pass_time(5)
-    assert not world.rows
-    upstream.sendall(answer(1))
-    assert world.read(client, 8) == answer(1)
-    world.pass_time(0.1)
-    assert world.ended(client) == b""
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
-    assert world.row["cause"] == "drained"
-
-
-def test_what_is_left_at_the_deadline_is_cut_off(make):
-    world = make("kafka")
-    client, _, _ = world.pair()
-    client.sendall(request(3, 9, 1))
-    world.poll()
+    client, upstream, pair = world.pair()
+    passes(world, client, upstream, request(3, 9, 1))
     begin(world, 10)
     world.pass_time(9)
     assert not world.rows
-    world.pass_time(1.1)
-    assert not world.rows
-    world.pass_time(1)
-    assert world.row["cause"] == "drain_timeout"
+    if end == "answer":
+        passes(world, upstream, client, answer(1))
+        world.pass_time(0.1)
+        assert ended(world, client, upstream)["cause"] == "drained"
+    elif end == "deadline":
+        world.pass_time(1.1)
+        assert not world.rows
+        world.pass_time(1)
+        assert world.row["cause"] == "drain_timeout"
+    else:
+        ending.abort(pair, Cause.ADMIN, "", "internal")
+        world.pass_time(0.1)
     world.pass_time(0.1)
-    assert world.told.cut_off == [1]
-
-
-def test_no_new_pair_while_draining(make):
-    world = make()
-    begin(world)
-    client, _ = world.client()
-    assert world.ended(client) == b""
-    client.close()
-    world.until(lambda: world.rows)
-    assert world.row["cause"] == "drained"
-
-
-def test_a_pair_that_closes_by_itself_is_not_cut_off(make):
-    world = make("kafka")
-    client, upstream, pair = world.pair()
-    client.sendall(request(3, 9, 1))
-    world.read(upstream, len(request(3, 9, 1)))
-    begin(world)
-    ending.abort(pair, Cause.ADMIN, "", "internal")
-    world.pass_time(0.1)
-    world.pass_time(0.1)
-    assert world.told.cut_off == [0]
+    assert world.told.cut_off == [end == "deadline"]
 
 
 def test_an_error_with_one_pair_costs_that_pair_and_the_drain_goes_on(make):
@@ -348,8 +287,7 @@ def untaken_answer(world: World) -> tuple[socket.socket, bytes]:
     channel = pair.client.channel
     assert channel is not None, "the pair is open"
     set_send_buffer(channel, 1 << 20)
-    client.sendall(request(3, 9, 1))
-    world.read(upstream, len(request(3, 9, 1)))
+    passes(world, client, upstream, request(3, 9, 1))
     begin(world)
     data = answer(1, bytes(300_000))
     upstream.sendall(data)

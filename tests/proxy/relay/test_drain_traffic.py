@@ -11,6 +11,7 @@ from tests.fakes.cases import each_of
 from tests.fakes.talk import Talk
 from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.world import SECOND
+from tests.proxy.relay.conftest import begin_drain
 
 TIMEOUT_S = 8
 PROTOCOLS = ["framed", "kafka"]
@@ -29,8 +30,7 @@ def talk_in(accounts: Accounts, **options: Any) -> Talk:
 
 
 def drain(accounts: Accounts, timeout_s: int = TIMEOUT_S) -> None:
-    accounts.world.relay.pairs.draining = True
-    accounts.world.drain.start(timeout_s * SECOND)
+    begin_drain(accounts.world, timeout_s)
 
 
 def settle(accounts: Accounts, talk: Talk) -> None:

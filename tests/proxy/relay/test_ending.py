@@ -11,36 +11,27 @@ from framegate.proxy.server.pair_rows import open_row
 from tests.fakes.cases import each_of
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.world import SECOND, frame, reset
+from tests.proxy.relay.conftest import finish, passes
 
 # Rule 5: half-close.
 
 
-def test_a_half_closed_client_gets_its_answers(world):
+@each_of("first", ["client", "upstream"])
+def test_of_a_half_closed_pair_the_other_direction_goes_on(make, first):
+    world = make()
     client, upstream, pair = world.pair()
-    client.sendall(frame(b"question"))
-    client.shutdown(socket.SHUT_WR)
-    assert world.ended(upstream) == frame(b"question")
+    passes(world, client, upstream, frame(b"question"))
+    source, sink = (client, upstream) if first == "client" else (upstream, client)
+    source.sendall(frame(b"the last"))
+    source.shutdown(socket.SHUT_WR)
+    assert world.ended(sink) == frame(b"the last")
     assert open_row(pair, 0)["state"] == "half_closed"
-    upstream.sendall(frame(b"answer one") + frame(b"two"))
-    upstream.close()
-    assert world.ended(client) == frame(b"answer one") + frame(b"two")
-    client.close()
-    world.until(lambda: world.rows)
-    assert (world.row["cause"], world.row["side"], world.row["lost"]["bytes"]) == ("peer_closed", "downstream", 0)
-
-
-def test_an_upstream_that_ends_first_still_gets_requests(world):
-    client, upstream, _ = world.pair()
-    client.sendall(frame(b"a"))
-    upstream.sendall(frame(b"bye"))
-    upstream.shutdown(socket.SHUT_WR)
-    assert world.ended(client) == frame(b"bye")
-    client.sendall(frame(b"b"))
-    client.close()
-    assert world.ended(upstream) == frame(b"a") + frame(b"b")
-    upstream.close()
-    world.until(lambda: world.rows)
-    assert (world.row["cause"], world.row["side"]) == ("upstream_closed", "upstream")
+    sink.sendall(frame(b"one") + frame(b"two"))
+    sink.close()
+    assert world.ended(source) == frame(b"one") + frame(b"two")
+    finish(world, source)
+    end = ("peer_closed", "downstream", 0) if first == "client" else ("upstream_closed", "upstream", 0)
+    assert (world.row["cause"], world.row["side"], world.row["lost"]["bytes"]) == end
 
 
 def test_a_frame_begun_is_dropped_and_counted_at_the_end_of_the_stream(world):
@@ -48,8 +39,7 @@ def test_a_frame_begun_is_dropped_and_counted_at_the_end_of_the_stream(world):
     client.sendall(frame(b"whole") + frame(b"partial")[:7])
     client.close()
     assert world.ended(upstream) == frame(b"whole")
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
     assert world.row["lost"] == {"bytes": 7, "request": 7, "response": 0}
     assert "within a frame" in world.row["detail"]
     assert world.counters.listeners["l"].downstream_counts.cells[ending.LOST] == 7
@@ -73,9 +63,7 @@ def test_half_close_waits_for_the_pending_send(world):
     client.shutdown(socket.SHUT_WR)
     world.poll()
     assert len(world.ended(upstream)) == whole
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, client, upstream)
     assert world.row["lost"]["request"] == sent - whole
 
 
@@ -138,62 +126,48 @@ def test_a_mute_of_ours_holds_the_clock_of_a_half_closed_pair(make):
     assert (world.row["cause"], world.row["detail"]) == ("upstream_closed", "the other side did not end in time")
 
 
-def test_a_client_that_ends_before_its_first_byte_ends_the_pair_whatever_the_server_said(world):
-    client, upstream, pair = world.pair()
-    pair.client.channel.mute(mute.ADMIN)
-    client.shutdown(socket.SHUT_WR)
-    upstream.sendall(frame(b"welcome"))
-    world.until(lambda: pair.upstream.channel.frames_received == 1)
-    pair.client.channel.unmute(mute.ADMIN)
-    assert world.ended(client) == frame(b"welcome")
-    upstream.close()
-    world.until(lambda: world.rows)
-    assert (world.row["cause"], world.row["lost"]["bytes"]) == ("peer_closed", 0)
-
-
 @each_of(("said", "cause"), [(b"", "no_data"), (frame(b"welcome"), "peer_closed")])
-@each_of("end", ["upstream", "timeout"])
-def test_a_client_may_wait_for_what_the_server_says_first(make, said, cause, end):
-    world = make(waits_before_data=True, half_close_s=30)
+@each_of("end", ["upstream", "timeout", "at once"])
+def test_a_client_may_wait_for_what_the_server_says_first_if_its_listener_lets_it(make, said, cause, end):
+    world = make(waits_before_data=end != "at once", half_close_s=30)
     client, upstream, pair = world.pair()
-    client.shutdown(socket.SHUT_WR)
-    assert world.ended(upstream) == b""
-    assert pair.state.value == "half_closed"
-    world.pass_time(20)
-    upstream.sendall(said)
-    assert not said or world.read(client, len(said)) == said
-    if end == "upstream":
-        upstream.close()
+    if end == "at once":
+        pair.client.channel.mute(mute.ADMIN)
+        client.shutdown(socket.SHUT_WR)
+        upstream.sendall(said)
+        world.until(lambda: pair.upstream.channel.frames_received == bool(said))
+        pair.client.channel.unmute(mute.ADMIN)
+        assert world.ended(client) == said
     else:
-        world.pass_time(31)
-    assert world.ended(client) == b""
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
+        client.shutdown(socket.SHUT_WR)
+        assert world.ended(upstream) == b""
+        assert pair.state.value == "half_closed"
+        world.pass_time(20)
+        upstream.sendall(said)
+        assert not said or world.read(client, len(said)) == said
+        if end == "upstream":
+            upstream.close()
+        else:
+            world.pass_time(31)
+        assert world.ended(client) == b""
+    finish(world, client, upstream)
     assert (world.row["cause"], world.row["side"], world.row["lost"]["bytes"]) == (cause, "downstream", 0)
 
 
-def test_a_server_that_ends_first_without_a_byte_is_not_no_data(make):
-    world = make(waits_before_data=True)
+@each_of(("protocol", "first", "end"), [("framed", "upstream", ("upstream_closed", "upstream")), ("kafka", "client", ("no_data", "downstream"))])
+def test_a_server_that_ends_first_is_not_no_data_and_a_kafka_client_without_a_request_waits_for_nothing(make, protocol, first, end):
+    world = make(protocol, waits_before_data=True)
     client, upstream, _ = world.pair()
-    upstream.close()
+    if first == "upstream":
+        upstream.close()
+    else:
+        client.shutdown(socket.SHUT_WR)
     assert world.ended(client) == b""
-    client.close()
-    world.until(lambda: world.rows)
-    assert (world.row["cause"], world.row["side"]) == ("upstream_closed", "upstream")
+    finish(world, client, upstream)
+    assert (world.row["cause"], world.row["side"]) == end
 
 
-def test_a_kafka_client_without_a_request_waits_for_nothing(make):
-    world = make("kafka", waits_before_data=True)
-    client, upstream, _ = world.pair()
-    client.shutdown(socket.SHUT_WR)
-    assert world.ended(client) == b""
-    upstream.close()
-    world.until(lambda: world.rows)
-    assert world.row["cause"] == "no_data"
-
-
-def test_kafka_ends_a_half_closed_pair_when_no_answer_is_open(make):
+def test_kafka_ends_a_half_closed_pair_when_no_answer_is_open_and_a_pair_whose_upstream_ended(make):
     world = make("kafka")
     client, upstream, _ = world.pair()
     client.sendall(request(3, 9, 1) + request(3, 9, 2))
@@ -206,9 +180,6 @@ def test_kafka_ends_a_half_closed_pair_when_no_answer_is_open(make):
     assert world.ended(client) == answer(2)
     world.pass_time(1.1)
     assert (world.row["cause"], world.row["lost"]["bytes"]) == ("peer_closed", 0)
-
-
-def test_kafka_ends_a_pair_whose_upstream_ended(make):
     world = make("kafka")
     client, upstream, _ = world.pair()
     client.sendall(request(3, 9, 1))
@@ -216,8 +187,7 @@ def test_kafka_ends_a_pair_whose_upstream_ended(make):
     upstream.sendall(answer(1) + answer(2)[:5])
     upstream.close()
     assert world.ended(client) == answer(1)
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     assert (world.row["cause"], world.row["side"], world.row["lost"]["response"]) == ("upstream_closed", "upstream", 5)
 
 
@@ -230,8 +200,7 @@ def test_a_refused_frame_ends_the_pair_after_the_good_ones(make, size, cause):
     client, upstream, _ = world.pair()
     client.sendall(frame(b"x" * 100) + struct.pack(">i", size) + b"y" * 50)
     assert world.ended(upstream) == frame(b"x" * 100)
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
     assert (world.row["cause"], world.row["side"], world.row["frames"]["request"]) == (cause, "downstream", 1)
     assert (world.row["bytes"]["request"], world.row["lost"]["request"]) == (104 + 54, 54)
     assert world.counters.listeners["l"].downstream.refused_too_large + world.counters.listeners["l"].downstream.refused_negative == 1
@@ -244,8 +213,7 @@ def test_a_reset_lets_the_healthy_side_have_what_was_received(world):
     world.until(lambda: pair.client.channel.staged == 5)
     reset(client)
     assert world.ended(upstream) == b""
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
     assert (world.row["cause"], world.row["side"], world.row["lost"]["request"]) == ("peer_reset", "downstream", 5)
 
 
@@ -264,32 +232,19 @@ def test_a_pending_send_gets_one_second_and_the_rest_is_counted(world):
     upstream.close()
 
 
-def test_an_admin_close_ends_both_sides_in_order(world):
+def test_an_admin_close_ends_both_sides_in_order_and_what_arrives_then_is_dropped_and_counted(world):
     client, upstream, pair = world.pair()
-    client.sendall(frame(b"one"))
-    assert world.read(upstream, 7) == frame(b"one")
+    passes(world, client, upstream, frame(b"one"))
     upstream.sendall(frame(b"answer"))
     world.until(lambda: pair.upstream.channel.frames_received == 1)
     ending.end(pair, Cause.ADMIN, "maintenance", "internal")
     assert open_row(pair, 0)["state"] == "closing"
+    client.sendall(frame(b"late"))
     assert world.ended(client) == frame(b"answer")
     assert world.ended(upstream) == b""
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
-    assert (world.row["cause"], world.row["detail"], world.row["side"]) == ("admin", "maintenance", "internal")
-
-
-def test_what_arrives_after_the_end_began_is_dropped_and_counted(world):
-    client, upstream, pair = world.pair()
-    client.sendall(frame(b"one"))
-    assert world.read(upstream, 7) == frame(b"one")
-    ending.end(pair, Cause.ADMIN, "", "internal")
-    client.sendall(frame(b"late"))
     world.until(lambda: pair.client.channel.frames_received == 2)
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, client, upstream)
+    assert (world.row["cause"], world.row["detail"], world.row["side"]) == ("admin", "maintenance", "internal")
     assert world.row["lost"]["request"] == 8
 
 
@@ -300,10 +255,7 @@ def test_a_client_that_is_reset_while_its_upstream_is_connected_closes_that_too(
     reset(client)
     world.until(lambda: world.rows)
     assert (world.row["cause"], world.row["state"]) == ("peer_reset", "connecting_upstream")
-
-
-def test_a_peer_that_dies_in_the_same_poll_takes_nobody_along(world):
-    """Both sockets are ready in one batch: the upstream's reset and the client's frame."""
+    world = make()  # both sockets are ready in one batch: the upstream's reset and the client's frame
     client, upstream, pair = world.pair()
     reset(upstream)
     client.sendall(frame(b"late"))
@@ -318,8 +270,7 @@ def test_idle_is_a_cause_of_the_pair(make):
     world.pass_time(61)
     assert world.ended(client) == b""
     assert world.ended(upstream) == b""
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
     assert (world.row["cause"], world.row["side"]) == ("idle", "downstream")
 
 

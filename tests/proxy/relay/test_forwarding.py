@@ -1,7 +1,6 @@
 """How runs pass (rules 2 to 4), over loopback and a real selector. Each test ends with the pool whole and every gauge zero."""
 
 import contextlib
-import struct
 
 import pytest
 
@@ -17,38 +16,18 @@ from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.tap_read import read_frames
 from tests.fakes.world import frame
+from tests.proxy.relay.conftest import passes
 
 # Rule 2: passing on.
 
 
-def test_runs_pass_both_ways_in_order(world):
+def test_runs_pass_both_ways_in_order_and_upstreams_only_see_whole_frames(world):
     client, upstream, pair = world.pair()
     frames = b"".join(frame(bytes([index]) * index) for index in range(200))
-    client.sendall(frames)
-    assert world.read(upstream, len(frames)) == frames
-    upstream.sendall(frames[::-1][:0] + frames)
-    assert world.read(client, len(frames)) == frames
+    passes(world, client, upstream, frames)
+    passes(world, upstream, client, frames)
     row = open_row(pair, 0)
-    assert row["frames"] == {"request": 200, "response": 200}
-    assert row["state"] == "open"
-
-
-def test_some_runs_of_each_direction_are_measured_where_they_go(world):
-    client, upstream, pair = world.pair()
-    times = pair.route.counters
-    client.sendall(frame(b"request"))
-    assert world.read(upstream, 11) == frame(b"request")
-    assert (times.upstream.forwards.count, times.downstream.forwards.count) == (1, 0)
-    for _ in range(TIMED_EACH):
-        upstream.sendall(frame(b"x"))
-        assert world.read(client, 5) == frame(b"x")
-    assert (times.upstream.forwards.count, times.downstream.forwards.count) == (1, 1)
-    at = [LISTENER_BLOCK.at("framegate.frame.forward.duration", direction) for direction in ("request", "response")]
-    assert [times.upstream.forwards.offset, times.downstream.forwards.offset] == at
-
-
-def test_upstreams_only_see_whole_frames(world):
-    client, upstream, _ = world.pair()
+    assert (row["frames"], row["state"]) == ({"request": 200, "response": 200}, "open")
     whole, begun = frame(b"whole"), frame(b"begun")
     client.sendall(whole + begun[:-1])
     assert world.read(upstream, len(whole)) == whole
@@ -60,14 +39,25 @@ def test_upstreams_only_see_whole_frames(world):
     assert world.read(upstream, len(begun)) == begun
 
 
+def test_some_runs_of_each_direction_are_measured_where_they_go(world):
+    client, upstream, pair = world.pair()
+    times = pair.route.counters
+    passes(world, client, upstream, frame(b"request"))
+    assert (times.upstream.forwards.count, times.downstream.forwards.count) == (1, 0)
+    for _ in range(TIMED_EACH):
+        passes(world, upstream, client, frame(b"x"))
+    assert (times.upstream.forwards.count, times.downstream.forwards.count) == (1, 1)
+    at = [LISTENER_BLOCK.at("framegate.frame.forward.duration", direction) for direction in ("request", "response")]
+    assert [times.upstream.forwards.offset, times.downstream.forwards.offset] == at
+
+
 def test_a_source_is_muted_for_peer_while_a_send_is_pending_and_the_other_direction_goes_on(world):
     client, upstream, pair = world.pair()
     world.fill(client)
     source = pair.client.channel
     assert source.mute_causes == mute.PEER
     assert pair.upstream.channel.pending_send > 0
-    upstream.sendall(frame(b"answer"))
-    assert world.read(client, 10) == frame(b"answer")
+    passes(world, upstream, client, frame(b"answer"))
     before = source.frames_received
     while source.mute_causes:
         world.read(upstream, 4096)
@@ -125,19 +115,6 @@ def test_memory_moves_with_a_frame_that_spans_reads(make):
     assert got == data
     world.poll()
     assert world.pool.used == 0
-
-
-def test_a_producer_with_a_long_name_has_nothing_in_flight_when_it_asks_for_no_acks(make):
-    world = make("kafka")
-    client, upstream, pair = world.pair()
-    name = b"\x02\x58" + b"c" * 600
-    data = request(0, 3, 1, b"\xff\xff" + struct.pack(">hi", 0, 30000) + bytes(5000), name)
-    for _ in range(20):
-        for part in (data[:100], data[100:1200], data[1200:]):
-            client.sendall(part)
-            world.poll(2)
-    assert world.read(upstream, 20 * len(data)) == 20 * data
-    assert (pair.pairing.open, pair.pairing.lost) == (0, False)
 
 
 def test_a_run_has_the_time_when_it_was_read_not_that_of_its_poll(make, tmp_path) -> None:

@@ -11,75 +11,58 @@ from framegate.proxy.relay.handled_pair import Handled, HandledLeg
 from framegate.proxy.server.pair_rows import open_row
 from tests.fakes.cases import each_of
 from tests.fakes.handled import MS, HandledWorld, channel_of
-from tests.fakes.world import SECOND, frame, reset
+from tests.fakes.world import frame, reset
+from tests.proxy.relay.conftest import ask_handler, begin_drain, finish, with_client, with_pair
 
 Make = Callable[..., HandledWorld]
 
 
 def test_a_request_is_answered(make_handled: Make) -> None:
     """Number 159: a plain request, echoed."""
-    world = make_handled()
-    process = world.process()
-    client, pair = world.served()
-    client.sendall(frame(b"hello"))
-    asked = process.one()
+    world, process, client, pair = with_client(make_handled())
+    asked = ask_handler(process, client, b"hello")
     assert (asked.direction, asked.sequence, asked.header, asked.body) == (0, 0, b"\0\0\0\x05", b"hello")
     assert process.opened[asked.connection]["upstream"] is False
     process.reply(asked, wire.ANSWER, b"HELLO!")
     assert world.read(client, 10) == frame(b"HELLO!")
     assert channel_of(pair).mute_causes == 0
-    client.sendall(frame(b"again"))
-    asked = process.one()
+    asked = ask_handler(process, client, b"again")
     assert asked.sequence == 1
     process.reply(asked, wire.ANSWER, b"")
     assert world.read(client, 4) == frame(b"")
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     assert (world.row["cause"], world.row["upstream"], world.row["endpoint"]) == ("peer_closed", "", "")
     assert (world.row["frames"], world.row["lost"]["bytes"]) == ({"request": 2, "response": 2}, 0)
     process.settle()
     assert process.closed == [asked.connection]
 
 
-def test_what_a_process_is_told_of_a_connection(make_handled: Make) -> None:
-    world = make_handled()
-    process = world.process()
-    client, pair = world.served()
-    world.poll()
+def test_what_a_process_is_told_of_a_connection_and_when(make_handled: Make) -> None:
+    world, process, client, pair = with_client(make_handled())
+    silent, _ = world.served()
+    finish(world, silent)
+    assert world.row["cause"] == "no_data"
     process.settle()
     assert not process.opened, "not before its first frame"
-    client.sendall(frame(b"x"))
-    asked = process.one()
-    assert process.opened[int(pair.id)] == {
-        "id": "1-1-1",
-        "listener": "l",
-        "peer": "192.0.2.1:1",
-        "principal": channel_of(pair).principal,
-        "principal_type": channel_of(pair).principal_type,
-        "tls": None,
-        "upstream": False,
+    asked = ask_handler(process, client, b"x")
+    assert process.opened == {
+        int(pair.id): {
+            "id": "1-1-1",
+            "listener": "l",
+            "peer": "192.0.2.1:1",
+            "principal": channel_of(pair).principal,
+            "principal_type": channel_of(pair).principal_type,
+            "tls": None,
+            "upstream": False,
+        }
     }
     process.reply(asked, wire.NOTHING)
 
 
-def test_a_client_that_leaves_before_its_first_byte_is_no_data(make_handled: Make) -> None:
-    world = make_handled()
-    process = world.process()
-    client, _ = world.served()
-    client.close()
-    world.until(lambda: world.rows)
-    assert world.row["cause"] == "no_data"
-    process.settle()
-    assert not process.opened
-
-
 def test_a_frame_above_the_limit_never_comes_to_a_handler(make_handled: Make) -> None:
     """Number 160: one byte more than may be."""
-    world = make_handled(limit=100)
-    process = world.process()
-    client, _ = world.served()
-    client.sendall(frame(bytes(100)))
-    process.reply(process.one(), wire.ANSWER, b"fits")
+    world, process, client, _ = with_client(make_handled(limit=100))
+    process.reply(ask_handler(process, client, bytes(100)), wire.ANSWER, b"fits")
     assert world.read(client, 8) == frame(b"fits")
     client.sendall(frame(bytes(101)))
     world.until(lambda: world.rows)
@@ -88,48 +71,35 @@ def test_a_frame_above_the_limit_never_comes_to_a_handler(make_handled: Make) ->
     assert not process.asked
 
 
-def test_ten_requests_without_a_response_and_the_end(make_handled: Make) -> None:
-    """Number 161: all of them are handled, in order; then the connection ends."""
-    world = make_handled()
-    process = world.process()
-    client, _ = world.served()
-    client.sendall(b"".join(frame(b"%d" % number) for number in range(10)))
-    client.close()
-    for number, asked in enumerate(process.take(10)):
-        assert (asked.sequence, asked.body) == (number, b"%d" % number)
-        assert not world.rows
-        process.reply(asked, wire.NOTHING)
-    world.until(lambda: world.rows)
-    assert (world.row["cause"], world.row["lost"]["bytes"]) == ("peer_closed", 0)
-    assert world.cell("requests", "nothing") == 10
-
-
-def test_the_end_of_a_clients_stream_waits_for_what_came_before(make_handled: Make) -> None:
-    """Number 166: a client shuts its side behind whole frames and a part of one: those are answered, then it reads the end."""
-    world = make_handled()
-    process = world.process()
-    client, pair = world.served()
-    client.sendall(frame(b"one") + frame(b"two") + frame(b"part")[:6])
-    client.shutdown(socket.SHUT_WR)
-    asked = process.take(2)
+@each_of("answers", [False, True])
+def test_the_end_of_a_clients_stream_waits_for_what_came_before(make_handled: Make, answers: bool) -> None:
+    """Numbers 161 and 166: a client ends behind ten frames and a part of one, and gets no answers, or all and the end."""
+    world, process, client, pair = with_client(make_handled())
+    client.sendall(b"".join(frame(b"%d" % number) for number in range(10)) + (frame(b"part")[:6] if answers else b""))
+    if answers:
+        client.shutdown(socket.SHUT_WR)
+    else:
+        client.close()
+    requests = process.take(10)
     world.poll()
     assert channel_of(pair).read_half.ended
     assert pair.state.value == "open", "the end is not told before what came is answered"
-    for one in asked:
-        process.reply(one, wire.ANSWER, one.body.upper())
-    assert world.ended(client) == frame(b"ONE") + frame(b"TWO")
+    for number, asked in enumerate(requests):
+        assert (asked.sequence, asked.body, world.rows) == (number, b"%d" % number, [])
+        process.reply(asked, wire.ANSWER if answers else wire.NOTHING, asked.body if answers else b"")
+    if answers:
+        assert world.ended(client) == b"".join(frame(b"%d" % number) for number in range(10))
     world.until(lambda: world.rows)
-    assert (world.row["cause"], world.row["lost"]["bytes"], world.row["frames"]["response"]) == ("peer_closed", 6, 2)
+    found = (world.row["cause"], world.row["lost"]["bytes"], world.row["frames"]["response"])
+    assert found == (("peer_closed", 6, 10) if answers else ("peer_closed", 0, 0))
+    assert world.cell("requests", "answer" if answers else "nothing") == 10
 
 
 @each_of("how", ["idle", "reset", "admin"])
 def test_a_late_reply_is_dropped_and_counted(make_handled: Make, how: str) -> None:
     """Numbers 164 and 165: the connection ends within a request, by its idle time, a RST, or an operator; its reply comes afterwards."""
-    world = make_handled(idle_s=5)
-    process = world.process()
-    client, pair = world.served()
-    client.sendall(frame(b"question"))
-    asked = process.one()
+    world, process, client, pair = with_client(make_handled(idle_s=5))
+    asked = ask_handler(process, client, b"question")
     if how == "idle":
         world.pass_time(5.1)
         world.ended(client)
@@ -149,8 +119,7 @@ def test_a_late_reply_is_dropped_and_counted(make_handled: Make, how: str) -> No
     assert (world.row["cause"], len(world.rows)) == ({"idle": "idle", "reset": "peer_reset", "admin": "admin"}[how], 1)
     assert world.row["frames"]["response"] == 0
     fresh, _ = world.served()
-    fresh.sendall(frame(b"next"))
-    again = process.one()
+    again = ask_handler(process, fresh, b"next")
     assert again.connection != asked.connection
     process.reply(again, wire.ANSWER, b"for the other")
     assert world.read(fresh, 17) == frame(b"for the other"), "nothing else was delivered"
@@ -170,20 +139,16 @@ def test_connections_that_end_give_their_places_back_though_nobody_replies(make_
     assert process.ours.under_way == 0
     assert len(process.ours.connections) <= 2, "late replies are remembered, but not for ever"
     client, _ = world.served()
-    client.sendall(frame(b"question"))
-    process.reply(process.one(), wire.ANSWER, b"answer")
+    process.reply(ask_handler(process, client, b"question"), wire.ANSWER, b"answer")
     assert world.read(client, 10) == frame(b"answer")
 
 
 @each_of("size", [10, 550_000])
 def test_a_client_that_vanishes_while_its_answer_goes_out(make_handled: Make, size: int) -> None:
     """Number 167: what is counted is counted, before and during the response, small and large."""
-    world = make_handled()
-    process = world.process()
-    client, pair = world.served()
+    world, process, client, pair = with_client(make_handled())
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    client.sendall(frame(b"question"))
-    asked = process.one()
+    asked = ask_handler(process, client, b"question")
     process.reply(asked, wire.ANSWER, bytes(size))
     reset(client)
     world.until(lambda: world.rows)
@@ -193,9 +158,7 @@ def test_a_client_that_vanishes_while_its_answer_goes_out(make_handled: Make, si
 
 
 def test_the_row_shows_what_mutes_and_what_is_held(make_handled: Make) -> None:
-    world = make_handled(upstream=True, queue=1)
-    process = world.process()
-    client, _, pair = world.pair()
+    _, process, client, _, pair = with_pair(make_handled(upstream=True, queue=1))
     client.sendall(frame(bytes(1000)) * 2)
     asked = process.one()
     row = open_row(pair, 0)
@@ -206,50 +169,32 @@ def test_the_row_shows_what_mutes_and_what_is_held(make_handled: Make) -> None:
     assert (open_row(pair, 0)["muted"], open_row(pair, 0)["leased"]) == ([], 0)
 
 
-def test_a_drain_waits_for_what_is_under_way(make_handled: Make) -> None:
-    """And ends right behind the last answer, without waiting for quiet: it is known what is owed."""
-    world = make_handled(quiet_s=1)
+@each_of("upstream", [False, True])
+def test_a_drain_waits_for_what_is_under_way(make_handled: Make, upstream: bool) -> None:
+    """And ends right behind the last answer, without waiting for quiet, where it is known what is owed."""
+    world = make_handled(upstream=upstream, quiet_s=1)
     process = world.process()
-    client, _ = world.served()
-    client.sendall(frame(b"question"))
-    asked = process.one()
-    world.relay.pairs.draining = True
-    world.drain.start(30 * SECOND)
-    world.pass_time(10)
+    client, *others = world.pair()[:2] if upstream else world.served()[:1]
+    asked = ask_handler(process, client, b"question")
+    begin_drain(world, 30)
+    world.pass_time(5)
+    world.pass_time(5)
     assert not world.rows
-    process.reply(asked, wire.ANSWER, b"answer")
-    assert world.ended(client) == frame(b"answer")
-    client.close()
-    world.until(lambda: world.rows)
+    process.reply(asked, wire.PASS if upstream else wire.ANSWER, b"" if upstream else b"answer")
+    if upstream:
+        assert world.read(others[0], 12) == frame(b"question")
+        world.pass_time(1.1)
+    assert world.ended(client) == (b"" if upstream else frame(b"answer"))
+    finish(world, client, *others)
     assert (world.row["cause"], world.row["lost"]["bytes"]) == ("drained", 0)
-
-
-def test_a_drain_waits_with_an_upstream_too(make_handled: Make) -> None:
-    world = make_handled(upstream=True, quiet_s=1)
-    process = world.process()
-    client, upstream, _ = world.pair()
-    client.sendall(frame(b"question"))
-    asked = process.one()
-    world.relay.pairs.draining = True
-    world.drain.start(30 * SECOND)
-    world.pass_time(5)
-    world.pass_time(5)
-    assert not world.rows
-    process.reply(asked, wire.PASS)
-    assert world.read(upstream, 12) == frame(b"question")
-    world.pass_time(1.1)
-    assert world.ended(client) == b""
 
 
 @each_of("directions", [("request", "response"), ("request",)])
 def test_a_framed_pair_that_drains_ends_right_behind_an_answer_that_makes_answers_even(make_handled: Make, directions: tuple[str, ...]) -> None:
-    world = make_handled(upstream=True, quiet_s=1)
-    process = world.process(directions=directions)
-    client, upstream, pair = world.pair()
+    world, process, client, upstream, pair = with_pair(make_handled(upstream=True, quiet_s=1), directions=directions)
 
     def ask() -> None:
-        client.sendall(frame(b"question"))
-        process.reply(process.one(), wire.PASS)
+        process.reply(ask_handler(process, client, b"question"), wire.PASS)
         assert world.read(upstream, 12) == frame(b"question")
         upstream.sendall(frame(b"answer"))
         if "response" in directions:
@@ -258,8 +203,7 @@ def test_a_framed_pair_that_drains_ends_right_behind_an_answer_that_makes_answer
 
     ask()
     ask()
-    world.relay.pairs.draining = True
-    world.drain.start(30 * SECOND)
+    begin_drain(world, 30)
     world.pass_time(0.05)
     assert pair.state.value == "open"
     ask()
@@ -268,11 +212,8 @@ def test_a_framed_pair_that_drains_ends_right_behind_an_answer_that_makes_answer
 
 
 def test_times_are_observed(make_handled: Make) -> None:
-    world = make_handled()
-    process = world.process()
-    client, _ = world.served()
-    client.sendall(frame(b"x"))
-    asked = process.one()
+    world, process, client, _ = with_client(make_handled())
+    asked = ask_handler(process, client, b"x")
     start = world.clock.ns
     world.clock.ns += 10 * MS
     process.reply(asked, wire.ANSWER, b"y", began_ns=start + 2 * MS, ended_ns=start + 7 * MS)

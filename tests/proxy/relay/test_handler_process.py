@@ -12,6 +12,7 @@ from framegate.proxy.relay import handler_wire as wire
 from tests.fakes.cases import each_of
 from tests.fakes.handled import Asked, HandledWorld, channel_of
 from tests.fakes.world import frame, reset
+from tests.proxy.relay.conftest import ask_handler, finish, reply_all, send_all, with_client
 
 Make = Callable[..., HandledWorld]
 
@@ -27,22 +28,18 @@ def test_the_requests_of_one_poll_leave_in_one_write(make_handled: Make) -> None
     before = int(channel.options.stats.writes)
     asked = process.take(20)
     assert int(channel.options.stats.writes) - before <= 2, "the polls that read them, not the requests"
-    process.under_way = 0
-    process.send(b"".join(process.record(one, wire.ANSWER, b"answer") for one in asked))
+    reply_all(process, asked, wire.ANSWER, b"answer")
     for client in clients:
         assert world.read(client, 10) == frame(b"answer")
 
 
 def test_the_replies_of_one_read_leave_in_one_write_for_each_connection(make_handled: Make) -> None:
-    world = make_handled()
-    process = world.process()
-    client, _ = world.served()
+    world, process, client, _ = with_client(make_handled())
     client.sendall(b"".join(frame(b"%02d" % number) for number in range(20)))
     asked = process.take(20)
     writes = world.counters.listeners["l"].downstream
     before = int(writes.writes)
-    process.under_way = 0
-    process.send(b"".join(process.record(one, wire.ANSWER, one.body) for one in asked))
+    reply_all(process, asked, wire.ANSWER, None)
     assert world.read(client, 120) == b"".join(frame(b"%02d" % number) for number in range(20))
     assert int(writes.writes) - before == 1
 
@@ -77,8 +74,7 @@ def test_who_gets_room_and_sends_a_part_or_is_muted_keeps_nobody_waiting(make_ha
     world = make_handled(queue=1)
     process = world.process()
     (first, _), (second, pair), (third, _) = (world.served() for _ in range(3))
-    first.sendall(frame(b"first"))
-    asked = process.one()
+    asked = ask_handler(process, first, b"first")
     second.sendall(frame(b"second")[: 10 if muted else 6])
     world.poll()
     third.sendall(frame(b"third"))
@@ -103,14 +99,12 @@ def test_who_waits_and_leaves_keeps_nobody_waiting(make_handled: Make) -> None:
     world = make_handled(queue=1)
     process = world.process()
     first, second, third = (world.served()[0] for _ in range(3))
-    first.sendall(frame(b"first"))
-    asked = process.one()
+    asked = ask_handler(process, first, b"first")
     for client in (second, third):
         client.sendall(frame(b"later"))
         world.poll()
     second.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    second.close()
-    world.until(lambda: world.rows)
+    finish(world, second)
     process.reply(asked, wire.NOTHING)
     process.reply(process.one(), wire.NOTHING)
 
@@ -122,13 +116,7 @@ def test_what_waits_for_the_socket_is_booked_and_given_back(make_handled: Make) 
     clients = []
     for _ in range(6):
         client, _ = world.served()
-        client.setblocking(False)
-        left = memoryview(frame(bytes(1 << 20)))
-        while left:
-            try:
-                left = left[client.send(left) :]
-            except BlockingIOError:
-                world.selector.poll(1)
+        send_all(world, client, frame(bytes(1 << 20)))
         clients.append(client)
     world.poll(20)
     assert world.pool.used > 4 << 20
@@ -141,17 +129,9 @@ def test_what_waits_for_the_socket_is_booked_and_given_back(make_handled: Make) 
 
 @each_of("size", [0, 1, 16_383, 16_384, 300_000, 1_000_000])
 def test_frames_and_answers_of_every_size(make_handled: Make, size: int) -> None:
-    world = make_handled(limit=1 << 22)
-    process = world.process()
-    client, _ = world.served()
-    client.setblocking(False)
+    world, process, client, _ = with_client(make_handled(limit=1 << 22))
     body = bytes(range(256)) * (size // 256 + 1)
-    data = memoryview(frame(body[:size]))
-    while data:
-        try:
-            data = data[client.send(data) :]
-        except BlockingIOError:
-            world.selector.poll(1)
+    send_all(world, client, frame(body[:size]))
     asked = process.take()[0]
     assert asked.body == body[:size]
     process.reply(asked, wire.ANSWER, asked.body[::-1])
@@ -184,8 +164,7 @@ def test_a_process_that_breaks_the_rules_is_let_go(make_handled: Make, name: str
     fine = sound.one()
     broken.send(BROKEN[name](broken, asked))
     world.ended(victim)
-    victim.close()
-    world.until(lambda: world.rows)
+    finish(world, victim)
     assert (world.row["cause"], world.row["detail"]) == ("handler_failed", "handler process 0 is gone")
     sound.reply(fine, wire.ANSWER, b"y")
     assert world.read(other, 5) == frame(b"y")
@@ -218,8 +197,7 @@ def test_who_waits_hands_over_16_frames_at_its_turn_and_stands_behind_the_others
     for _ in range(9):
         asked = process.take(16)
         order += b"".join(one.body for one in asked)
-        process.under_way = 0
-        process.send(b"".join(process.record(one, wire.ANSWER, one.body) for one in asked))
+        reply_all(process, asked, wire.ANSWER, None)
     turns = [len(list(group)) for _, group in itertools.groupby(order)]
     assert len(turns) <= 20, "144 frames; a full queue may cut a turn in two"
     assert set(order[64:]) == set(b"12"), "in turn"

@@ -67,28 +67,20 @@ def records(reader: RecordReader, data: bytes) -> list[bytes]:
 # Each record against its text.
 
 
-def test_the_constants_are_those_of_the_format():
+def test_the_records_without_a_frame():
     assert (wire.HELLO, wire.OPEN, wire.REQUEST, wire.CLOSED, wire.REPLY, wire.SEND) == (0, 1, 2, 3, 4, 5)
     assert (wire.PASS, wire.FRAME, wire.NOTHING, wire.ANSWER, wire.CLOSE, wire.FAILED) == (0, 1, 2, 3, 4, 5)
-    assert wire.ACTIONS[wire.FRAME] == "frame"
-    assert wire.DIRECTIONS == ("request", "response")
-
-
-def test_an_open_connection_and_a_closed_one():
+    assert (wire.ACTIONS[wire.FRAME], wire.DIRECTIONS) == ("frame", ("request", "response"))
     data = wire.encode_open(HUGE, FACTS)
-    assert data[4:13] == u(1, 1) + u(HUGE, 8)
-    assert json.loads(data[13:]) == FACTS
+    assert (data[4:13], json.loads(data[13:])) == (u(1, 1) + u(HUGE, 8), FACTS)
     assert wire.read_open(data, 0, whole(data)) == (HUGE, FACTS)
     closed = wire.encode_closed(HUGE)
     assert closed == framed(u(3, 1) + u(HUGE, 8))
     whole(closed)
     assert wire.read_closed(closed, 0) == HUGE
-
-
-def test_the_first_words():
-    data = wire.encode_hello(HELLO)
-    assert (data[4:5], json.loads(data[5:])) == (b"\0", HELLO)
-    assert wire.read_hello(data, 0, whole(data)) == HELLO
+    hello = wire.encode_hello(HELLO)
+    assert (hello[4:5], json.loads(hello[5:])) == (b"\0", HELLO)
+    assert wire.read_hello(hello, 0, whole(hello)) == HELLO
 
 
 @given(st.lists(st.tuples(NUMBERS, st.integers(0, 1), NUMBERS, st.binary(max_size=9), st.binary(max_size=400)), max_size=8), st.binary(max_size=50))
@@ -177,6 +169,7 @@ def test_an_error_is_cut_between_characters():
         (framed(u(1, 1) + bytes(7)), "cannot have 8 bytes"),
         (framed(u(3, 1) + bytes(7)), "cannot have 8 bytes"),
         (framed(u(3, 1) + bytes(9)), "cannot have 10 bytes"),
+        (framed(u(5, 1) + bytes(10)), "kind 5 cannot have 11 bytes"),
         (u(0, 4) + b"\0", "cannot have 0 bytes"),
         (b"\xff\xff\xff\xff\x02", "cannot have -1 bytes"),
         (b"\x80\0\0\0\x02", "cannot have -2147483648 bytes"),
@@ -205,14 +198,7 @@ def test_a_reply_that_cannot_be(action, direction, body, text):
         wire.read_reply(data, 0, whole(data))
 
 
-@each_of(
-    "facts",
-    [
-        b"\xff",
-        b"[]",
-        b"[" * 100_000,
-    ],
-)
+@each_of("facts", [b"\xff", b"[]", b"[" * 100_000])
 def test_facts_that_are_none_are_told(facts):
     data = framed(u(1, 1) + u(7, 8) + facts)
     with pytest.raises(WireError, match="OPEN"):
@@ -222,17 +208,10 @@ def test_facts_that_are_none_are_told(facts):
 @each_of(
     "wrong",
     [
-        {"slot": None},
-        {"slot": True},
-        {"handlers": []},
-        {"handlers": {"kafka": 1}},
-        {"handlers": {"kafka": {"directions": "request"}}},
-        {"handlers": {"kafka": {"directions": []}}},
-        {"handlers": {"kafka": {"directions": ["sideways"]}}},
-        {"handlers": {"kafka": {}}},
-        {"wire": 1},
-        {"wire": None},
-        {"wire": 3},
+        *({"slot": slot} for slot in (None, True)),
+        *({"handlers": handlers} for handlers in ([], {"kafka": 1}, {"kafka": {}})),
+        *({"handlers": {"kafka": {"directions": directions}}} for directions in ("request", [], ["sideways"])),
+        *({"wire": version} for version in (1, None, 3)),
     ],
 )
 def test_first_words_that_are_none_are_told(wrong):
@@ -284,7 +263,7 @@ def test_a_long_record_is_put_together_once():
     assert records(reader, stream[start:]) == [stream]
 
 
-def test_a_reader_may_stop_before_what_is_whole():
+def test_a_reader_may_stop_before_what_is_whole_and_keeps_nothing_of_what_was_read_to_its_end():
     first, second = STREAM[1], STREAM[2]
     reader = RecordReader()
     data = reader.take(first + second + b"\0")
@@ -292,19 +271,11 @@ def test_a_reader_may_stop_before_what_is_whole():
     assert reader.missing == 0
     assert records(reader, b"") == [second]
     assert reader.missing == 3
-
-
-def test_nothing_is_kept_of_what_was_read_to_its_end():
     reader = RecordReader()
     assert records(reader, STREAM[0]) == [STREAM[0]]
-    assert reader.missing == 1
-    assert reader.take(b"") == b""
-
-
-def test_a_size_that_no_record_has_is_told_with_the_byte_behind_it():
-    reader = RecordReader()
+    assert (reader.missing, reader.take(b"")) == (1, b"")
     assert records(reader, b"\xff\xff\xff\xff") == []
-    with pytest.raises(WireError):
+    with pytest.raises(WireError):  # with the byte behind the size
         records(reader, b"\2")
 
 
@@ -325,8 +296,3 @@ def test_a_reply_that_waits_is_announced_and_asked_for(direction: int) -> None:
 def test_a_size_that_no_reply_waits_with(size: int) -> None:
     with pytest.raises(WireError, match=f"a reply of {size} bytes waits"):
         wire.held_size(size.to_bytes(8, "big"), 0)
-
-
-def test_what_cannot_be_asked_for() -> None:
-    with pytest.raises(WireError, match="kind 5 cannot have 11 bytes"):
-        wire.record_end(b"\0\0\0\x0b\x05" + bytes(10), 0)

@@ -22,34 +22,25 @@ from tests.fakes.framing_model import stream
 from tests.fakes.handled import HandledWorld, channel_of
 from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.world import frame
+from tests.proxy.relay.conftest import ask_handler, finish, reply_all, with_client, with_pair
 
 Make = Callable[..., HandledWorld]
 
 
-def test_a_header_and_its_body_are_read_within_one_poll(make_handled: Make) -> None:
-    world = make_handled()
-    process = world.process()
-    client, _ = world.served()
-    client.sendall(frame(b"x"))
-    process.reply(process.one(), wire.NOTHING)
-    client.sendall(frame(b"question"))
+@each_of("cut", [0, 1, 3, 4, 5, 9])
+def test_a_frame_is_handed_over_when_it_is_whole_within_one_poll(make_handled: Make, cut: int) -> None:
+    world, process, client, _ = with_client(make_handled())
+    process.reply(ask_handler(process, client, b"x"), wire.NOTHING)
+    data = frame(b"question")
+    if cut:
+        client.sendall(data[:cut])
+        process.settle()
+        assert not process.asked
+    client.sendall(data[cut:])
     world.selector.poll(50)
     process.read()
-    assert [asked.body for asked in process.asked] == [b"question"]
-    process.reply(process.asked.pop(), wire.NOTHING)
-
-
-@each_of("cut", [1, 3, 4, 5, 9])
-def test_a_frame_in_parts_is_handed_over_when_it_is_whole(make_handled: Make, cut: int) -> None:
-    world = make_handled()
-    process = world.process()
-    client, _ = world.served()
-    data = frame(b"question")
-    client.sendall(data[:cut])
-    process.settle()
-    assert not process.asked
-    client.sendall(data[cut:])
-    asked = process.one()
+    (asked,) = process.asked
+    process.asked.clear()
     assert asked.header + asked.body == data
     assert world.pool.used > 0, "the process has it"
     process.reply(asked, wire.NOTHING)
@@ -57,9 +48,7 @@ def test_a_frame_in_parts_is_handed_over_when_it_is_whole(make_handled: Make, cu
 
 
 def test_several_at_a_time_have_a_bound(make_handled: Make) -> None:
-    world = make_handled(queue=100_000)
-    process = world.process()
-    client, pair = world.served()
+    world, process, client, pair = with_client(make_handled(queue=100_000))
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     count = handling.MOST + 500
     client.sendall(b"".join(frame(b"%d" % number) for number in range(count)))
@@ -67,8 +56,7 @@ def test_several_at_a_time_have_a_bound(make_handled: Make) -> None:
     process.settle()
     assert not process.asked, "no more than that at a time"
     assert channel_of(pair).mute_causes == mute.HANDLER
-    process.under_way = 0
-    process.send(b"".join(process.record(one, wire.NOTHING) for one in asked))
+    reply_all(process, asked, wire.NOTHING)
     asked = process.take(500)
     process.send(b"".join(process.record(one, wire.NOTHING) for one in asked))
     world.poll()
@@ -118,11 +106,8 @@ def test_while_memory_is_short_one_frame_is_kept_at_a_time(make_handled: Make) -
 
 def test_replies_are_read_however_short_memory_is(make_handled: Make) -> None:
     """They let go of what is held: a long one has the reserve of answers."""
-    world = make_handled(upstream=True, pool=1 << 20, limit=1 << 16)
-    process = world.process()
-    client, upstream, _ = world.pair()
-    client.sendall(frame(b"x" * 5000))
-    asked = process.one()
+    world, process, client, upstream, _ = with_pair(make_handled(upstream=True, pool=1 << 20, limit=1 << 16))
+    asked = ask_handler(process, client, b"x" * 5000)
     world.pool.common.charge(PENDING, 1 << 20)
     process.reply(asked, wire.FRAME, b"y" * 600_000)
     assert world.read(upstream, 600_004) == frame(b"y" * 600_000)
@@ -131,17 +116,13 @@ def test_replies_are_read_however_short_memory_is(make_handled: Make) -> None:
 
 
 def test_what_is_kept_when_the_connection_ends_is_given_back_and_counted(make_handled: Make) -> None:
-    world = make_handled(upstream=True)
-    process = world.process()
-    client, upstream, _ = world.pair()
+    world, process, client, upstream, _ = with_pair(make_handled(upstream=True))
     client.sendall(frame(b"one") + frame(b"three"))
     process.take(2)
     process.die()
     world.ended(client)
     world.ended(upstream)
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, client, upstream)
     assert world.row["lost"]["request"] == 16
     assert world.pool.used == 0
 
@@ -176,10 +157,8 @@ def test_the_tap_has_what_came_and_what_the_handler_answered(tmp_path: Path, ups
 
 
 def test_an_operators_mute_and_a_handlers_are_two_things(make_handled: Make) -> None:
-    """Numbers 28 and 30: what a response ends is the handler's mute, and no other's."""
-    world = make_handled(queue=1)
-    process = world.process()
-    client, pair = world.served()
+    """Numbers 28 to 30: what a response ends is the handler's mute, and no other's; muting what is closed changes nothing."""
+    world, process, client, pair = with_client(make_handled(queue=1))
     client.sendall(frame(b"one") + frame(b"two"))
     asked = process.one()
     channel = channel_of(pair)
@@ -199,18 +178,7 @@ def test_an_operators_mute_and_a_handlers_are_two_things(make_handled: Make) -> 
     process.reply(asked, wire.NOTHING)
     assert channel.mute_causes == 0
     process.reply(process.one(), wire.NOTHING)
-
-
-def test_muting_what_is_closed_changes_nothing(make_handled: Make) -> None:
-    """Number 29."""
-    world = make_handled()
-    process = world.process()
-    client, pair = world.served()
-    client.sendall(frame(b"one"))
-    process.reply(process.one(), wire.NOTHING)
-    channel = channel_of(pair)
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     channel.mute(mute.HANDLER)
     assert channel.mute_causes == 0
 
@@ -243,22 +211,17 @@ def test_whole_frames_before_a_bad_header_are_served(make_handled: Make, upstrea
 
 def test_who_does_not_take_an_answer_gets_no_more_made(make_handled: Make) -> None:
     """Of several frames that are here; nobody else waits for that."""
-    world = make_handled()
-    process = world.process()
-    client, pair = world.served()
+    world, process, client, pair = with_client(make_handled())
     other, _ = world.served()
-    client.sendall(frame(b"first"))
-    first = process.one()
-    client.sendall(frame(b"second"))
-    second = process.one()
+    first = ask_handler(process, client, b"first")
+    second = ask_handler(process, client, b"second")
     size = 12 << 20
     process.reply(first, wire.ANSWER, bytes(size))
     assert channel_of(pair).pending_send > 0
     client.sendall(frame(b"third"))
     process.settle()
     assert not process.asked
-    other.sendall(frame(b"other"))
-    process.reply(process.one(), wire.ANSWER, b"OTHER")
+    process.reply(ask_handler(process, other, b"other"), wire.ANSWER, b"OTHER")
     assert world.read(other, 9) == frame(b"OTHER")
     process.reply(second, wire.ANSWER, b"SECOND")
     assert world.read(client, size + 4 + 10) == frame(bytes(size)) + frame(b"SECOND")

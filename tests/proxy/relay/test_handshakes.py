@@ -1,4 +1,4 @@
-"""framegate.proxy.relay.handshakes: each handshake is counted once, as what it came to; what OpenSSL says of failures is OpenSSL's own here."""
+"""Each TLS handshake is counted once, as what it came to; what OpenSSL says of failures is OpenSSL's own here."""
 
 import contextlib
 import datetime
@@ -13,8 +13,7 @@ from framegate.proxy.cells import PROCESSOR_BLOCK, TLS_ERRORS
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.options import TlsSettings
 from framegate.proxy.network.tls_context import client_context, server_context
-from framegate.proxy.relay import handshakes
-from framegate.proxy.relay.counters import LoopCounters
+from framegate.proxy.relay.counters import HANDSHAKING, LoopCounters
 from tests.fakes.cases import each_of
 from tests.fakes.certificates import Authority
 from tests.fakes.network import NetBench, net_bench, tcp_pair
@@ -57,42 +56,13 @@ def meet(net: NetBench, contexts: Contexts, name: str = "localhost") -> tuple[Ch
 def counted(channel: Channel) -> tuple[dict[str, int], int, int]:
     """Of one channel that came to its end: durations by reason, successes, and what is under way."""
     loop = LoopCounters()
-    handshakes.begin(loop, channel)
-    handshakes.end(loop, channel)
+    loop.begin_handshake(channel)
+    loop.end_handshake(channel)
     side = channel.options.side
     histograms = loop.downstream_handshakes if side == "downstream" else loop.upstream_handshakes
     at = PROCESSOR_BLOCK.at("framegate.tls.handshake.count", side, "1.2", "true")
     found = {error: int(histogram.count) for error, histogram in zip(TLS_ERRORS, histograms, strict=True) if histogram.count}
-    return found, sum(int(loop.counts.cells[at + number]) for number in range(4)), int(loop.counts.cells[handshakes.ACTIVE[side]])
-
-
-def no_certificate(world: World) -> Contexts:
-    return world.contexts()
-
-
-def strange_client(world: World) -> Contexts:
-    return world.contexts(client=world.other.leaf("stranger"))
-
-
-def expired_client(world: World) -> Contexts:
-    return world.contexts(client=world.authority.leaf("expired", lifetime=(-9 * DAY, -DAY)))
-
-
-def early_client(world: World) -> Contexts:
-    return world.contexts(client=world.authority.leaf("early", lifetime=(DAY, 9 * DAY)))
-
-
-def revoked_client(world: World) -> Contexts:
-    revoked = world.authority.leaf("revoked")
-    return world.contexts(client=revoked, crl=(world.authority.revocations(revoked[0]),))
-
-
-def strange_server(world: World) -> Contexts:
-    return world.contexts(world.other.leaf("other"), client_auth="none", client_ca=None)
-
-
-def other_host(world: World) -> Contexts:
-    return world.contexts(world.authority.leaf("named", hosts=("named.example.org",), addresses=()), client_auth="none", client_ca=None)
+    return found, sum(int(loop.counts.cells[at + number]) for number in range(4)), int(loop.counts.cells[HANDSHAKING[side]])
 
 
 def no_version(world: World) -> Contexts:
@@ -109,17 +79,30 @@ def no_cipher(world: World) -> Contexts:
     return server, client
 
 
+def revoked_client(world: World) -> Contexts:
+    revoked = world.authority.leaf("revoked")
+    return world.contexts(client=revoked, crl=(world.authority.revocations(revoked[0]),))
+
+
+def with_server(world: World, certificate: tuple[str, str]) -> Contexts:
+    return world.contexts(certificate, client_auth="none", client_ca=None)
+
+
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=lambda version: version.name)
 @pytest.mark.parametrize(
     ("make", "ours", "theirs"),
     [
-        (no_certificate, "certificate_missing", "peer_alert"),
-        (strange_client, "unknown_authority", "peer_alert"),
-        (expired_client, "certificate_expired", "peer_alert"),
-        (early_client, "certificate_refused", "peer_alert"),
+        (lambda world: world.contexts(), "certificate_missing", "peer_alert"),
+        (lambda world: world.contexts(client=world.other.leaf("stranger")), "unknown_authority", "peer_alert"),
+        (lambda world: world.contexts(client=world.authority.leaf("expired", lifetime=(-9 * DAY, -DAY))), "certificate_expired", "peer_alert"),
+        (lambda world: world.contexts(client=world.authority.leaf("early", lifetime=(DAY, 9 * DAY))), "certificate_refused", "peer_alert"),
         (revoked_client, "certificate_revoked", "peer_alert"),
-        (strange_server, "peer_alert", "unknown_authority"),
-        (other_host, "peer_alert", "name_mismatch"),
+        (lambda world: with_server(world, world.other.leaf("other")), "peer_alert", "unknown_authority"),
+        (
+            lambda world: with_server(world, world.authority.leaf("named", hosts=("named.example.org",), addresses=())),
+            "peer_alert",
+            "name_mismatch",
+        ),
     ],
 )
 def test_who_refuses_says_why_and_who_is_refused_says_that(
@@ -191,25 +174,21 @@ def test_a_handshake_that_succeeds_says_its_version_and_whether_a_session_went_o
             client.do_handshake()
             session = client.session
             loop = LoopCounters()
-            handshakes.begin(loop, server)
-            assert loop.counts.cells[handshakes.ACTIVE["downstream"]] == 1
-            handshakes.end(loop, server)
+            loop.begin_handshake(server)
+            assert loop.counts.cells[HANDSHAKING["downstream"]] == 1
+            loop.end_handshake(server)
     at = PROCESSOR_BLOCK.at("framegate.tls.handshake.count", "downstream", "1.2", "true")
     assert [int(loop.counts.cells[at + number]) for number in range(4)] == ([1, 0, 0, 0] if resumes else [0, 1, 0, 0])
 
 
-def test_without_tls_there_is_nothing_to_count() -> None:
+def test_what_comes_behind_the_handshake_is_not_in_its_time_and_without_tls_nothing_is_counted(world: World) -> None:
     with net_bench() as net:
         channel, _ = net.ready_pair()
         assert counted(channel) == ({}, 0, 0)
-
-
-def test_what_comes_behind_the_handshake_is_not_in_its_time(world: World) -> None:
-    with net_bench() as net:
         server, client = meet(net, world.contexts(client_auth="none", client_ca=None))
         server.ready_ns = server.secured_ns + 5_000_000_000
         server.connected_ns = server.secured_ns - 2_000_000
         loop = LoopCounters()
-        handshakes.begin(loop, server)
-        handshakes.end(loop, server)
+        loop.begin_handshake(server)
+        loop.end_handshake(server)
     assert (client.secured_ns != 0, int(loop.downstream_handshakes[0].sum)) == (True, 2_000_000)

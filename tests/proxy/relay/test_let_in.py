@@ -17,6 +17,7 @@ from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.sasl_frames import handshake, handshake_answer, plain_token, token, token_answer
 from tests.fakes.world import World, frame
 from tests.proxy.auth.conftest import AuthSource
+from tests.proxy.relay.conftest import finish
 from tests.proxy.relay.test_login import GATE, SECRET, Secrets, address, ask
 
 DELAY_MS = 100
@@ -105,8 +106,7 @@ def test_it_is_told_when_the_upstream_has_let_us_in_and_not_before(rig: Rig, bro
     assert (pair.client.channel.principal, rig.counts, broker.logins) == ("user", [("PLAIN", "")], [GATE])
     for number in range(3):
         assert ask(rig.world, client, correlation=number) == (number, GATE)
-    client.close()
-    rig.world.until(lambda: rig.world.rows)
+    finish(rig.world, client)
     assert (rig.world.row["cause"], rig.world.row["frames"]) == ("peer_closed", {"request": 3, "response": 3})
 
 

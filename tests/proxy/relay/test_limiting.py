@@ -1,4 +1,4 @@
-"""proxy.relay.limiting: quotas on pairs of real sockets, on a clock of the test's: each direction, whatever way the bytes go, and at the end."""
+"""Quotas on pairs of real sockets, on a clock of the test's: each direction, whatever way the bytes go, and at the end."""
 
 import contextlib
 import socket
@@ -14,7 +14,8 @@ from framegate.proxy.relay.throttle import REPLY, Throttle
 from tests.fakes.cases import each_of
 from tests.fakes.handled import MS, HandledWorld, channel_of
 from tests.fakes.limited import Limited, limits
-from tests.fakes.world import SECOND, World, frame
+from tests.fakes.world import SECOND, World, frame, reset
+from tests.proxy.relay.conftest import passes, with_client
 
 Make = Callable[..., World]
 REQUESTS = RateLimits(request_bytes_rate=1_000_000)
@@ -28,18 +29,12 @@ def buckets_of(leg) -> list[tuple[int, bool]]:
     return [(int(bucket.rate), bucket.frames) for bucket in leg.throttle.meter.buckets]
 
 
-def test_without_a_quota_a_pair_is_not_gated_and_holds_nothing(make: Make) -> None:
-    world = make()
-    _, _, pair = world.pair()
-    assert (pair.client.throttle, pair.upstream.throttle) == (None, None)
-    assert not pair.client.channel.gated
-    assert not pair.upstream.channel.gated
-
-
 @each_of("level", ["node", "listener", "address"])
 @each_of("answers", [False, True])
 def test_bytes_of_each_direction_are_kept_to_at_each_level(make: Make, level: str, answers: bool) -> None:
     limited = Limited(make())
+    pair = limited.world.pair()[2]
+    assert [(leg.throttle, leg.channel.gated) for leg in (pair.client, pair.upstream)] == 2 * [(None, False)], "without a quota nothing is held"
     limited.put(limits(**{level: ANSWERS if answers else REQUESTS}))
     limited.talk(1000, answers=answers)
     for _ in range(2):
@@ -47,6 +42,21 @@ def test_bytes_of_each_direction_are_kept_to_at_each_level(make: Make, level: st
     back = limited.talk(1000, answers=not answers)
     limited.run(0.05)
     assert back.received > 1_000_000, "the other direction is free"
+
+
+@each_of("options", [{"cut_requests": True}, {"protocol": "kafka"}, {"framing": LINES, "upstream_framing": LINES}])
+def test_whatever_way_the_bytes_go_they_are_paid_for(make: Make, options: dict[str, object]) -> None:
+    limited = Limited(make(**options))
+    limited.put(limits(node=REQUESTS))
+    message = b"x" * 999 + b"\n" if "framing" in options else b""
+    body = 300_000 if "cut_requests" in options else 1000
+    if options.get("protocol") == "kafka":
+        message = frame(b"\0\3\0\0" + b"\0\0\0\1" + b"\xff\xff" + b"x" * 990)
+    talker = limited.talk(body, message=message)
+    total = limited.run(6)
+    assert 0.95 * 6_000_000 - 2 * body <= total <= 1.05 * 6_000_000 + 2 * body
+    meter = talker.pair.client.throttle.meter
+    assert meter.buckets[0].passed == talker.pair.client.channel.bytes_received
 
 
 @each_of(("body", "rate"), [(0, 200), (0, 50_000), (100, 1), (100, 20), (2_000, 700), (50_000, 30)])
@@ -73,21 +83,6 @@ def test_a_large_frame_behind_small_ones_is_read_in_few_reads(make: Make) -> Non
     limited.run(0.5)
     assert talker.pair.client.channel.frames_received > 20
     assert int(reads.reads) - before < 3 * talker.pair.client.channel.frames_received
-
-
-@each_of("options", [{"cut_requests": True}, {"protocol": "kafka"}, {"framing": LINES, "upstream_framing": LINES}])
-def test_whatever_way_the_bytes_go_they_are_paid_for(make: Make, options: dict[str, object]) -> None:
-    limited = Limited(make(**options))
-    limited.put(limits(node=REQUESTS))
-    message = b"x" * 999 + b"\n" if "framing" in options else b""
-    body = 300_000 if "cut_requests" in options else 1000
-    if options.get("protocol") == "kafka":
-        message = frame(b"\0\3\0\0" + b"\0\0\0\1" + b"\xff\xff" + b"x" * 990)
-    talker = limited.talk(body, message=message)
-    total = limited.run(6)
-    assert 0.95 * 6_000_000 - 2 * body <= total <= 1.05 * 6_000_000 + 2 * body
-    meter = talker.pair.client.throttle.meter
-    assert meter.buckets[0].passed == talker.pair.client.channel.bytes_received
 
 
 def test_while_memory_is_short_quotas_hold(make: Make) -> None:
@@ -217,8 +212,7 @@ def test_what_was_read_is_paid_for_by_connections_that_end(make: Make) -> None:
     limited.put(limits(node=RateLimits(request_bytes_rate=10_000_000)))
     for number in range(20):
         client, upstream, _ = world.pair()
-        client.sendall(frame(b"x" * 996))
-        assert world.read(upstream, 1000) == frame(b"x" * 996)
+        passes(world, client, upstream, frame(b"x" * 996))
         client.close()
         upstream.close()
         world.until(lambda count=number + 1: len(world.rows) == count)
@@ -238,8 +232,7 @@ def test_a_throttled_pair_ends_as_any_other(make: Make, who: str) -> None:
         ending.end(talker.pair, Cause.ADMIN, "", "internal")
     else:
         sock = talker.source if who == "client" else talker.sink
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        sock.close()
+        reset(sock)
     limited.talkers.remove(talker)
     world.pass_time(3)
     world.until(lambda: talker.pair.state.value in ("closing", "closed"))
@@ -273,31 +266,22 @@ def test_a_client_that_half_closes_behind_a_quota_is_read_to_its_end(make: Make)
     assert data == frame(b"x" * 996) * 30
 
 
-def test_the_end_of_a_handlers_throttling_leaves_a_quotas_alone(make: Make) -> None:
+def test_a_throttle_that_a_handler_made_is_the_quotas_too_and_neither_ends_the_others(make: Make) -> None:
     limited = Limited(make())
-    limited.put(limits(listener=RateLimits(request_bytes_rate=10_000)))
     talker = limited.talk(5_000)
+    throttle = talker.pair.client.throttle = Throttle(talker.pair.client.channel)
+    limited.put(limits(listener=RateLimits(request_bytes_rate=10_000)))
+    assert talker.pair.client.throttle is throttle
     limited.run(0.3)
-    throttle = talker.pair.client.throttle
     throttle.hold(REPLY)
     before = talker.received
     limited.run(3)
     assert talker.received - before <= 5_004, "the quota would have let more pass"
+    limited.put(limits())
+    assert throttle.holders == REPLY
+    limited.put(limits(listener=RateLimits(request_bytes_rate=10_000)))
     throttle.let_go(REPLY)
     assert limited.run(2) >= 15_000
-
-
-def test_a_throttle_that_a_handler_made_is_used_by_the_quota(make: Make) -> None:
-    limited = Limited(make())
-    talker = limited.talk(5_000)
-    made = talker.pair.client.throttle = Throttle(talker.pair.client.channel)
-    made.hold(REPLY)
-    limited.put(limits(listener=RateLimits(request_bytes_rate=10_000)))
-    assert talker.pair.client.throttle is made
-    limited.put(limits())
-    assert made.holders == REPLY
-    made.let_go(REPLY)
-    ending.end(talker.pair, Cause.ADMIN, "", "internal")
 
 
 def test_an_address_has_buckets_while_it_has_connections_and_until_it_owes_nothing(make: Make) -> None:
@@ -362,9 +346,7 @@ def test_what_a_handler_answers_without_an_upstream_is_paid_for(make_handled: Ca
 
 def test_what_a_handler_answers_beside_requests_that_are_limited(make_handled: Callable[..., HandledWorld]) -> None:
     """Two meters on one channel: each lets go of its own."""
-    world = make_handled()
-    process = world.process()
-    client, pair = world.served()
+    world, process, client, pair = with_client(make_handled())
     both = RateLimits(request_frames_rate=1, response_frames_rate=1)
     world.relay.pairs.quotas.set_limits(limits(listener=both))
     world.relay.follow_limits(pair)

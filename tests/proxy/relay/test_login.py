@@ -21,6 +21,7 @@ from framegate.proxy.relay.login import FIRST_NS, MOST_NS, Login
 from framegate.proxy.server.upstream_logins import UpstreamLogins
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.world import frame
+from tests.proxy.relay.conftest import finish
 
 MS = 1_000_000
 GATE, SECRET = "gate", "canary-7f3a9c"
@@ -118,26 +119,16 @@ def test_one_that_is_refused_is_left_alone_and_tried_by_one_at_a_time():
     third.abandoned()
     login.begin(6 + FIRST_NS).refused("again", 10 * FIRST_NS)
     assert (login.backoff_ns, login.due_ns) == (2 * FIRST_NS, 12 * FIRST_NS)
-    login.begin(12 * FIRST_NS).accepted(12 * FIRST_NS)
+    for _ in range(7):
+        login.begin(int(login.due_ns)).refused("no", int(login.due_ns))
+    assert login.backoff_ns == MOST_NS, "the back-off has an end"
+    now = int(login.due_ns)
+    login.begin(now).accepted(now)
     assert login.backoff_ns == 0
-    assert login.begin(12 * FIRST_NS) is not None
-
-
-def test_the_back_off_has_an_end():
-    login = Login(AnonymousAuthenticators())
-    now = 0
-    for _ in range(9):
-        login.begin(now).refused("no", now)
-        now = int(login.due_ns)
-    assert login.backoff_ns == MOST_NS
-
-
-def test_a_refusal_that_is_older_than_what_was_let_in_says_nothing():
-    login = Login(AnonymousAuthenticators())
-    early = login.begin(1)
-    login.begin(2).accepted(3)
-    early.refused("no", 4)
-    assert login.backoff_ns == 0
+    early = login.begin(now + 1)
+    login.begin(now + 2).accepted(now + 3)
+    early.refused("no", now + 4)
+    assert login.backoff_ns == 0, "a refusal that is older than what was let in says nothing"
 
 
 # Pairs.
@@ -170,8 +161,7 @@ def test_what_the_client_sends_at_once_waits_for_the_login(make, broker, secrets
     secrets.settle()
     world.until(lambda: pair.client.channel.frames_received)
     assert world.read(client, 4 + 4 + len(GATE) + 1 + 10)[4:8] == struct.pack(">i", 7)
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
 
 
 def test_a_wrong_password_ends_the_pair_and_is_not_hammered(make, broker, secrets):
@@ -222,8 +212,7 @@ def test_the_next_endpoint_is_tried_when_one_cannot_be_reached_or_speaks_somethi
         assert ask(world, client) == (FIRST_CORRELATION_ID, GATE)
         accepted.close()
     assert {row["reason"] for row in world.told.endpoints} == {"refused", "other"}
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
 
 
 def test_who_the_client_is_decides_who_we_are(make, broker):
@@ -237,8 +226,7 @@ def test_who_the_client_is_decides_who_we_are(make, broker):
     world = make("kafka", endpoints=[address(broker)], logins=UpstreamLogins("u", sasl, source))
     client, _ = world.client()
     assert ask(world, client) == (FIRST_CORRELATION_ID, "apps")
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
 
 
 def test_whom_no_identity_is_for_is_not_let_through(make, broker, secrets):

@@ -17,6 +17,7 @@ from tests.fakes.accounts import LIMIT, Accounts
 from tests.fakes.cases import each_of
 from tests.fakes.tap_read import read_gaps
 from tests.fakes.world import SECOND, reset
+from tests.proxy.relay.conftest import finish, passes
 
 
 @pytest.fixture
@@ -34,15 +35,13 @@ def test_the_rest_of_an_answer_that_was_cut_short_is_no_frame(make, protocol):
     world = accounts.world
     client, upstream, pair = world.pair()
     asked = accounts.ask(10)
-    client.sendall(asked)
-    world.read(upstream, len(asked))
+    passes(world, client, upstream, asked)
     data = accounts.reply(900_000)
     upstream.sendall(data[:300_000])
     world.until(lambda: pair.upstream.channel.read_half.cut_at > 0)
     reset(client)
     upstream.sendall(data[300_000:])
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
     (row,) = accounts.settle()
     assert (row["frames"], row["detail"].startswith("within a frame, after ")) == ({"request": 1, "response": 0}, True)
     gaps = [(gap.reason, gap.direction, gap.frames) for gap in read_gaps(accounts.folder)]
@@ -55,8 +54,7 @@ def test_what_a_client_sent_for_an_upstream_that_refuses_is_a_gap(make, refusing
     client, _ = world.client()
     client.sendall(accounts.ask(10) * 3)
     world.poll(10)
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     (row,) = accounts.settle()
     assert (row["cause"], row["frames"]) == ("upstream_refused", {"request": 3, "response": 0})
     assert [(gap.reason, gap.frames) for gap in read_gaps(accounts.folder)] == [("undelivered", 3)]
@@ -68,13 +66,11 @@ def test_a_bug_of_ours_in_the_middle_of_a_run_leaves_a_gap(make, protocol):
     world = accounts.world
     client, upstream, pair = world.pair()
     first = accounts.ask(10)
-    client.sendall(first)
-    world.read(upstream, len(first))
+    passes(world, client, upstream, first)
     client.sendall(accounts.ask(20) + accounts.ask(30) + b"\0\0")
     world.clock.readings_left = 2  # of the poll; the third is that of the run
     world.until(lambda: pair.client.gone)
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
     (row,) = accounts.settle()
     assert (row["cause"], row["frames"]["request"]) == ("internal", 3)
     assert ("undelivered", 2, 1) in {(gap.reason, gap.frames, gap.first_frame) for gap in read_gaps(accounts.folder)}
@@ -89,16 +85,9 @@ def test_what_a_sampled_out_connection_drops_is_sampled(make):
     reset(client)
     upstream.sendall(accounts.reply(10) * 2)
     world.poll()
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
     accounts.settle()
     assert {gap.reason for gap in read_gaps(accounts.folder)} == {"sampled"}
-
-
-STEPS = ["ask", "ask_large", "ask_part", "reply", "reply_large", "reply_part", "poll", "flush", "log", "second"]
-CLIENT_ENDS = ["client_resets", "client_closes", "client_half_closes", "client_oversize", "client_negative"]
-OTHER_ENDS = ["upstream_resets", "upstream_closes", "upstream_half_closes", "upstream_oversize", "admin", "abort", "drain", "time_out", "bug"]
-ENDS = [*CLIENT_ENDS, *OTHER_ENDS]
 
 
 class Story:
@@ -112,103 +101,56 @@ class Story:
             sock.setblocking(False)
 
     def happen(self, step: str) -> None:
-        getattr(self, "_" + step)()
+        with contextlib.suppress(OSError):
+            (STEPS.get(step) or ENDS[step])(self)
         self.world.poll(1)
 
-    def _say(self, sock: Any, data: bytes) -> None:
-        try:
-            sock.send(data)
-        except OSError:
-            return
-
-    def _ask(self) -> None:
-        self._say(self.client, self.accounts.ask(10) * 3)
-
-    def _ask_large(self) -> None:
-        self._say(self.client, self.accounts.ask(40_000) * 2)
-
-    def _ask_part(self) -> None:
-        self._say(self.client, self.accounts.ask(50)[:30])
-
-    def _reply(self) -> None:
-        self._say(self.upstream, self.accounts.reply(10) + self.accounts.reply(20))
-
-    def _reply_large(self) -> None:
-        self._say(self.upstream, self.accounts.reply(400_000))
-
-    def _reply_part(self) -> None:
-        self._say(self.upstream, self.accounts.reply(60)[:20])
-
-    def _poll(self) -> None:
-        self.world.poll(2)
-
-    def _flush(self) -> None:
-        self.accounts.writer.poll_due(self.world.clock.ns)
-
-    def _log(self) -> None:
+    def log(self) -> None:
         self.accounts.writer.write_queued()
         self.world.relay.pairs.tap_accepts()
 
-    def _second(self) -> None:
-        self.world.pass_time(1)
-
-    def _client_resets(self) -> None:
-        self._reset(self.client)
-
-    def _client_closes(self) -> None:
-        self.client.close()
-
-    def _client_half_closes(self) -> None:
-        self._shut(self.client)
-
-    def _upstream_half_closes(self) -> None:
-        self._shut(self.upstream)
-
-    def _shut(self, sock: Any) -> None:
-        try:
-            sock.shutdown(1)
-        except OSError:
-            return
-
-    def _client_oversize(self) -> None:
-        self._say(self.client, self.accounts.ask(5) + struct.pack(">i", LIMIT + 1) + b"behind")
-
-    def _client_negative(self) -> None:
-        self._say(self.client, self.accounts.ask(5) + struct.pack(">i", -2) + b"behind")
-
-    def _upstream_oversize(self) -> None:
-        self._say(self.upstream, self.accounts.reply(5) + struct.pack(">i", (1 << 20) + 1) + b"behind")
-
-    def _upstream_resets(self) -> None:
-        self._reset(self.upstream)
-
-    def _reset(self, sock: Any) -> None:
-        if sock.fileno() >= 0:
-            reset(sock)
-
-    def _upstream_closes(self) -> None:
-        self.upstream.close()
-
-    def _admin(self) -> None:
-        ending.end(self.pair, Cause.ADMIN, "", "internal")
-
-    def _abort(self) -> None:
-        ending.abort(self.pair, Cause.ADMIN, "", "internal")
-
-    def _drain(self) -> None:
+    def drain(self) -> None:
         self.world.relay.pairs.draining = True
         self.world.drain.start(SECOND // 2)
 
-    def _time_out(self) -> None:
-        self.world.pass_time(40)
-
-    def _bug(self) -> None:
-        self._ask()
-        self._reply()
+    def bug(self) -> None:
+        self.happen("ask")
+        self.happen("reply")
         self.world.clock.readings_left = 2
         with contextlib.suppress(RuntimeError):  # when nobody could send anything, the bug hits the poll itself
             self.world.selector.poll(5)
         self.world.clock.readings_left = -1
+
+
+Step = Callable[[Story], object]
+STEPS: dict[str, Step] = {
+    "ask": lambda story: story.client.send(story.accounts.ask(10) * 3),
+    "ask_large": lambda story: story.client.send(story.accounts.ask(40_000) * 2),
+    "ask_part": lambda story: story.client.send(story.accounts.ask(50)[:30]),
+    "reply": lambda story: story.upstream.send(story.accounts.reply(10) + story.accounts.reply(20)),
+    "reply_large": lambda story: story.upstream.send(story.accounts.reply(400_000)),
+    "reply_part": lambda story: story.upstream.send(story.accounts.reply(60)[:20]),
+    "poll": lambda story: story.world.poll(2),
+    "flush": lambda story: story.accounts.writer.poll_due(story.world.clock.ns),
+    "log": Story.log,
+    "second": lambda story: story.world.pass_time(1),
+}
+ENDS: dict[str, Step] = {
+    "client_resets": lambda story: reset(story.client),
+    "client_closes": lambda story: story.client.close(),
+    "client_half_closes": lambda story: story.client.shutdown(1),
+    "client_oversize": lambda story: story.client.send(story.accounts.ask(5) + struct.pack(">i", LIMIT + 1) + b"behind"),
+    "client_negative": lambda story: story.client.send(story.accounts.ask(5) + struct.pack(">i", -2) + b"behind"),
+    "upstream_resets": lambda story: reset(story.upstream),
+    "upstream_closes": lambda story: story.upstream.close(),
+    "upstream_half_closes": lambda story: story.upstream.shutdown(1),
+    "upstream_oversize": lambda story: story.upstream.send(story.accounts.reply(5) + struct.pack(">i", (1 << 20) + 1) + b"behind"),
+    "admin": lambda story: ending.end(story.pair, Cause.ADMIN, "", "internal"),
+    "abort": lambda story: ending.abort(story.pair, Cause.ADMIN, "", "internal"),
+    "drain": Story.drain,
+    "time_out": lambda story: story.world.pass_time(40),
+    "bug": Story.bug,
+}
 
 
 @each_of("protocol", ["framed", "kafka"])

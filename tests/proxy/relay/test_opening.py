@@ -14,11 +14,12 @@ from framegate.proxy.network import mute
 from framegate.proxy.network.options import TlsSettings
 from framegate.proxy.network.tls_context import client_context
 from framegate.proxy.relay import ending
-from framegate.proxy.relay.handshakes import ACTIVE
+from framegate.proxy.relay.counters import HANDSHAKING
 from framegate.proxy.relay.upstream import DOWN, Endpoint
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
 from tests.fakes.world import endpoint_of, frame, reset
+from tests.proxy.relay.conftest import finish
 
 
 @contextlib.contextmanager
@@ -50,33 +51,22 @@ def shake(context, sock):
 
 
 def test_the_client_is_muted_for_peer_until_its_upstream_is_ready(make, silent):
+    """What it sent before arrives."""
     world = make(endpoints=[silent])
     client, pair = world.client()
     client.sendall(frame(b"early"))
     world.poll()
-    assert pair.state.value == "connecting_upstream"
-    assert pair.client.channel.mute_causes == mute.PEER
+    assert (pair.state.value, pair.client.channel.mute_causes) == ("connecting_upstream", mute.PEER)
     assert pair.client.channel.frames_received == 0
     ending.abort(pair, Cause.ADMIN, "", "internal")
     world.poll()
-
-
-def test_what_the_client_sent_before_its_upstream_was_ready_arrives(world):
+    world = make()
     client, _ = world.client()
     client.sendall(frame(b"early"))
     world.poll()
     upstream, _ = world.server.accept()
     assert world.read(upstream, 9) == frame(b"early")
     upstream.close()
-
-
-def test_a_client_that_ends_before_its_first_byte_is_no_data(world):
-    client, upstream, _ = world.pair()
-    client.close()
-    assert world.ended(upstream) == b""
-    upstream.close()
-    world.until(lambda: world.rows)
-    assert (world.row["cause"], world.row["side"]) == ("no_data", "downstream")
 
 
 def test_the_next_endpoint_is_tried_when_one_refuses(make, refusing):
@@ -89,14 +79,19 @@ def test_the_next_endpoint_is_tried_when_one_refuses(make, refusing):
     assert [sum(histogram.buckets) for histogram in durations] == [1, 1, 0, 0, 0]
 
 
-def test_a_pair_ends_with_upstream_refused_when_all_refuse(make, refusing):
-    world = make(endpoints=[refusing, refusing])
-    client, _ = world.client()
-    assert world.ended(client) == b""
-    client.close()
-    world.until(lambda: world.rows)
-    assert (world.row["cause"], world.row["side"], world.row["state"]) == ("upstream_refused", "upstream", "connecting_upstream")
-    assert "127.0.0.1:" in world.row["detail"]
+def test_a_pair_ends_with_a_word_when_no_endpoint_answers(make, refusing, silent):
+    found = []
+    for endpoints in ([refusing, refusing], [], [silent]):
+        world = make(endpoints=endpoints, connect_s=3)
+        client, _ = world.client()
+        world.poll()
+        world.pass_time(3.1)
+        assert world.ended(client) == b""
+        finish(world, client)
+        assert world.row["endpoint"].startswith("127.0.0.1:") == ("127.0.0.1:" in world.row["detail"]) == bool(endpoints)
+        found.append((world.row["cause"], world.row["side"], world.row["state"]))
+    assert found == [(cause, "upstream", "connecting_upstream") for cause in ("upstream_refused", "upstream_refused", "upstream_timeout")]
+    assert world.told.endpoints[0]["reason"] == "timeout"
 
 
 def test_a_handshake_with_an_upstream_is_counted_while_it_lasts(make):
@@ -105,22 +100,11 @@ def test_a_handshake_with_an_upstream_is_counted_while_it_lasts(make):
     client, pair = world.client()
     world.until(lambda: pair.upstream.channel is not None)
     upstream, _ = world.server.accept()
-    assert world.counters.loop.counts.cells[ACTIVE["upstream"]] == 1
+    assert world.counters.loop.counts.cells[HANDSHAKING["upstream"]] == 1
     upstream.sendall(b"not TLS")
     world.until(lambda: pair.cause)
-    upstream.close()
-    client.close()
-    world.until(lambda: world.rows)
-    assert (world.row["cause"], world.counters.loop.counts.cells[ACTIVE["upstream"]]) == ("tls_failed", 0)
-
-
-def test_an_upstream_without_an_address_refuses_in_words(make):
-    world = make(endpoints=[])
-    client, _ = world.client()
-    assert world.ended(client) == b""
-    client.close()
-    world.until(lambda: world.rows)
-    assert (world.row["cause"], world.row["detail"], world.row["endpoint"]) == ("upstream_refused", "the upstream has no address", "")
+    finish(world, upstream, client)
+    assert (world.row["cause"], world.counters.loop.counts.cells[HANDSHAKING["upstream"]]) == ("tls_failed", 0)
 
 
 def test_no_socket_to_be_had_ends_the_pair_alone(world):
@@ -128,8 +112,7 @@ def test_no_socket_to_be_had_ends_the_pair_alone(world):
     with no_descriptors():
         world.until(lambda: pair.cause)
     assert world.ended(client) == b""
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     assert (world.row["cause"], world.row["side"]) == ("limit", "internal")
 
 
@@ -161,8 +144,7 @@ def test_an_endpoint_that_comes_back_is_used_and_told_of(make):
         world = make(endpoints=[("127.0.0.1", port)])
         client, _ = world.client()
         assert world.ended(client) == b""
-        client.close()
-        world.until(lambda: world.rows)
+        finish(world, client)
     world.clock.ns += 3 * 10**9
     with socket.create_server(("127.0.0.1", port)):
         _, pair = world.client()
@@ -211,8 +193,7 @@ def test_a_drain_ends_a_connection_between_two_tries(make, silent):
         world.relay.pairs.draining = True
         world.drain.start(30 * 10**9)
         assert world.ended(client) == b""
-        client.close()
-        world.until(lambda: world.rows)
+        finish(world, client)
     assert (world.row["cause"], world.upstream.endpoints[1].down) == ("drained", False)
 
 
@@ -220,8 +201,7 @@ def test_a_peer_that_ends_what_was_ready_has_not_failed(world):
     client, upstream, _ = world.pair()
     reset(upstream)
     world.ended(client)
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     assert world.row["cause"] == "peer_reset"
     assert (world.told.endpoints, int(world.counters.upstreams["u"].counts.cells[DOWN])) == ([], 0)
 
@@ -264,15 +244,4 @@ def test_a_handshake_that_fails_leads_to_the_next_endpoint(make, tmp_path, answe
             world.until(lambda: pair.state.value == "open")
             server.join()
     assert [row["reason"] for row in world.told.endpoints] == [reason]
-    assert world.counters.loop.counts.cells[ACTIVE["upstream"]] == 0
-
-
-def test_an_upstream_that_does_not_answer_in_time_is_upstream_timeout(make, silent):
-    world = make(connect_s=3, endpoints=[silent])
-    client, pair = world.client()
-    world.until(lambda: pair.state.value == "connecting_upstream")
-    world.pass_time(3.1)
-    assert world.ended(client) == b""
-    client.close()
-    world.until(lambda: world.rows)
-    assert (world.row["cause"], world.row["side"]) == ("upstream_timeout", "upstream")
+    assert world.counters.loop.counts.cells[HANDSHAKING["upstream"]] == 0

@@ -97,32 +97,21 @@ def places(kafka, *numbers):
     return not kafka.pairing.lost and kafka.pairing.open == 0
 
 
-@each_of("place", range(5), fresh={"kafka": Exchange})
-def test_one_open_request_is_taken_out(kafka, place):
-    kafka.ask(*(request(3, 9, number) for number in range(20)))
-    kafka.reply(*(answer(number) for number in range(15)))
-    kafka.pairing.take_out(place)
-    assert (kafka.pairing.open, kafka.stats.open) == (4, 4)
-    assert places(kafka, *(number for number in range(15, 20) if number != 15 + place))
-
-
 @each_of("place", range(6))
 @each_of("answered", [0, 14], fresh={"kafka": Exchange})
-def test_one_is_put_in(kafka, place, answered):
+def test_open_requests_are_taken_out_and_put_in(kafka, place, answered):
     kafka.ask(*(request(3, 9, number) for number in range(answered + 5)))
     kafka.reply(*(answer(number) for number in range(answered)))
-    data = request(1, 13, 77)
-    kafka.pairing.put_in(place, Run(None, 0, data, 0, len(data), 1, 0), 5)
+    kafka.pairing.put_in(place, run_of(request(0, 3, 5, b"\xff\xff" + struct.pack(">hi", 0, 30000))), 5)
+    assert kafka.pairing.open == 5, "one that expects no answer is not put in"
+    kafka.pairing.put_in(place, run_of(request(1, 13, 77)), 5)
     assert (kafka.pairing.open, kafka.stats.open) == (6, 6)
     numbers = list(range(answered, answered + 5))
-    assert places(kafka, *numbers[:place], 77, *numbers[place:])
-
-
-def test_one_that_expects_no_answer_is_not_put_in(kafka):
-    kafka.ask(request(3, 9, 1))
-    data = request(0, 3, 5, b"\xff\xff" + struct.pack(">hi", 0, 30000))
-    kafka.pairing.put_in(0, Run(None, 0, data, 0, len(data), 1, 0), 5)
-    assert places(kafka, 1)
+    numbers.insert(place, 77)
+    kafka.pairing.take_out((place + 3) % 6)
+    del numbers[(place + 3) % 6]
+    assert (kafka.pairing.open, kafka.stats.open) == (5, 5)
+    assert places(kafka, *numbers)
 
 
 def string(text: bytes | None) -> bytes:
@@ -339,18 +328,12 @@ def test_a_frame_begun_by_an_earlier_read_counts_first(kafka, cut):
     assert list(kafka.pairing.sensitive) == [0]
 
 
-def test_release_gives_the_gauge_back(kafka):
+def test_release_gives_the_gauge_back_and_without_a_tap_nothing_is_gathered(kafka):
     kafka.ask(request(3, 9, 1), request(3, 9, 2))
-    assert kafka.stats.open == 2
+    kafka.pairing.answers(run_of(answer(1)), 0, False)
+    assert (len(kafka.pairing.keys), kafka.stats.answered, kafka.stats.open) == (0, 1, 1)
     kafka.pairing.release()
     assert (kafka.stats.open, kafka.stats.lost) == (0, 0)
-
-
-def test_without_a_tap_nothing_is_gathered(kafka):
-    kafka.ask(request(3, 9, 1))
-    kafka.pairing.answers(run_of(answer(1)), 0, False)
-    assert len(kafka.pairing.keys) == 0
-    assert kafka.stats.answered == 1
 
 
 def asked(kafka: Exchange) -> list[tuple[int, int]]:

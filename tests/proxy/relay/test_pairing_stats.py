@@ -108,7 +108,7 @@ def test_what_is_never_answered_or_not_known_passes_all_the_same() -> None:
     assert (times(stats), stats.open) == ({}, 0)
 
 
-def test_bare_tokens_have_no_api_and_answers() -> None:
+def test_bare_tokens_have_no_api_and_a_frame_in_pieces_counts_whole_when_it_begins() -> None:
     stats = PairingStats()
     pairing = Pairing(stats)
     pairing.requests(run_of(request(17, 0, 1)), 0)
@@ -117,9 +117,6 @@ def test_bare_tokens_have_no_api_and_answers() -> None:
     pairing.answers(run_of(b"\0\0\0\x02ok"), 7 * MS, False)
     assert times(stats) == {"SaslHandshake": (1, 2 * MS), "other": (1, 4 * MS)}
     assert sizes(stats)["other"] == (4, 2)
-
-
-def test_a_frame_in_pieces_counts_whole_when_it_begins() -> None:
     stats = PairingStats()
     pairing = Pairing(stats)
     large, told = request(1, 16, 1, bytes(300)), answer(1, bytes(500))

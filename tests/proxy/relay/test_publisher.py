@@ -18,34 +18,23 @@ from framegate.proxy.cells import (
     create,
 )
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, UpstreamConfig
-from framegate.proxy.network.admission_slots import AdmissionSlot, SlotOwner
+from framegate.proxy.network.admission_slots import AdmissionSlot
 from framegate.proxy.network.memory_pool import BEGUN, PENDING, TLS, MemoryPool
 from framegate.proxy.network.receive import ReceiveLimit
-from framegate.proxy.relay.counters import ERROR_INDEX, Counters
+from framegate.proxy.relay.counters import ERROR_INDEX, HANDSHAKING, Counters
 from framegate.proxy.relay.ending import ACTIVE, CLOSED_BY, LOST, USED
-from framegate.proxy.relay.handshakes import ACTIVE as HANDSHAKING
 from framegate.proxy.relay.opening import ACCEPTED
 from framegate.proxy.relay.publisher import Publisher
 from framegate.proxy.relay.upstream import CONNECTING, DOWN, EJECTIONS, ENDPOINTS, PROBES
 from framegate.proxy.server.loop import BUSY, DRAINING, IDLE, LINK_DROPPED, POLLS
 from framegate.proxy.tap.writer import TapWriter
+from tests.fakes.admission_slots import Owner
 
 CONFIG = ProxyConfig(
     node="n",
     listeners=(ListenerConfig(name="a", address="x", upstream="u"), ListenerConfig(name="b", address="x", upstream="u")),
     upstreams=(UpstreamConfig(name="u", endpoints=("x",)),),
 )
-
-
-class Waiter(SlotOwner):
-    def slot_granted(self) -> None:
-        raise AssertionError("nothing is given back here")
-
-    def has_no_input(self) -> bool:
-        return True
-
-    def is_blocked(self) -> bool:
-        return False
 
 
 class Cells:
@@ -155,7 +144,7 @@ def test_loop_pool_and_upstream_have_their_cells(cells):
     for kind, size in ((BEGUN, 1006), (PENDING, 3000), (TLS, 2)):
         cells.pool.common.charge(kind, size)
     cells.pool.evicted = 17
-    waiting = AdmissionSlot(cells.pool.requests, Waiter(), 1000)
+    waiting = AdmissionSlot(cells.pool.requests, Owner(), 1000)
     assert not waiting.ask(1000)
     cells.publisher.publish()
     read = cells.reader.cell

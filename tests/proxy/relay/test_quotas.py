@@ -84,26 +84,23 @@ def test_connections_of_one_address_share_its_buckets_and_unix_sockets_have_none
     assert quotas.address_count == 3
 
 
-def test_to_join_twice_changes_nothing_and_to_leave_twice_neither(net):
+def test_to_join_twice_changes_nothing_and_to_leave_twice_neither_and_what_was_read_is_paid_for(net):
     quotas = Quotas(net.selector, LoopCounters())
+    quotas.set_limits(LimitsInForce(UNLIMITED, {}, AddressLimits(UNLIMITED)))
+    quotas.set_parts(1000, [])
+    pass_time(net, 500)
+    assert quotas.demands() == [], "without limits there is nothing to do"
     quotas.set_limits(limits(address=BYTES))
     channel, _ = net.ready_pair()
     throttle = quotas.join(None, channel, "l", "192.0.2.1:5", requests=True)
     meter = throttle.meter
     assert quotas.join(throttle, channel, "l", "192.0.2.1:5", requests=True) is throttle
     assert throttle.meter is meter
+    (bucket,) = meter.buckets
+    channel.read_half.bytes_received += 30_000  # in the read that ends it
     quotas.leave(throttle)
     quotas.leave(throttle)
-    assert (throttle.meter, quotas.address_count) == (None, 0)
-
-
-def test_what_was_read_is_paid_for_when_a_connection_leaves(net):
-    quotas = Quotas(net.selector, LoopCounters())
-    quotas.set_limits(limits(node=BYTES))
-    throttle = join(net, quotas)
-    throttle.channel.read_half.bytes_received += 30_000  # in the read that ends it
-    quotas.leave(throttle)
-    assert quotas.buckets[NODE, "", "request_bytes"].passed == 30_000
+    assert (throttle.meter, bucket.passed) == (None, 30_000)
 
 
 def test_a_rate_that_is_taken_away_frees_who_waits_before_it_follows(net):
@@ -207,14 +204,6 @@ def test_many_addresses_are_looked_at_some_at_a_time(net):
     assert len({demand.name for each in found for demand in each}) == 2500
     for throttle in throttles:
         quotas.leave(throttle)
-
-
-def test_no_limits_are_nothing_to_do(net):
-    quotas = Quotas(net.selector, LoopCounters())
-    quotas.set_limits(LimitsInForce(UNLIMITED, {}, AddressLimits(UNLIMITED)))
-    quotas.set_parts(1000, [])
-    pass_time(net, 500)
-    assert quotas.demands() == []
 
 
 def test_which_rates_are_in_force_here_and_which_hold_somebody_up_is_shown(net):

@@ -26,6 +26,7 @@ from tests.fakes.framing_model import MODELS, stream
 from tests.fakes.tap_read import read_blocks, read_frames, read_gaps
 from tests.fakes.tls import TlsWorld
 from tests.fakes.world import SMALL, World
+from tests.proxy.relay.conftest import finish
 
 Make = Callable[..., World]
 OTHERS = [("int32", "varint"), ("varint", "int32"), ("int32", "lines"), ("lines", "int32"), ("lines_crlf", "mysql_packet"), ("grpc_message", "int32")]
@@ -92,8 +93,7 @@ def end(world: World, client: socket.socket, upstream: socket.socket) -> None:
     """The client ends the connection."""
     client.close()
     assert world.ended(upstream) == b""
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
 
 
 @each_of(("speaks", "onward"), [(name, list(MODELS)[(place + step) % len(MODELS)]) for place, name in enumerate(MODELS) for step in (0, 1, 4)])
@@ -236,8 +236,7 @@ def test_what_the_other_side_cannot_say_is_refused_by_its_header(make: Make, ste
         client.sendall(header[at : at + step])
         world.poll(1)
     assert world.ended(upstream) == b""
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
     assert (world.row["cause"], world.row["side"]) == ("frame_too_large", "downstream")
     assert world.row["detail"] == "frame of 32768 bytes exceeds the limit of 32767, the most that int16 can say"
     assert int(world.counters.listeners["l"].downstream.refused_too_large) == 1
@@ -251,8 +250,7 @@ def test_a_body_that_ends_a_line_ends_the_connection(make: Make, onward: str, ba
     good = [text(4)] * before
     client.sendall(stream("int32", [*good, bad, text(5)]))
     assert world.ended(upstream) == stream(onward, good)
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
     assert (world.row["cause"], world.row["side"]) == ("wrong_protocol", "downstream")
     assert world.row["detail"] == f"a body holds what ends a frame in {onward}, which the other side speaks"
     assert world.row["frames"]["request"] == before + 2
@@ -358,8 +356,7 @@ def test_what_is_not_passed_on_is_a_gap_in_the_record(make: Make, tmp_path: Path
     client, upstream, _ = world.pair()
     client.sendall(stream("varint", [text(2), b"a\n", text(3)]))
     assert world.ended(upstream) == stream("lines", [text(2)])
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
     assert writer.flush_and_close(1000)
     assert [frame.body for frame in read_frames(str(tmp_path))] == [text(2)]
     assert [(gap.reason, gap.frames) for gap in read_gaps(str(tmp_path))] == [("undelivered", 2)]

@@ -18,6 +18,7 @@ from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.tap_read import read_frames
 from tests.fakes.world import SECOND, World, frame
+from tests.proxy.relay.conftest import finish, passes
 
 
 class Tapped:
@@ -58,42 +59,19 @@ def test_without_a_rule_that_matches_runs_go_straight_on(tmp_path):
     assert tapped.frames() == []
 
 
-def test_every_frame_is_tapped_and_forwarded_however_it_was_cut(tmp_path):
-    tapped = Tapped(tmp_path, TapRule(name="r"))
-    world = tapped.world
-    client, upstream, pair = world.pair()
-    data = b"".join(frame(bytes([index]) * index) for index in range(50))
-    for index in range(0, len(data), 37):
-        client.sendall(data[index : index + 37])
-        world.poll(1)
-    assert world.read(upstream, len(data)) == data
-    upstream.sendall(data)
-    assert world.read(client, len(data)) == data
-    frames_seen = (pair.client.frames, pair.upstream.frames)
-    world.close()
-    frames = tapped.frames()
-    assert frames_seen == (50, 50)
-    for direction in ("request", "response"):
-        assert [bytes(item.body) for item in frames if item.direction == direction] == [bytes([index]) * index for index in range(50)]
-
-
 def test_answers_carry_key_and_latency_and_credentials_stay_out(tmp_path):
     tapped = Tapped(tmp_path, TapRule(name="r"), "kafka")
     world = tapped.world
     client, upstream, _ = world.pair()
     ask = request(17, 0, 1, b"\x00\x05PLAIN") + frame(b"\0user\0canary-password")
-    client.sendall(ask)
-    world.read(upstream, len(ask))
+    passes(world, client, upstream, ask)
     world.clock.ns += 250_000
     reply = answer(1, b"\0\0") + frame(b"canary-server-token")
-    upstream.sendall(reply)
-    world.read(client, len(reply))
+    passes(world, upstream, client, reply)
     more = request(36, 1, 2, b"canary-again") + request(3, 9, 3, b"topics")
-    client.sendall(more)
-    world.read(upstream, len(more))
+    passes(world, client, upstream, more)
     reply = answer(2, b"canary-too") + answer(3, b"brokers")
-    upstream.sendall(reply)
-    world.read(client, len(reply))
+    passes(world, upstream, client, reply)
     world.close()
     frames = tapped.frames()
     assert not any(b"canary" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
@@ -124,13 +102,11 @@ def test_who_asked_a_log_that_refused_is_told_when_it_accepts(tmp_path):
     (client, upstream, pair), (other, other_upstream, other_pair) = world.pair(), world.pair()
     data = frame(b"x" * 40_000)
     while not pair.client.channel.mute_causes:
-        client.sendall(data)
-        world.read(upstream, len(data))
+        passes(world, client, upstream, data)
     assert pair.client.channel.mute_causes == mute.TAP
     writer.write_queued()
     assert os.eventfd_read(wakeup) == 1
-    other.sendall(data)
-    world.read(other_upstream, len(data))
+    passes(world, other, other_upstream, data)
     assert other_pair.client.channel.mute_causes == 0, "there is room for one chunk, and for nobody who waits"
     world.relay.pairs.tap_accepts()
     assert pair.client.channel.mute_causes == mute.TAP
@@ -191,35 +167,19 @@ def test_a_full_log_stops_every_source_that_may_wait_before_it_is_read(tmp_path,
     assert len(tapped.frames()) == 40 * bodies
 
 
-def test_a_pair_that_ends_while_the_log_is_full_is_read_to_its_end(tmp_path):
+@pytest.mark.parametrize("aborts", [False, True])
+def test_a_pair_that_ends_while_the_log_is_full_is_read_to_its_end_and_not_kept(tmp_path, aborts):
     tapped = Tapped(tmp_path, TapRule(name="r", on_full="mute"), queue_size=64 << 10, flush_size=64 << 10)
     world = tapped.world
     client, upstream, pair = world.pair()
-    filler = frame(bytes(40_000))
-    client.sendall(filler * 2)
-    assert world.read(upstream, 2 * len(filler)) == filler * 2
-    world.until(lambda: pair.client.channel.mute_causes == mute.TAP)
-    client.sendall(frame(b"nobody takes this"))
-    world.poll(5)
-    ending.end(pair, Cause.ADMIN, "", "internal")
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)  # without a second of waiting: the clock stands still
-    world.close()
-    assert tapped.writer.dropped_undelivered == 1
-    assert len(tapped.frames()) == 2
-
-
-def test_pairs_that_close_while_the_log_is_full_are_not_kept(tmp_path):
-    tapped = Tapped(tmp_path, TapRule(name="r", on_full="mute"), queue_size=64 << 10, flush_size=64 << 10)
-    world = tapped.world
-    client, upstream, pair = world.pair()
-    client.sendall(frame(bytes(60_000)) * 2)
+    passes(world, client, upstream, frame(bytes(40_000)) * 2)
     world.until(lambda: pair.client.channel.mute_causes == mute.TAP)
     assert pair.client in world.relay.pairs._starved
-    ending.abort(pair, Cause.ADMIN, "", "internal")
-    world.until(lambda: world.rows)
+    client.sendall(frame(b"nobody takes this"))
+    world.poll(5)
+    (ending.abort if aborts else ending.end)(pair, Cause.ADMIN, "", "internal")
+    finish(world, client, upstream)  # without a second of waiting: the clock stands still
     assert not world.relay.pairs._starved
-    client.close()
-    upstream.close()
     world.close()
+    assert tapped.writer.dropped_undelivered == (0 if aborts else 1)
+    assert len(tapped.frames()) == 2

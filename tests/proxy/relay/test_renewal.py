@@ -16,6 +16,7 @@ from framegate.proxy.server.upstream_logins import UpstreamLogins
 from tests.fakes.clock import SECOND
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.world import frame
+from tests.proxy.relay.conftest import finish
 from tests.proxy.relay.test_login import GATE, SECRET, Secrets, address, ask, ended, for_all
 
 LIFETIME_S = 10
@@ -45,9 +46,34 @@ def opened(world):
 
 
 def close(world, client):
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     return world.row
+
+
+def expire(world, client, seconds=RENEWED_S):
+    """The row of a client whose connection ends when so much time has passed."""
+    world.pass_time(seconds)
+    assert world.ended(client) == b""
+    return close(world, client)
+
+
+def wait_for_secret(world, secrets):
+    """The login is renewed, up to where it asks for the secret, which does not come."""
+    secrets.late = True
+    world.pass_time(RENEWED_S)
+    world.until(lambda: secrets.open)
+
+
+def hold_answers(broker):
+    """Have the broker answer nothing; when it has a request, and what lets it go on."""
+    release, asked = threading.Event(), threading.Event()
+
+    def hold(key):
+        asked.set()
+        assert release.wait(20)
+
+    broker.hold = hold
+    return asked, release
 
 
 def request(correlation, key=3):
@@ -74,13 +100,7 @@ def test_it_is_renewed_again_and_again_and_the_client_notices_nothing(world, bro
 
 def test_answers_that_are_owed_leave_first_and_requests_that_come_meanwhile_wait(world, broker):
     client, pair = opened(world)
-    release, asked = threading.Event(), threading.Event()
-
-    def hold(key):
-        asked.set()
-        assert release.wait(20)
-
-    broker.hold = hold
+    asked, release = hold_answers(broker)
     client.sendall(request(1) + request(2))
     world.until(lambda: pair.pairing.open == 2 and asked.is_set())
     world.pass_time(RENEWED_S)
@@ -100,13 +120,7 @@ def test_answers_that_are_owed_leave_first_and_requests_that_come_meanwhile_wait
 
 def test_a_client_that_never_rests_is_held_although_the_upstream_takes_again(world, broker):
     client, pair = opened(world)
-    release, asked = threading.Event(), threading.Event()
-
-    def hold(key):
-        asked.set()
-        assert release.wait(20)
-
-    broker.hold = hold
+    asked, release = hold_answers(broker)
     big = frame(struct.pack(">hhih", 3, 12, 9, -1) + bytes(200_000))
 
     def send():
@@ -166,9 +180,7 @@ def test_one_that_lasts_now_is_not_renewed_any_more(world, broker):
 def test_one_that_is_refused_ends_the_pair_and_is_not_hammered(world, broker):
     client, _ = opened(world)
     broker.passwords = {GATE: "changed"}
-    world.pass_time(RENEWED_S)
-    assert world.ended(client) == b""
-    row = close(world, client)
+    row = expire(world, client)
     assert (row["cause"], row["side"], row["state"]) == ("auth_failed", "upstream", "open")
     assert row["detail"] == f"127.0.0.1:{broker.port}: to go on: SCRAM-SHA-256 as gate: {broker.words}"
     assert "not tried again" in ended(world, world.client()[0])["detail"]
@@ -178,22 +190,16 @@ def test_one_that_is_refused_ends_the_pair_and_is_not_hammered(world, broker):
 def test_a_secret_that_is_not_to_be_had_is_our_own_fault(world, secrets):
     client, _ = opened(world)
     del secrets.texts["u"]
-    world.pass_time(RENEWED_S)
-    assert world.ended(client) == b""
-    row = close(world, client)
+    row = expire(world, client)
     assert (row["cause"], row["side"]) == ("auth_failed", "internal")
     assert "the secret is not available" in row["detail"]
 
 
 def test_one_that_is_not_renewed_in_time_ends_the_pair(world, secrets):
     client, pair = opened(world)
-    secrets.late = True
-    world.pass_time(RENEWED_S)
-    world.until(lambda: secrets.open)
+    wait_for_secret(world, secrets)
     assert pair.client.channel.mute_causes == mute.PEER
-    world.pass_time(LIFETIME_S - RENEWED_S)
-    assert world.ended(client) == b""
-    row = close(world, client)
+    row = expire(world, client, LIFETIME_S - RENEWED_S)
     assert (row["cause"], row["side"]) == ("session_expired", "upstream")
     assert secrets.open == [], "nobody waits for the password"
 
@@ -202,13 +208,7 @@ def test_one_that_is_not_renewed_in_time_ends_the_pair(world, secrets):
 def held(world, broker):
     """A client whose request the broker holds back, until the session is over; and how to let it go on."""
     client, pair = opened(world)
-    release, asked = threading.Event(), threading.Event()
-
-    def hold(key):
-        asked.set()
-        assert release.wait(20)
-
-    broker.hold = hold
+    asked, release = hold_answers(broker)
     client.sendall(request(1))
     world.until(lambda: pair.pairing.open == 1 and asked.is_set())
     world.pass_time(RENEWED_S)
@@ -229,21 +229,15 @@ def test_an_answer_that_comes_behind_the_session_is_waited_for(world, broker, he
     close(world, client)
 
 
-def test_an_answer_that_never_comes_is_not_waited_for_for_ever(world, held):
-    client, _, release = held
-    world.pass_time(LATE_NS / SECOND)
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_answer_that_never_comes_is_not_waited_for_for_ever_nor_when_nobody_knows_what_is_owed(world, held, lost):
+    client, pair, release = held
+    if lost:
+        pair.pairing.lose()
+    world.pass_time((LOOK_NS if lost else LATE_NS) / SECOND)
     assert world.ended(client) == b""
     release.set()
     assert (close(world, client)["cause"], world.row["side"]) == ("session_expired", "upstream")
-
-
-def test_nor_is_one_when_nobody_knows_any_more_what_is_owed(world, held):
-    client, pair, release = held
-    pair.pairing.lose()
-    world.pass_time(LOOK_NS / SECOND)
-    assert world.ended(client) == b""
-    release.set()
-    assert close(world, client)["cause"] == "session_expired"
 
 
 def test_a_login_that_begins_late_has_as_long_as_one_in_time(world, broker, secrets, held):
@@ -264,9 +258,7 @@ def test_a_login_that_begins_late_has_as_long_as_one_in_time(world, broker, secr
 @pytest.mark.parametrize("way", ["admin", "client", "drain", "broker"])
 def test_a_pair_that_ends_meanwhile_leaves_nothing(world, broker, secrets, way):
     client, pair = opened(world)
-    secrets.late = True
-    world.pass_time(RENEWED_S)
-    world.until(lambda: secrets.open)
+    wait_for_secret(world, secrets)
     if way == "admin":
         ending.abort(pair, Cause.ADMIN, "", "internal")
     elif way == "drain":
@@ -276,46 +268,30 @@ def test_a_pair_that_ends_meanwhile_leaves_nothing(world, broker, secrets, way):
     else:
         ending.end(pair, Cause.PEER_RESET, "", "downstream")
     world.until(lambda: pair.cause is not None)
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     assert (secrets.open, pair.renewal) == ([], None)
 
 
 def test_an_upstream_that_says_something_else_meanwhile_is_not_believed(world, broker, secrets):
     client, _ = opened(world)
-    secrets.late = True
-    world.pass_time(RENEWED_S)
-    world.until(lambda: secrets.open)
+    wait_for_secret(world, secrets)
     (sock,) = broker._open
     sock.sendall(request(7) + request(8))
-    assert world.ended(client) == b""
-    row = close(world, client)
+    row = expire(world, client, 0)
     assert (row["cause"], row["side"]) == ("auth_failed", "upstream")
     assert "something else" in row["detail"]
 
 
-def test_where_nobody_knows_what_is_owed_the_pair_ends_when_nothing_is_under_way(world):
+@pytest.mark.parametrize("completed", [True, False])
+def test_where_nobody_knows_what_is_owed_the_pair_ends_when_nothing_is_under_way_or_with_its_session(world, completed):
     client, pair = opened(world)
     client.sendall(request(7)[:7])
     pair.pairing.lose()
     world.until(lambda: pair.client.channel.staged)
     world.pass_time(RENEWED_S)
     assert pair.state.value == "open", "a frame is begun"
-    client.sendall(request(7)[7:])
-    world.read(client, 4 + 4 + len(GATE) + 1 + 10)
-    world.pass_time(0.1)
-    assert world.ended(client) == b""
-    row = close(world, client)
-    assert (row["cause"], row["detail"]) == ("session_expired", "the login to the upstream cannot be renewed here")
-
-
-def test_where_nobody_knows_it_ends_with_its_session_at_the_latest(world):
-    client, pair = opened(world)
-    client.sendall(request(7)[:7])
-    pair.pairing.lose()
-    world.until(lambda: pair.client.channel.staged)
-    world.pass_time(RENEWED_S)
-    world.pass_time(LIFETIME_S - RENEWED_S)
-    assert world.ended(client) == b""
-    row = close(world, client)
-    assert (row["cause"], row["detail"]) == ("session_expired", "the login to the upstream could not be renewed here")
+    if completed:
+        client.sendall(request(7)[7:])
+        world.read(client, 4 + 4 + len(GATE) + 1 + 10)
+    row = expire(world, client, 0.1 if completed else LIFETIME_S - RENEWED_S)
+    assert (row["cause"], row["detail"]) == ("session_expired", f"the login to the upstream {'cannot' if completed else 'could not'} be renewed here")

@@ -8,14 +8,14 @@ from framegate.proxy.relay import handler_wire as wire
 from tests.fakes.cases import each_of
 from tests.fakes.handled import HandledWorld, Process, channel_of
 from tests.fakes.world import frame
+from tests.proxy.relay.conftest import ask_handler, finish
 
 Make = Callable[..., HandledWorld]
 
 
 def ask(client: socket.socket, process: Process, body: bytes = b"x") -> None:
     """A request that is answered by a process."""
-    client.sendall(frame(body))
-    asked = process.one()
+    asked = ask_handler(process, client, body)
     process.reply(asked, wire.ANSWER, body)
     assert process.world.read(client, len(body) + 4) == frame(body)
 
@@ -33,22 +33,6 @@ def test_a_connection_belongs_to_the_process_with_the_fewest_and_stays(make_hand
     world.until(lambda: len(world.rows) == 2)
     for _ in range(2):
         ask(world.served()[0], two)
-
-
-def test_a_connection_waits_until_there_is_a_process(make_handled: Make) -> None:
-    world = make_handled()
-    client, pair = world.served()
-    client.sendall(frame(b"early"))
-    world.poll()
-    assert channel_of(pair).mute_causes == mute.HANDLER
-    assert channel_of(pair).frames_received == 0, "not read before somebody may have it"
-    process = world.process(ready=False)
-    world.poll()
-    assert channel_of(pair).mute_causes == mute.HANDLER, "there is one when it has said what it handles"
-    process.hello()
-    asked = process.one()
-    process.reply(asked, wire.ANSWER, asked.body)
-    assert world.read(client, 9) == frame(b"early")
 
 
 @each_of("timeout_s", [0, 5])
@@ -69,8 +53,7 @@ def test_waiting_for_a_process_has_an_end(make_handled: Make, timeout_s: int) ->
         assert not world.rows
         return
     world.ended(client)
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     assert (world.row["cause"], world.row["detail"], world.row["side"]) == ("handler_failed", "no handler process", "internal")
     world.pass_time(4.9)
     world.ended(late)
@@ -81,19 +64,6 @@ def test_waiting_for_a_process_has_an_end(make_handled: Make, timeout_s: int) ->
     assert len(world.rows) == 2, "who asks for nothing is not waited for"
 
 
-def test_a_process_that_comes_in_time_ends_the_waiting(make_handled: Make) -> None:
-    world = make_handled(timeout_s=5)
-    client, _ = world.served()
-    client.sendall(frame(b"x"))
-    world.poll()
-    world.pass_time(3)
-    process = world.process()
-    asked = process.one()
-    world.pass_time(30)
-    process.reply(asked, wire.ANSWER, b"x")
-    assert world.read(client, 5) == frame(b"x")
-
-
 @each_of("upstream", [False, True])
 def test_the_death_of_a_process_costs_who_had_a_request_there(make_handled: Make, upstream: bool) -> None:
     world = make_handled(upstream=upstream)
@@ -101,8 +71,7 @@ def test_the_death_of_a_process_costs_who_had_a_request_there(make_handled: Make
     make = world.pair if upstream else world.served
     busy, calm, other = make()[0], make()[0], make()[0]
     for client, process in ((busy, first), (other, second), (calm, first)):
-        client.sendall(frame(b"x"))
-        asked = process.one()
+        asked = ask_handler(process, client, b"x")
         process.reply(asked, wire.NOTHING)
     busy.sendall(frame(b"question"))
     first.one()
@@ -125,21 +94,31 @@ def test_the_death_of_a_process_costs_who_had_a_request_there(make_handled: Make
     assert len(world.rows) <= 1
 
 
-def test_the_only_process_dies_and_another_comes(make_handled: Make) -> None:
+@each_of("first", [False, True])
+def test_a_connection_waits_until_there_is_a_process_that_handles_its_listener(make_handled: Make, first: bool) -> None:
+    """From its first frame, or from the death of the only process on; one that comes in time ends the waiting."""
     world = make_handled(timeout_s=30)
-    first = world.process("0.1")
     client, pair = world.served()
-    ask(client, first)
-    first.die()
+    if first:
+        dead = world.process("0.1")
+        ask(client, dead)
+        dead.die()
     client.sendall(frame(b"later"))
     world.poll()
-    assert channel_of(pair).mute_causes == mute.HANDLER
+    read = int(first)
+    assert (channel_of(pair).mute_causes, channel_of(pair).frames_received) == (mute.HANDLER, read), "not read before somebody may have it"
     world.pass_time(10)
-    second = world.process("0.2")
-    asked = second.one()
-    second.reply(asked, wire.ANSWER, b"later")
+    stranger = world.process("0.2", listener="other")
+    process = world.process("1.2", ready=False)
+    world.poll()
+    assert channel_of(pair).mute_causes == mute.HANDLER, "there is one when it has said what it handles"
+    process.hello()
+    asked = process.one()
+    world.pass_time(30)
+    process.reply(asked, wire.ANSWER, asked.body)
     assert world.read(client, 9) == frame(b"later")
-    ask(client, second)
+    ask(client, process)
+    assert not stranger.opened
 
 
 def test_a_frame_that_was_read_and_not_handed_over_goes_to_the_next_process(make_handled: Make) -> None:
@@ -157,15 +136,3 @@ def test_a_frame_that_was_read_and_not_handed_over_goes_to_the_next_process(make
     first.reply(third, wire.ANSWER, b"3")
     assert world.read(client, 15) == frame(b"1") + frame(b"2") + frame(b"3")
     assert not second.asked
-
-
-def test_without_a_process_that_knows_the_listener_it_waits(make_handled: Make) -> None:
-    world = make_handled()
-    stranger = world.process("0.1", listener="other")
-    client, pair = world.served()
-    client.sendall(frame(b"x"))
-    world.poll()
-    assert channel_of(pair).mute_causes == mute.HANDLER
-    process = world.process("1.1")
-    process.reply(process.one(), wire.NOTHING)
-    assert not stranger.opened

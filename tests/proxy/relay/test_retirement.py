@@ -7,6 +7,7 @@ from framegate.proxy.network.transport import Identity
 from framegate.proxy.relay.retirement import DETAIL, Retirement, moment_of
 from tests.fakes.tls import TlsWorld
 from tests.fakes.world import SECOND, World, frame
+from tests.proxy.relay.conftest import finish
 
 
 def retirement_of(world: World, timeout_s: int = 30) -> Retirement:
@@ -41,9 +42,7 @@ def test_it_ends_when_its_moment_has_come_and_nothing_is_under_way(make):
     world.pass_time(1.1)
     world.pass_time(0.1)
     assert world.ended(client) == b""
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, client, upstream)
     assert (world.row["cause"], world.row["detail"], world.row["lost"]["bytes"]) == ("drained", DETAIL, 0)
 
 
@@ -56,9 +55,7 @@ def test_who_is_never_quiet_is_cut_off_in_the_end(make):
     client.sendall(frame(b"half")[:5])
     for _ in range(14):
         world.pass_time(0.5)
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, client, upstream)
     assert world.row["cause"] == "drain_timeout"
 
 
@@ -92,9 +89,7 @@ def test_a_pair_that_ended_before_its_moment_is_forgotten_and_thousands_are_sear
     retirement.replaced(world.route, 0, 20 * SECOND)
     world.poll()
     assert retirement.waiting == 2, "the first of its moments counts"
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, client, upstream)
     world.pass_time(30)
     assert retirement.waiting == 0
     assert len(world.rows) == 1

@@ -38,7 +38,7 @@ def end_all(world: World) -> list[tuple[str, str, str]]:
     return [(row["cause"], row["detail"], row["side"]) for row in world.rows[before:]]
 
 
-def test_who_is_gone_ends_and_others_stay(rig: Rig) -> None:
+def test_who_is_gone_ends_and_others_stay_and_everybody_with_a_password_may_be_meant(rig: Rig) -> None:
     client, upstream, _ = rig.login()
     revoke(rig, "other", "User")
     assert end_all(rig.world) == []
@@ -46,9 +46,6 @@ def test_who_is_gone_ends_and_others_stay(rig: Rig) -> None:
     revoke(rig, "user")
     assert end_all(rig.world) == [("session_expired", USER, "internal")]
     assert rig.world.ended(client) == b""
-
-
-def test_everybody_with_a_password_may_be_meant_and_nobody_without(rig: Rig) -> None:
     _, _, pair = rig.login()
     _, _, token_pair = rig.login()
     token_pair.client.channel.identity.mechanism = "OAUTHBEARER"

@@ -17,8 +17,9 @@ from framegate.proxy.relay.session import ChannelFrames
 from tests.fakes.cases import each_of
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.sasl_frames import SERVER_NONCE, handshake, handshake_answer, known_apis, plain_token, token, token_answer, versions
-from tests.fakes.world import SECOND, SMALL, World, frame
+from tests.fakes.world import SECOND, SMALL, World, frame, reset
 from tests.proxy.auth.conftest import AuthSource, usual_answer
+from tests.proxy.relay.conftest import finish, passes
 
 SESSION_S = 100
 
@@ -69,10 +70,8 @@ class Rig:
     def ask(self, client: socket.socket, upstream: socket.socket, correlation: int) -> None:
         """A request that is answered."""
         asked, told = request(3, 9, correlation, b"q"), answer(correlation, b"a")
-        client.sendall(asked)
-        assert self.world.read(upstream, len(asked)) == asked
-        upstream.sendall(told)
-        assert self.world.read(client, len(told)) == told
+        passes(self.world, client, upstream, asked)
+        passes(self.world, upstream, client, told)
 
     def end(self, client: socket.socket) -> tuple[str, str, str]:
         """What the row says, once it is closed."""
@@ -113,8 +112,7 @@ def test_a_client_authenticates_again_and_nothing_of_it_reaches_the_upstream(rig
     assert rig.counts == [("PLAIN", "")] * 6
     client.close()
     rig.world.poll(5)
-    upstream.close()
-    rig.world.until(lambda: rig.world.rows)
+    finish(rig.world, upstream)
     row = rig.world.row
     assert (row["cause"], row["principal"], set(row["lost"].values())) == ("peer_closed", "user", {0})
 
@@ -143,8 +141,7 @@ def test_an_answer_that_passes_in_pieces_is_not_broken_into(make: Any) -> None:
     rig = make(cut_answers=True)
     client, upstream, _ = rig.login()
     asked = request(3, 9, 1, b"x")
-    client.sendall(asked)
-    rig.world.read(upstream, len(asked))
+    passes(rig.world, client, upstream, asked)
     told = answer(1, bytes(400_000))
     upstream.sendall(told[:300_000])
     got = rig.world.read(client, 200_000)
@@ -177,8 +174,7 @@ def test_a_client_that_leaves_meanwhile_is_forgotten(rig: Rig) -> None:
     rig.frame_of(client)
     client.sendall(frame(token(plain_token())))
     rig.world.until(lambda: rig.auth_source.open)
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    client.close()
+    reset(client)
     rig.world.poll(5)
     rig.world.pass_time(1.1)
     assert len(rig.auth_source.forgotten) == 1
@@ -247,12 +243,59 @@ def test_who_is_not_who_it_was_is_told_after_the_delay_and_goes(make: Any, answe
     assert rig.counts[1:] in ([("PLAIN", "credentials")], [("PLAIN", "unavailable")])
 
 
-def test_another_mechanism_is_refused(rig: Rig) -> None:
-    client, _, _ = rig.login()
-    client.sendall(frame(handshake("SCRAM-SHA-256")))
-    rig.frame_of(client)
-    client.sendall(frame(token(b"n,,n=user,r=x")))
-    assert rig.end(client)[:2] == ("auth_failed", "SCRAM-SHA-256: the mechanism is not the one that the connection was made with")
+OTHER = request(3, 9, 2, b"x")[4:]
+BEFORE_ITS_ANSWER = "requests behind SaslHandshake, before it is answered"
+
+
+@pytest.mark.parametrize(
+    ("steps", "detail"),  # frames that leave together; 0: an answer is read, a number: so many seconds pass
+    [
+        ([[token(plain_token())]], "SaslAuthenticate without SaslHandshake"),
+        ([[handshake("PLAIN"), OTHER]], BEFORE_ITS_ANSWER),
+        ([[handshake("PLAIN", version=0), plain_token()]], BEFORE_ITS_ANSWER),
+        ([[OTHER, handshake("PLAIN"), handshake("PLAIN")]], BEFORE_ITS_ANSWER),
+        (
+            [[handshake("SCRAM-SHA-256")], 0, [token(b"n,,n=user,r=x")]],
+            "SCRAM-SHA-256: the mechanism is not the one that the connection was made with",
+        ),
+        ([[handshake("PLAIN")], 0, [OTHER]], "a request of type 3 where SaslAuthenticate belongs"),
+        ([[handshake("PLAIN")], 0, [OTHER, OTHER]], "requests of a client that authenticates again"),
+        ([[handshake("PLAIN")], 0, [token(plain_token())], 0, 0.9, [handshake("PLAIN")]], "SaslHandshake within a second of the last"),
+        ([[handshake("PLAIN")], 0, [token(bytes(600_000), version=1)]], "600"),
+    ],
+)
+def test_what_kafkas_clients_do_not_send_is_refused(make: Any, steps: list[Any], detail: str) -> None:
+    rig = make()
+    client, upstream, _ = rig.login()
+    for step in steps:
+        if step == 0:
+            rig.frame_of(client)
+        elif isinstance(step, float):
+            rig.world.pass_time(step)
+        else:
+            client.sendall(b"".join(map(frame, step)))
+    cause, found, side = rig.end(client)
+    assert (cause, side) == ("auth_failed", "downstream")
+    assert found == detail or (detail == "600" and detail in found)
+    assert b"PLAIN" not in rig.world.ended(upstream)
+
+
+def test_a_second_handshake_while_answers_are_owed_is_refused(rig: Rig) -> None:
+    client, upstream, _ = rig.login()
+    asked = request(3, 9, 1, b"x")
+    client.sendall(asked + frame(handshake("PLAIN")))
+    rig.world.read(upstream, len(asked))
+    client.sendall(frame(handshake("PLAIN")))
+    assert rig.end(client)[1] == "a request while the one before it is not answered, of a client that authenticates again"
+
+
+def test_a_handshake_where_sessions_do_not_end_is_refused(make: Any) -> None:
+    rig = make(session_s=0)
+    client, upstream, _ = rig.login()
+    rig.world.pass_time(1_000_000)
+    rig.ask(client, upstream, 1)
+    client.sendall(frame(handshake("PLAIN")))
+    assert rig.end(client)[:2] == ("auth_failed", "SaslHandshake of a client whose session does not end")
 
 
 def test_a_mechanism_is_one_clients_and_not_that_of_whoever_came_last(rig: Rig) -> None:
@@ -266,68 +309,6 @@ def test_a_mechanism_is_one_clients_and_not_that_of_whoever_came_last(rig: Rig) 
     rig.ask(client, upstream, 1)
     rig.authenticate(client)
     rig.ask(client, upstream, 2)
-
-
-@pytest.mark.parametrize(
-    ("frames", "detail"),
-    [
-        ([token(plain_token())], "SaslAuthenticate without SaslHandshake"),
-        ([handshake("PLAIN"), request(3, 9, 2, b"x")[4:]], "requests behind SaslHandshake, before it is answered"),
-        ([handshake("PLAIN", version=0), plain_token()], "requests behind SaslHandshake, before it is answered"),
-        ([request(3, 9, 2, b"x")[4:], handshake("PLAIN"), handshake("PLAIN")], "requests behind SaslHandshake, before it is answered"),
-    ],
-)
-def test_what_kafkas_clients_do_not_send_is_refused(rig: Rig, frames: list[bytes], detail: str) -> None:
-    client, upstream, _ = rig.login()
-    client.sendall(b"".join(map(frame, frames)))
-    assert rig.end(client) == ("auth_failed", detail, "downstream")
-    assert b"PLAIN" not in rig.world.ended(upstream)
-
-
-@pytest.mark.parametrize(("between", "detail"), [(0, "a request of type 3 where SaslAuthenticate belongs"), (1, "requests of a client that")])
-def test_a_request_while_a_client_authenticates_is_refused(rig: Rig, between: int, detail: str) -> None:
-    client, _, _ = rig.login()
-    client.sendall(frame(handshake("PLAIN")))
-    rig.frame_of(client)
-    client.sendall(request(3, 9, 2, b"x") * (1 + between))
-    cause, found, _ = rig.end(client)
-    assert cause == "auth_failed"
-    assert detail in found
-
-
-def test_a_second_handshake_while_answers_are_owed_is_refused(rig: Rig) -> None:
-    client, upstream, _ = rig.login()
-    asked = request(3, 9, 1, b"x")
-    client.sendall(asked + frame(handshake("PLAIN")))
-    rig.world.read(upstream, len(asked))
-    client.sendall(frame(handshake("PLAIN")))
-    assert rig.end(client)[1] == "a request while the one before it is not answered, of a client that authenticates again"
-
-
-def test_twice_within_a_second_is_refused(rig: Rig) -> None:
-    client, _, _ = rig.login()
-    rig.authenticate(client)
-    rig.world.pass_time(0.9)
-    client.sendall(frame(handshake("PLAIN")))
-    assert rig.end(client)[:2] == ("auth_failed", "SaslHandshake within a second of the last")
-
-
-def test_a_handshake_where_sessions_do_not_end_is_refused(make: Any) -> None:
-    rig = make(session_s=0)
-    client, upstream, _ = rig.login()
-    rig.world.pass_time(1_000_000)
-    rig.ask(client, upstream, 1)
-    client.sendall(frame(handshake("PLAIN")))
-    assert rig.end(client)[:2] == ("auth_failed", "SaslHandshake of a client whose session does not end")
-
-
-def test_a_frame_that_is_too_large_to_authenticate_with_is_refused(make: Any) -> None:
-    rig = make()
-    client, _, _ = rig.login()
-    client.sendall(frame(handshake("PLAIN")))
-    rig.frame_of(client)
-    client.sendall(frame(token(bytes(600_000), version=1)))
-    assert "600" in rig.end(client)[1]
 
 
 @pytest.mark.slow

@@ -17,13 +17,10 @@ def test_every_state_takes_every_event_by_the_table(state, event):
             next_state(state, event)
 
 
-def test_every_state_but_the_last_leads_on_to_it():
+def test_every_state_but_the_last_leads_on_to_it_and_any_that_is_not_closing_can_end():
     reached = {PairState.CLOSED}
     for _ in PairState:
         reached |= {before for (before, _), after in TRANSITIONS.items() if after in reached}
     assert reached == set(PairState)
     assert not [before for before, _ in TRANSITIONS if before is PairState.CLOSED]
-
-
-def test_any_state_that_is_not_closing_can_end():
     assert {before for before, event in TRANSITIONS if event is PairEvent.END} == set(PairState) - {PairState.CLOSING, PairState.CLOSED}

@@ -16,6 +16,7 @@ from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.tap_read import read_blocks, read_frames, read_gaps
 from tests.fakes.world import World, frame, reset
+from tests.proxy.relay.conftest import finish, passes
 
 WALL_NS = 1_700_000_000_000_000_000
 
@@ -34,17 +35,13 @@ class Tapped:
         self.world.relay.retap(TapRules(rules, self.writer))
 
     def ask(self, data: bytes) -> None:
-        self.client.sendall(data)
-        assert self.world.read(self.upstream, len(data)) == data
+        passes(self.world, self.client, self.upstream, data)
 
     def reply(self, data: bytes) -> None:
-        self.upstream.sendall(data)
-        assert self.world.read(self.client, len(data)) == data
+        passes(self.world, self.upstream, self.client, data)
 
     def end(self) -> tuple[list[Frame], list[GapRecord]]:
-        self.client.close()
-        self.upstream.close()
-        self.world.until(lambda: self.world.rows)
+        finish(self.world, self.client, self.upstream)
         self.world.close()
         assert self.writer.flush_and_close(1000)
         return list(read_frames(self.folder)), list(read_gaps(self.folder))
@@ -170,10 +167,8 @@ def test_a_connection_that_is_not_open_yet_gets_the_new_rules(tmp_path):
     upstream, _ = world.server.accept()
     world.sockets.append(upstream)
     upstream.settimeout(2)
-    client.sendall(frame(b"asked"))
-    assert world.read(upstream, 9) == frame(b"asked")
-    upstream.sendall(frame(b"answered"))
-    assert world.read(client, 12) == frame(b"answered")
+    passes(world, client, upstream, frame(b"asked"))
+    passes(world, upstream, client, frame(b"answered"))
     for sock in (client, upstream, tapped.client, tapped.upstream):
         sock.close()
     world.until(lambda: len(world.rows) == 2)

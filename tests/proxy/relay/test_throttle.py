@@ -29,7 +29,7 @@ def test_the_mute_lasts_until_the_last_holder_lets_go(order):
         assert channel.mutes.of(mute.position(mute.THROTTLE))[0] == 1
 
 
-def test_who_does_not_hold_lets_nothing_go():
+def test_who_does_not_hold_lets_nothing_go_and_a_closed_channel_may_be_let_go():
     with net_bench() as bench:
         channel, _ = bench.ready_pair()
         throttle = Throttle(channel)
@@ -40,6 +40,10 @@ def test_who_does_not_hold_lets_nothing_go():
         throttle.let_go(REPLY)
         throttle.let_go(REPLY)
         assert channel.mute_causes == 0
+        throttle.hold(QUOTA)
+        bench.selector.close_channels()
+        throttle.let_go(QUOTA)
+        assert throttle.holders == 0
 
 
 def test_a_frame_begun_is_finished_whoever_throttles():
@@ -59,16 +63,6 @@ def test_a_frame_begun_is_finished_whoever_throttles():
         throttle.let_go(QUOTA)
         bench.poll(2)
         assert channel.frames_received == 2
-
-
-def test_a_closed_channel_may_be_let_go():
-    with net_bench() as bench:
-        channel, _ = bench.ready_pair()
-        throttle = Throttle(channel)
-        throttle.hold(QUOTA)
-        bench.selector.close_channels()
-        throttle.let_go(QUOTA)
-        assert throttle.holders == 0
 
 
 def test_over_tls_what_the_transport_holds_waits_for_its_turn_too(tls_world):

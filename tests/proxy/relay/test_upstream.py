@@ -18,7 +18,6 @@ from framegate.proxy.relay.upstream import (
     Upstream,
     connect_error,
 )
-from tests.fakes.cases import each_of
 
 SECOND = 1_000_000_000
 
@@ -75,39 +74,21 @@ def tried(*endpoints: Endpoint) -> Tried:
     return made
 
 
-@each_of(
-    ("family", "address", "text"),
-    [
-        (socket.AF_INET, ("10.0.0.1", 9092), "10.0.0.1:9092"),
-        (socket.AF_INET6, ("::1", 9092), "[::1]:9092"),
-        (socket.AF_UNIX, "/run/kafka.sock", "unix:/run/kafka.sock"),
-    ],
-)
-def test_addresses_read_as_they_are_written(family, address, text):
-    assert Endpoint(family, address).text == text
-
-
-def test_every_cause_has_an_error_of_the_metric():
-    assert [connect_error(cause) for cause in (Cause.UPSTREAM_REFUSED, Cause.UPSTREAM_TIMEOUT, Cause.TLS_FAILED, Cause.PEER_CLOSED, None)] == [
-        1,
-        2,
-        3,
-        4,
-        4,
-    ]
+def test_addresses_read_as_they_are_written_and_every_cause_has_an_error_of_the_metric():
+    addresses = [(socket.AF_INET, ("10.0.0.1", 9092)), (socket.AF_INET6, ("::1", 9092)), (socket.AF_UNIX, "/run/kafka.sock")]
+    assert [Endpoint(*address).text for address in addresses] == ["10.0.0.1:9092", "[::1]:9092", "unix:/run/kafka.sock"]
+    causes = (Cause.UPSTREAM_REFUSED, Cause.UPSTREAM_TIMEOUT, Cause.TLS_FAILED, Cause.PEER_CLOSED, None)
+    assert [connect_error(cause) for cause in causes] == [1, 2, 3, 4, 4]
 
 
 # Turns.
 
 
-def test_endpoints_take_turns_even_when_their_number_changes():
+def test_endpoints_take_turns_evenly_also_when_their_number_changes_and_while_one_is_down():
     plane = Plane(1, 2, 3)
     assert [plane.port() for _ in range(4)] == [1, 2, 3, 1]
     plane.upstream.replace([endpoint(3)])
     assert [plane.port() for _ in range(2)] == [3, 3]
-
-
-def test_the_turns_of_those_that_are_up_are_even_while_one_is_down():
     plane = Plane(1, 2, 3)
     plane.take_down(1)
     assert sorted(plane.port() for _ in range(10)) == [2] * 5 + [3] * 5
@@ -127,11 +108,8 @@ def test_a_connection_tries_each_endpoint_once_whatever_others_do_meanwhile():
     assert plane.count(CONNECTING) == 0
 
 
-def test_an_upstream_without_endpoints_has_nothing_to_try():
-    assert Plane().upstream.pick(None, 0) is None
-
-
 def test_the_same_address_twice_is_one_endpoint_and_two_names_of_it_are_two():
+    assert Plane().upstream.pick(None, 0) is None, "without endpoints there is nothing to try"
     assert len(Plane(1, 1).upstream.endpoints) == 1
     assert len(Upstream("u", UpstreamCounters(), [endpoint(1, "a"), endpoint(1, "b")]).endpoints) == 2
 
@@ -139,7 +117,7 @@ def test_the_same_address_twice_is_one_endpoint_and_two_names_of_it_are_two():
 # Back-off.
 
 
-def test_one_that_failed_is_left_out_until_its_back_off_is_over():
+def test_one_that_failed_is_left_out_until_its_back_off_is_over_and_a_probe_that_is_given_up_is_the_next_connections():
     plane = Plane(1, 2)
     down = plane.take_down(1)
     assert (down.down, down.backoff_ns, down.due_ns) == (True, FIRST_NS, plane.ns + FIRST_NS)
@@ -150,6 +128,7 @@ def test_one_that_failed_is_left_out_until_its_back_off_is_over():
         attempt = plane.pick()
         assert (attempt.endpoint, attempt.probes) == (down, True)
         plane.upstream.abandoned(attempt, plane.ns)
+        assert (down.down, down.backoff_ns) == (True, FIRST_NS)
 
 
 def test_one_connection_probes_and_all_others_pass_by():
@@ -165,7 +144,7 @@ def test_one_connection_probes_and_all_others_pass_by():
     assert {plane.port() for _ in range(2)} == {1, 2}
 
 
-def test_probes_that_fail_double_the_back_off_up_to_the_most():
+def test_probes_that_fail_double_the_back_off_up_to_the_most_and_a_success_ends_it():
     plane = Plane(1, 2)
     down = plane.take_down(1)
     seen = [down.backoff_ns // SECOND]
@@ -178,21 +157,12 @@ def test_probes_that_fail_double_the_back_off_up_to_the_most():
         seen.append(down.backoff_ns // SECOND)
     assert seen == [1, 2, 4, 8, 16, 30, 30]
     assert down.failures == 7
-
-
-def test_a_success_ends_the_back_off_and_the_next_failure_begins_anew():
-    plane = Plane(1, 2)
-    down = plane.take_down(1)
-    for _ in range(3):
-        plane.ns = down.due_ns
-        plane.fail(plane.pick())
-    assert down.backoff_ns == 8 * SECOND
     plane.ns = down.due_ns
     plane.answer(plane.pick())
     assert (down.down, plane.count(DOWN)) == (False, 0)
     plane.ns += 1
     plane.take_down(1)
-    assert (down.backoff_ns, down.failures) == (FIRST_NS, 1)
+    assert (down.backoff_ns, down.failures) == (FIRST_NS, 1), "the next failure begins anew"
 
 
 def test_failures_of_attempts_that_went_along_do_not_add_up():
@@ -205,7 +175,7 @@ def test_failures_of_attempts_that_went_along_do_not_add_up():
     assert int(plane.counters.durations[1].buckets[0]) == 20
 
 
-def test_a_failure_older_than_a_success_says_nothing():
+def test_a_failure_older_than_a_success_says_nothing_also_of_a_probe():
     plane = Plane(1)
     old = plane.pick()
     plane.ns += 1
@@ -213,21 +183,16 @@ def test_a_failure_older_than_a_success_says_nothing():
     plane.ns += 5 * SECOND
     assert not plane.fail(old, Cause.UPSTREAM_TIMEOUT)
     assert not plane.at(1).down
-    new = plane.pick()
-    plane.fail(new)
-    assert plane.at(1).down
-
-
-def test_a_probe_that_is_given_up_is_the_next_connections():
-    plane = Plane(1, 2)
-    down = plane.take_down(1)
+    plane.fail(plane.pick())
+    down = plane.at(1)
+    assert down.down
     plane.ns = down.due_ns
-    first = plane.pick()
-    plane.upstream.abandoned(first, plane.ns)
-    assert (down.down, down.backoff_ns) == (True, FIRST_NS)
-    second = plane.pick()
-    assert (second.endpoint, second.probes) == (down, True)
-    plane.upstream.abandoned(second, plane.ns)
+    probe, other = plane.pick(), plane.pick()
+    plane.ns += 1
+    plane.answer(other)
+    plane.ns += 5 * SECOND
+    assert not plane.fail(probe, Cause.UPSTREAM_TIMEOUT)
+    assert (down.down, down.probed) == (False, False)
 
 
 def test_a_connection_that_has_failed_once_does_not_probe_while_another_is_up():
@@ -270,18 +235,14 @@ def test_when_all_are_out_the_one_that_is_probed_comes_last():
     plane.fail(probe)
 
 
-def test_the_only_endpoint_is_tried_however_it_failed():
-    plane = Plane(1)
-    plane.take_down(1)
-    again = plane.pick()
-    assert (again.endpoint, again.probes) == (plane.at(1), False)
-    assert plane.answer(again)
-    assert not plane.at(1).down
-
-
-def test_of_connections_that_have_no_other_choice_one_alone_is_the_probe():
+def test_the_only_endpoint_is_tried_however_it_failed_and_one_connection_alone_is_the_probe():
     plane = Plane(1)
     down = plane.take_down(1)
+    again = plane.pick()
+    assert (again.endpoint, again.probes) == (down, False)
+    assert plane.answer(again)
+    assert not down.down
+    plane.take_down(1)
     plane.ns = down.due_ns
     probe, *others = [plane.pick() for _ in range(5)]
     assert (probe.probes, [other.probes for other in others], plane.count(PROBES)) == (True, [False] * 4, 1)
@@ -292,31 +253,26 @@ def test_of_connections_that_have_no_other_choice_one_alone_is_the_probe():
     assert down.backoff_ns == 2 * FIRST_NS
 
 
-def test_a_probe_that_another_attempt_overtook_judges_nothing():
-    plane = Plane(1)
-    down = plane.take_down(1)
-    plane.ns = down.due_ns
-    probe, other = plane.pick(), plane.pick()
-    plane.ns += 1
-    plane.answer(other)
-    plane.ns += 5 * SECOND
-    assert not plane.fail(probe, Cause.UPSTREAM_TIMEOUT)
-    assert (down.down, down.probed) == (False, False)
-
-
 # Other endpoints.
 
 
-def test_endpoints_that_stay_keep_their_back_off_and_others_begin_anew():
+def test_endpoints_that_stay_keep_their_back_off_and_others_begin_anew_also_in_the_middle_of_retries():
     plane = Plane(1, 2)
     down = plane.take_down(1)
     plane.upstream.replace([endpoint(3), endpoint(1)])
     assert plane.at(1) is down
     assert (plane.count(ENDPOINTS), plane.count(DOWN)) == (2, 1)
+    connection = tried(down)
+    attempt = plane.pick(connection)
+    assert attempt.endpoint.address[1] == 3
+    plane.fail(attempt)
+    connection.add(attempt.endpoint, Cause.UPSTREAM_REFUSED, "no")
+    assert plane.upstream.pick(connection, plane.ns) is None
     plane.upstream.replace([endpoint(3)])
-    assert (plane.count(ENDPOINTS), plane.count(DOWN)) == (1, 0)
-    plane.upstream.replace([endpoint(1), endpoint(3)])
+    assert (plane.count(ENDPOINTS), plane.count(DOWN)) == (1, 1)
+    plane.upstream.replace([endpoint(1), endpoint(4)])
     assert not plane.at(1).down
+    assert plane.count(DOWN) == 0
 
 
 def test_what_comes_of_an_endpoint_that_was_taken_away_changes_nothing():
@@ -331,19 +287,6 @@ def test_what_comes_of_an_endpoint_that_was_taken_away_changes_nothing():
     plane.answer(probe)
     assert (plane.count(ENDPOINTS), plane.count(DOWN), plane.count(CONNECTING)) == (1, 0, 0)
     assert plane.port() == 9
-
-
-def test_other_endpoints_in_the_middle_of_retries_are_tried_too_and_old_ones_no_more():
-    plane = Plane(1, 2)
-    first = plane.pick()
-    plane.fail(first)
-    connection = tried(first.endpoint)
-    plane.upstream.replace([endpoint(1), endpoint(7)])
-    attempt = plane.pick(connection)
-    assert attempt.endpoint.address[1] == 7
-    plane.fail(attempt)
-    connection.add(attempt.endpoint, Cause.UPSTREAM_REFUSED, "no")
-    assert plane.upstream.pick(connection, plane.ns) is None
 
 
 # What is told.

@@ -26,15 +26,14 @@ from tests.fakes.framing_model import stream
 from tests.fakes.handled import HandledWorld, channel_of, leg_of
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.tap_read import read_frames
-from tests.fakes.world import SECOND, frame, reset
+from tests.fakes.world import frame, reset
+from tests.proxy.relay.conftest import ask_handler, begin_drain, finish, passes, send_all, with_client, with_pair
 
 Make = Callable[..., HandledWorld]
 
 
 def test_with_an_upstream_a_frame_passes_changes_vanishes_or_is_answered(make_handled: Make) -> None:
-    world = make_handled(upstream=True)
-    process = world.process()
-    client, upstream, pair = world.pair()
+    world, process, client, upstream, pair = with_pair(make_handled(upstream=True))
     bodies = [b"passes", b"changes", b"vanishes", b"asks"]
     client.sendall(b"".join(map(frame, bodies)))
     for (action, body), asked_body in zip(
@@ -74,70 +73,45 @@ def test_closing_is_the_handlers_wish_and_what_was_sent_before_arrives(make_hand
 
 
 def test_a_handler_that_fails_costs_its_connection(make_handled: Make) -> None:
-    world = make_handled()
-    process = world.process()
-    client, _ = world.served()
+    world, process, client, _ = with_client(make_handled())
     other, _ = world.served()
-    client.sendall(frame(b"x"))
-    process.reply(process.one(), wire.FAILED, "ValueError: größer".encode())
+    process.reply(ask_handler(process, client, b"x"), wire.FAILED, "ValueError: größer".encode())
     assert world.ended(client) == b""
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     assert (world.row["cause"], world.row["detail"]) == ("handler_failed", "ValueError: größer")
-    other.sendall(frame(b"y"))
-    process.reply(process.one(), wire.ANSWER, b"fine")
+    process.reply(ask_handler(process, other, b"y"), wire.ANSWER, b"fine")
     assert world.read(other, 8) == frame(b"fine")
 
 
 @each_of(
-    ("upstream", "direction", "action", "body", "text"),
+    ("upstream", "direction", "action", "body", "end", "text"),
     [
-        (False, 0, wire.PASS, b"", "no upstream"),
-        (False, 0, wire.FRAME, b"x", "no upstream"),
-        (True, 1, wire.ANSWER, b"x", "only a request can be answered"),
-        (False, 0, wire.ANSWER, bytes(40_000), "40000 bytes exceeds the limit of 32767, the most that int16 can say"),
+        (False, 0, wire.PASS, b"", ("handler_failed", "internal"), "no upstream"),
+        (False, 0, wire.FRAME, b"x", ("handler_failed", "internal"), "no upstream"),
+        (True, 1, wire.ANSWER, b"x", ("handler_failed", "internal"), "only a request can be answered"),
+        (False, 0, wire.ANSWER, bytes(40_000), ("frame_too_large", "downstream"), "the limit of 32767, the most that int16 can say"),
+        (True, 0, wire.FRAME, bytes(40_000), ("frame_too_large", "upstream"), "the limit of 32767, the most that int16 can say"),
     ],
 )
-def test_answers_that_do_not_fit(make_handled: Make, upstream: bool, direction: int, action: int, body: bytes, text: str) -> None:
-    world = make_handled(upstream=upstream, framing=FRAMINGS["int16"] if len(body) > 32767 else FRAMINGS["int32"])
+def test_answers_that_do_not_fit(
+    make_handled: Make, upstream: bool, direction: int, action: int, body: bytes, end: tuple[str, str], text: str
+) -> None:
+    short = FRAMINGS["int16"] if body[1:] else FRAMINGS["int32"]
+    world = make_handled(upstream=upstream, **{"upstream_framing" if upstream else "framing": short})
     process = world.process()
-    if upstream:
-        client, server, _ = world.pair()
-        server.sendall(frame(b"x"))
-    else:
-        client, _ = world.served()
-        client.sendall(b"\0\1x" if len(body) > 32767 else frame(b"x"))
+    sockets = world.pair()[:2] if upstream else world.served()[:1]
+    sockets[direction].sendall(b"\0\1x" if body[1:] and not upstream else frame(b"x"))
     asked = process.one()
     assert asked.direction == direction
     process.reply(asked, action, body)
-    world.ended(client)
-    client.close()
-    if upstream:
-        server.close()
-    world.until(lambda: world.rows)
-    wanted = ("frame_too_large", "downstream") if body[1:] else ("handler_failed", "internal")
-    assert (world.row["cause"], world.row["side"]) == wanted
+    world.ended(sockets[0])
+    finish(world, *sockets)
+    assert (world.row["cause"], world.row["side"]) == end
     assert text in world.row["detail"]
 
 
-def test_a_frame_in_another_ones_place_that_the_upstream_cannot_be_told(make_handled: Make) -> None:
-    world = make_handled(upstream=True, upstream_framing=FRAMINGS["int16"])
-    process = world.process()
-    client, upstream, _ = world.pair()
-    client.sendall(frame(b"x"))
-    process.reply(process.one(), wire.FRAME, bytes(40_000))
-    world.ended(client)
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
-    assert (world.row["cause"], world.row["side"]) == ("frame_too_large", "upstream")
-    assert "the most that int16 can say" in world.row["detail"]
-
-
 def test_a_body_that_holds_the_end_of_a_line_does_not_fit_lines(make_handled: Make) -> None:
-    world = make_handled(framing=FRAMINGS["lines"])
-    process = world.process()
-    client, _ = world.served()
+    world, process, client, _ = with_client(make_handled(framing=FRAMINGS["lines"]))
     client.sendall(b"one\ntwo\n")
     asked, second = process.take(2)
     assert (asked.header, asked.body) == (b"", b"one"), "one line, without its end"
@@ -145,17 +119,14 @@ def test_a_body_that_holds_the_end_of_a_line_does_not_fit_lines(make_handled: Ma
     assert world.read(client, 4) == b"ONE\n"
     process.reply(second, wire.ANSWER, b"a\nb")
     world.ended(client)
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     assert (world.row["cause"], world.row["side"]) == ("wrong_protocol", "downstream")
     assert "holds what ends one in lines" in world.row["detail"]
 
 
 @each_of(("speaks", "onward"), [("int32", "varint"), ("lines", "int32"), ("mysql_packet", "int32"), ("grpc_message", "grpc_message")])
 def test_each_side_has_its_framing(make_handled: Make, speaks: str, onward: str) -> None:
-    world = make_handled(upstream=True, framing=FRAMINGS[speaks], upstream_framing=FRAMINGS[onward])
-    process = world.process()
-    client, upstream, _ = world.pair()
+    world, process, client, upstream, _ = with_pair(make_handled(upstream=True, framing=FRAMINGS[speaks], upstream_framing=FRAMINGS[onward]))
     bodies = [b"a", b"bb", b"c" * 300, b"answered"]
     client.sendall(stream(speaks, bodies))
     for body, (action, made) in zip(bodies, [(wire.PASS, b""), (wire.FRAME, b"other"), (wire.PASS, b""), (wire.ANSWER, b"made")], strict=True):
@@ -174,9 +145,7 @@ def test_each_side_has_its_framing(make_handled: Make, speaks: str, onward: str)
 
 
 def test_the_other_bytes_of_a_header_are_those_of_the_frame_it_was_made_from(make_handled: Make) -> None:
-    world = make_handled(framing=FRAMINGS["mysql_packet"])
-    process = world.process()
-    client, _ = world.served()
+    world, process, client, _ = with_client(make_handled(framing=FRAMINGS["mysql_packet"]))
     client.sendall(b"\x02\0\0\x07hi")
     asked = process.one()
     assert asked.header == b"\x02\0\0\x07"
@@ -184,47 +153,27 @@ def test_the_other_bytes_of_a_header_are_those_of_the_frame_it_was_made_from(mak
     assert world.read(client, 9) == b"\x05\0\0\x07hello"
 
 
-def test_a_direction_that_is_not_handled_is_relayed(make_handled: Make) -> None:
-    """Its runs are written without another look; an answer comes between whole frames of it."""
-    world = make_handled(upstream=True)
-    process = world.process(directions=("request",))
-    client, upstream, pair = world.pair()
-    client.sendall(frame(b"question"))
-    asked = process.one()
-    upstream.sendall(frame(b"unasked") + frame(b"again"))
-    assert world.read(client, 20) == frame(b"unasked") + frame(b"again")
-    assert pair.upstream.forward_to is channel_of(pair).write_half
-    process.reply(asked, wire.ANSWER, b"made")
-    assert world.read(client, 8) == frame(b"made")
+@each_of("handled", [0, 1])
+def test_a_direction_that_is_not_handled_is_relayed(make_handled: Make, handled: int) -> None:
+    """Its runs are written without another look; what a handler makes comes between whole frames of it."""
+    world, process, *sockets, pair = with_pair(make_handled(upstream=True), directions=(wire.DIRECTIONS[handled],))
+    source, sink = sockets[handled], sockets[1 - handled]
+    if handled == 0:
+        asked = ask_handler(process, source, b"question")
+    passes(world, sink, source, frame(b"unasked") + frame(b"again"))
+    assert leg_of(pair, 1 - handled).forward_to is channel_of(pair, handled).write_half
+    if handled == 1:
+        asked = ask_handler(process, source, b"question")
+    assert (asked.direction, asked.sequence, asked.body) == (handled, 0, b"question")
+    process.reply(asked, wire.FRAME, b"made") if handled else process.reply(asked, wire.ANSWER, b"made")
+    assert world.read(sockets[0], 8) == frame(b"made")
     assert not process.asked
 
 
-def test_only_responses_are_handled(make_handled: Make) -> None:
-    world = make_handled(upstream=True)
-    process = world.process(directions=("response",))
-    client, upstream, pair = world.pair()
-    client.sendall(frame(b"one") + frame(b"two"))
-    assert world.read(upstream, 14) == frame(b"one") + frame(b"two")
-    assert pair.client.forward_to is channel_of(pair, 1).write_half
-    upstream.sendall(frame(b"back"))
-    asked = process.one()
-    assert (asked.direction, asked.sequence, asked.body) == (1, 0, b"back")
-    process.reply(asked, wire.PASS)
-    assert world.read(client, 8) == frame(b"back")
-
-
 def test_what_the_upstream_does_not_take_mutes_its_source(make_handled: Make) -> None:
-    world = make_handled(upstream=True, limit=1 << 23, pool=1 << 25)
-    process = world.process()
-    client, upstream, pair = world.pair()
+    world, process, client, upstream, pair = with_pair(make_handled(upstream=True, limit=1 << 23, pool=1 << 25))
     big = frame(bytes(6 << 20))
-    client.setblocking(False)
-    left = memoryview(big)
-    while left:
-        try:
-            left = left[client.send(left) :]
-        except BlockingIOError:
-            world.selector.poll(1)
+    send_all(world, client, big)
     asked = process.take()[0]
     process.reply(asked, wire.PASS)
     assert channel_of(pair, 1).pending_send > 0
@@ -240,9 +189,7 @@ def test_what_the_upstream_does_not_take_mutes_its_source(make_handled: Make) ->
 
 
 def test_an_answer_in_the_upstreams_place_waits_for_what_is_owed(make_handled: Make) -> None:
-    world = make_handled("kafka", upstream=True)
-    process = world.process()
-    client, upstream, pair = world.pair()
+    world, process, client, upstream, pair = with_pair(make_handled("kafka", upstream=True))
     client.sendall(request(3, 9, 1) + request(18, 3, 2))
     first, second = process.take(2)
     process.reply(first, wire.PASS)
@@ -267,10 +214,9 @@ def test_an_answer_in_the_upstreams_place_waits_for_what_is_owed(make_handled: M
     assert (pair.pairing.open, pair.pairing.lost) == (0, False)
 
 
-def test_likewise_where_answers_are_not_handled_and_several_requests_are(make_handled: Make) -> None:
-    world = make_handled("kafka", upstream=True)
-    process = world.process(directions=("request",))
-    client, upstream, pair = world.pair()
+def test_likewise_where_answers_are_not_handled_and_the_pairing_has_what_the_upstream_was_sent(make_handled: Make) -> None:
+    world, process, client, upstream, pair = with_pair(make_handled("kafka", upstream=True), directions=("request",))
+    assert pair.pairing is None or pair.pairing.open == 0
     client.sendall(b"".join(request(3, 9, number) for number in range(6)))
     for number, asked in enumerate(process.take(6)):
         if number % 2:
@@ -284,34 +230,22 @@ def test_likewise_where_answers_are_not_handled_and_several_requests_are(make_ha
     upstream.sendall(b"".join(frame(struct.pack(">i", number)) for number in (0, 2, 4)))
     seen = world.read(client, 48)
     assert [struct.unpack(">ii", seen[at : at + 8])[1] for at in range(0, 48, 8)] == list(range(6))
-    assert (pair.pairing.open, pair.pairing.lost) == (0, False)
-
-
-def test_the_pairing_has_what_the_upstream_was_sent(make_handled: Make) -> None:
-    world = make_handled("kafka", upstream=True)
-    process = world.process(directions=("request",))
-    client, upstream, pair = world.pair()
     client.sendall(b"".join(request(3, 9, number) for number in range(4)))
     actions = [(wire.NOTHING, b""), (wire.FRAME, request(1, 13, 77)[4:]), (wire.PASS, b""), (wire.NOTHING, b"")]
     for asked, (action, body) in zip(process.take(4), actions, strict=True):
         process.reply(asked, action, body)
     wanted = request(1, 13, 77) + request(3, 9, 2)
     assert world.read(upstream, len(wanted)) == wanted
-    upstream.sendall(answer(77) + answer(2))
-    world.read(client, len(answer(77)) + len(answer(2)))
-    assert pair.pairing is not None
+    passes(world, upstream, client, answer(77) + answer(2))
     assert (pair.pairing.open, pair.pairing.lost) == (0, False)
 
 
 @each_of(("action", "body"), [(wire.ANSWER, struct.pack(">i", 1)), (wire.FRAME, request(3, 9, 8)[4:]), (wire.NOTHING, b"")])
 def test_a_drain_does_not_end_before_a_verdict_is_out(make_handled: Make, action: int, body: bytes) -> None:
-    world = make_handled("kafka", upstream=True)
-    process = world.process(directions=("request",))
-    client, upstream, _ = world.pair()
+    world, process, client, upstream, _ = with_pair(make_handled("kafka", upstream=True), directions=("request",))
     client.sendall(request(3, 9, 1))
     asked = process.one()
-    world.relay.pairs.draining = True
-    world.drain.start(30 * SECOND)
+    begin_drain(world, 30)
     world.pass_time(1.5)
     process.reply(asked, action, body)
     if action == wire.FRAME:
@@ -321,9 +255,7 @@ def test_a_drain_does_not_end_before_a_verdict_is_out(make_handled: Make, action
 
 
 def test_a_kafka_client_without_an_upstream(make_handled: Make) -> None:
-    world = make_handled("kafka")
-    process = world.process()
-    client, pair = world.served()
+    world, process, client, pair = with_client(make_handled("kafka"))
     client.sendall(request(18, 3, 5))
     asked = process.one()
     assert pair.pairing is not None
@@ -343,9 +275,7 @@ def test_a_kafka_client_without_an_upstream(make_handled: Make) -> None:
 
 def test_an_answer_with_a_throttle(make_handled: Make) -> None:
     """Number 24: sent while throttled: still muted. StartThrottling, Send, EndThrottling."""
-    world = make_handled()
-    process = world.process()
-    client, pair = world.served()
+    world, process, client, pair = with_client(make_handled())
     client.sendall(frame(b"one") + frame(b"two"))
     first, second = process.take(2)
     process.reply(first, wire.ANSWER, b"1", throttle_ms=500)
@@ -364,16 +294,20 @@ def test_an_answer_with_a_throttle(make_handled: Make) -> None:
     assert asked.body == b"three"
     process.reply(asked, wire.ANSWER, b"3")
     assert (channel.mute_causes, int(world.counters.listeners["l"].downstream.mutes[mute.position(mute.THROTTLE)])) == (0, 1)
+    assert world.read(client, 5) == frame(b"3")
+    process.reply(ask_handler(process, client, b"four"), wire.NOTHING, throttle_ms=60_000)
+    client.close()
+    world.pass_time(61)
+    world.until(lambda: world.rows)
+    assert world.row["cause"] == "peer_closed", "it may end while it is throttled"
+    world.pass_time(100)
 
 
 def test_a_throttle_that_is_over_when_the_answer_is_out(make_handled: Make) -> None:
     """Number 25: not muted afterwards."""
-    world = make_handled(limit=1 << 22)
-    process = world.process()
-    client, pair = world.served()
-    client.sendall(frame(b"one"))
+    world, process, client, pair = with_client(make_handled(limit=1 << 22))
     size = 6 << 20
-    process.reply(process.one(), wire.ANSWER, bytes(size), throttle_ms=100)
+    process.reply(ask_handler(process, client, b"one"), wire.ANSWER, bytes(size), throttle_ms=100)
     channel = channel_of(pair)
     assert channel.pending_send > 0
     assert channel.mute_causes & (mute.HANDLER | mute.THROTTLE) == mute.HANDLER | mute.THROTTLE
@@ -382,31 +316,34 @@ def test_a_throttle_that_is_over_when_the_answer_is_out(make_handled: Make) -> N
     world.read(client, size + 4)
     world.poll()
     assert channel.mute_causes == 0
-    client.sendall(frame(b"two"))
-    process.reply(process.one(), wire.NOTHING)
+    process.reply(ask_handler(process, client, b"two"), wire.NOTHING)
 
 
-def test_no_response_with_a_throttle(make_handled: Make) -> None:
-    """Number 26."""
-    world = make_handled()
-    process = world.process()
-    client, pair = world.served()
-    client.sendall(frame(b"one"))
-    process.reply(process.one(), wire.NOTHING, throttle_ms=500)
-    channel = channel_of(pair)
+@each_of("quota", [False, True])
+def test_no_response_with_a_throttle_alone_and_beside_a_quota(make_handled: Make, quota: bool) -> None:
+    """Number 26. The channel is read when neither has a reason."""
+    world, process, client, pair = with_client(make_handled())
+    process.reply(ask_handler(process, client, b"one"), wire.NOTHING, throttle_ms=500)
+    leg, channel = leg_of(pair), channel_of(pair)
     assert channel.mute_causes == mute.THROTTLE
+    assert leg.throttle is not None
+    if quota:
+        leg.throttle.hold(QUOTA)
     world.pass_time(0.6)
-    assert channel.mute_causes == 0
+    assert channel.mute_causes == (mute.THROTTLE if quota else 0)
+    client.sendall(frame(b"two"))
+    process.settle()
+    if quota:
+        assert not process.asked
+        leg.throttle.let_go(QUOTA)
+    process.reply(process.one(), wire.NOTHING)
 
 
 @each_of(("first", "second", "over"), [(500, 500, 0.5), (500, 200, 0.5), (200, 500, 0.5)])
 def test_two_throttles_for_one_request_begin_once_and_end_once(make_handled: Make, first: int, second: int, over: float) -> None:
     """Number 27: with equal deadlines, too."""
-    world = make_handled()
-    process = world.process()
-    client, pair = world.served()
-    client.sendall(frame(b"one"))
-    asked = process.one()
+    world, process, client, pair = with_client(make_handled())
+    asked = ask_handler(process, client, b"one")
     leg = leg_of(pair)
     verdicts.throttle(leg.handled, leg, first)
     process.reply(asked, wire.NOTHING, throttle_ms=second)
@@ -421,11 +358,8 @@ def test_two_throttles_for_one_request_begin_once_and_end_once(make_handled: Mak
 
 
 def test_a_throttle_that_a_response_asks_for_is_the_clients(make_handled: Make) -> None:
-    world = make_handled(upstream=True)
-    process = world.process()
-    client, upstream, pair = world.pair()
-    upstream.sendall(frame(b"slow down"))
-    process.reply(process.one(), wire.PASS, throttle_ms=300)
+    world, process, client, upstream, pair = with_pair(make_handled(upstream=True))
+    process.reply(ask_handler(process, upstream, b"slow down"), wire.PASS, throttle_ms=300)
     assert world.read(client, 13) == frame(b"slow down")
     assert (channel_of(pair).mute_causes, channel_of(pair, 1).mute_causes) == (mute.THROTTLE, 0)
     client.sendall(frame(b"later"))
@@ -436,29 +370,12 @@ def test_a_throttle_that_a_response_asks_for_is_the_clients(make_handled: Make) 
     assert world.read(upstream, 9) == frame(b"later")
 
 
-def test_a_connection_that_ends_while_it_is_throttled(make_handled: Make) -> None:
-    world = make_handled()
-    process = world.process()
-    client, _ = world.served()
-    client.sendall(frame(b"one"))
-    process.reply(process.one(), wire.NOTHING, throttle_ms=60_000)
-    client.close()
-    world.pass_time(61)
-    world.until(lambda: world.rows)
-    assert world.row["cause"] == "peer_closed"
-    world.pass_time(100)
-
-
 def test_a_bug_of_ours_costs_one_connection(make_handled: Make) -> None:
     """Number 168."""
-    world = make_handled()
-    process = world.process()
-    client, pair = world.served()
+    world, process, client, pair = with_client(make_handled())
     other, _ = world.served()
-    client.sendall(frame(b"x"))
-    asked = process.one()
-    other.sendall(frame(b"y"))
-    fine = process.one()
+    asked = ask_handler(process, client, b"x")
+    fine = ask_handler(process, other, b"y")
     impossible = Request(1, Run(None, 0, b"", 0, 0, 1, 0), 0, b"", expects=False, withheld=False)
     impossible.run = None  # handed over, and yet here
     leg_of(pair).backlog.append(impossible)
@@ -466,8 +383,7 @@ def test_a_bug_of_ours_costs_one_connection(make_handled: Make) -> None:
     process.send(process.record(asked, wire.NOTHING) + process.record(fine, wire.ANSWER, b"fine"))
     assert world.read(other, 8) == frame(b"fine"), "the second of the batch is handled"
     world.ended(client)
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     assert (world.row["cause"], world.selector.faults.total) == ("internal", 1)
     world.faults = 1
 
@@ -537,40 +453,17 @@ def test_who_holds_what_is_known_at_every_moment(make_handled: Make, monkeypatch
     reset(upstream)
     world.poll()
     world.pass_time(2)
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     process.settle()
     assert pool.found == []
     assert pool.used == 0
 
 
-def test_a_quota_and_a_handler_may_throttle_at_the_same_time(make_handled: Make) -> None:
-    """The channel is read when neither has a reason."""
-    world = make_handled()
-    process = world.process()
-    client, pair = world.served()
-    client.sendall(frame(b"one"))
-    process.reply(process.one(), wire.NOTHING, throttle_ms=500)
-    leg, channel = leg_of(pair), channel_of(pair)
-    assert leg.throttle is not None
-    leg.throttle.hold(QUOTA)
-    world.pass_time(0.6)
-    assert channel.mute_causes == mute.THROTTLE
-    client.sendall(frame(b"two"))
-    process.settle()
-    assert not process.asked
-    leg.throttle.let_go(QUOTA)
-    process.reply(process.one(), wire.NOTHING)
-
-
 def test_of_a_large_answer_that_is_recorded_no_copy_is_made(make_handled: Make, tmp_path: Path) -> None:
     config = TapConfig(directory=str(tmp_path), rules=(TapRule(name="r"),), queue_size=64 << 20)
     writer = TapWriter(config, "n", "0", "b", wakeup_fd=-1)
-    world = make_handled(upstream=True, rules=TapRules(config.rules, writer), writer=writer)
-    process = world.process()
-    client, _, pair = world.pair()
-    client.sendall(frame(b"ask"))
-    asked = process.one()
+    world, process, client, _, pair = with_pair(make_handled(upstream=True, rules=TapRules(config.rules, writer), writer=writer))
+    asked = ask_handler(process, client, b"ask")
     answer = verdicts.make_frame(INT32, INT32, [bytes(8 << 20)], b"", True)
     tracemalloc.start()
     assert verdicts._tap_answer(pair, leg_of(pair, 1), answer, world.clock.ns, withheld=False)
