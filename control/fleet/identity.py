@@ -26,9 +26,8 @@ from framegate.proxy.auth.auth_requests import AuthResponse, CheckPassword, Refu
 from framegate.proxy.auth.messages import NONE, ApiVersionsAnswer
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
 from framegate.proxy.config.sasl import secret_files
-from framegate.proxy.server.credentials import listener_auth_queue, upstream_auth_queue
+from framegate.proxy.server.credentials import listener_auth_queue, question_from_row, row_of, upstream_auth_queue
 from framegate.proxy.server.messages import AnswerCommand, ForgetNotice, QuestionNotice
-from framegate.proxy.server.credentials import question_from_row, row_of
 from framegate.proxy.server.rows import Store, upstream_owner
 
 __all__ = ["LATER_S", "AuthRequests", "Identity"]

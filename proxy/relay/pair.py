@@ -33,7 +33,6 @@ from framegate.proxy.errors import LoginError
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.channel_sink import ChannelSink
-from framegate.proxy.network.run import Run
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import CallbackTimer
 from framegate.proxy.network.translation import Scratch, Translation
