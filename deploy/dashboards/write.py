@@ -159,9 +159,7 @@ def files(runbook: str = RUNBOOK) -> dict[str, str]:
 def main(arguments: Sequence[str]) -> None:
     """Write the files."""
     parser = argparse.ArgumentParser(prog="python deploy/dashboards", description="Writes the dashboards and alerts of deploy/ anew.")
-    parser.add_argument(
-        "--runbook", default=RUNBOOK, metavar="URL", help="the address of the runbook; alerts link to its sections (%(default)s)"
-    )
+    parser.add_argument("--runbook", default=RUNBOOK, metavar="URL", help="the address of the runbook; alerts link to its sections (%(default)s)")
     parser.add_argument("--folder", type=Path, default=DEPLOY, help="where dashboards/ and alerts/ are (deploy/)")
     given = parser.parse_args(arguments)
     for name, text in files(given.runbook).items():
