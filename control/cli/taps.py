@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import grpc
 
     from framegate.control.v1 import tap_service_pb2 as pb2
+    from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
 
 __all__ = ["taps"]
 
@@ -155,7 +156,7 @@ def add(name: str, before: str | None, validate_only: bool, address: str, output
 
     rule, _ = _rule(name, values)
     request = CreateTapRuleRequest(tap_rule=rule, before=before or "", validate_only=validate_only)
-    _print([_change(address, "CreateTapRule", request).tap_rule], output)
+    _print([_change(address, lambda stub: stub.CreateTapRule, request).tap_rule], output)
 
 
 @taps.command(
@@ -189,7 +190,7 @@ def set_(
     request.update_mask.paths.extend(paths)
     if before or last:
         request.before = before or ""
-    _print([_change(address, "UpdateTapRule", request).tap_rule], output)
+    _print([_change(address, lambda stub: stub.UpdateTapRule, request).tap_rule], output)
 
 
 @taps.command(epilog=example("framegate taps remove debug"))
@@ -202,19 +203,19 @@ def remove(name: str, etag: str, validate_only: bool, address: str, output: str)
     from framegate.control.cli.client import CALL_TIMEOUT_S, calling
     from framegate.control.v1.tap_service_pb2 import DeleteTapRuleRequest
 
-    _change(address, "DeleteTapRule", DeleteTapRuleRequest(name=name, etag=etag, validate_only=validate_only))
+    _change(address, lambda stub: stub.DeleteTapRule, DeleteTapRuleRequest(name=name, etag=etag, validate_only=validate_only))
     with calling(address, change=not validate_only) as channel:
         left = _listed(channel, CALL_TIMEOUT_S)
     _print(left, output)
 
 
-def _change(address: str, method: str, request: Any) -> Any:
+def _change(address: str, method: "Callable[[TapServiceStub], Any]", request: Any) -> Any:
     """Call a method of the tap service that changes something, unless the request only validates. Returns the response."""
     from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
     from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
 
     with calling(address, change=not request.validate_only) as channel:
-        return getattr(TapServiceStub(channel), method)(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
+        return method(TapServiceStub(channel))(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
 
 
 def _cleared(word: str) -> str:

@@ -40,23 +40,19 @@ def names_in(node: ast.expr, *, is_child: bool) -> Iterator[str]:
         yield from (f"{word}{node.values[-1].value}" for word in WORDS)
 
 
-def dictionary(node: ast.expr) -> tuple[frozenset[str], str | None] | None:
-    """Of a row that is written out: its fields, and its event."""
-    if not isinstance(node, ast.Dict):
-        return None
+def dictionary(node: ast.Dict) -> tuple[frozenset[str], list[str]]:
+    """The fields of a row that is written out, and its possible events."""
     keys = {key.value: value for key, value in zip(node.keys, node.values, strict=True) if isinstance(key, ast.Constant)}
-    event = keys.get("event")
-    if not isinstance(event, ast.Constant):
-        return None
-    return frozenset(str(key) for key in keys) - {"event", "level"}, str(event.value)
+    events = list(names_in(keys["event"], is_child=False)) if "event" in keys else []
+    return frozenset(str(key) for key in keys) - {"event", "level"}, events
 
 
 def told(path: Path) -> Iterator[Told]:
     tree = ast.parse((ROOT / path).read_text())
     for node in ast.walk(tree):
-        row = dictionary(node) if isinstance(node, ast.Dict) else None
-        if row is not None and row[1] is not None and "demo" not in path.parts:
-            yield Told(f"{path}:{node.lineno}", row[1], row[0], None)
+        if isinstance(node, ast.Dict) and "demo" not in path.parts:
+            fields, events = dictionary(node)
+            yield from (Told(f"{path}:{node.lineno}", event, fields, None) for event in events)
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in TOLD_BY or not node.args:
             continue
         if node.func.attr == "log" and isinstance(node.func.value, ast.Name) and node.func.value.id == "math":
