@@ -144,8 +144,8 @@ def test_a_collector_that_refuses_is_told_once_and_does_not_hold_up_the_end(rece
     telemetry = Telemetry(receiver.endpoint, complaints.append)
     telemetry.batch(facts())
     began = time.monotonic()
-    telemetry.close(2.0)
-    assert time.monotonic() - began < 3
+    telemetry.close(30.0)
+    assert time.monotonic() - began < 30  # a refusal ends the wait
     assert 1 <= len(complaints) <= 2  # of traces, of metrics
     assert all("PERMISSION_DENIED" in complaint for complaint in complaints)
 
