@@ -5,8 +5,6 @@ import json
 import secrets
 from collections.abc import Iterator
 
-__all__ = ["Canaries"]
-
 _LEAST = 12
 """Bytes of a secret that must be there to be told from others."""
 _PIECE = 16

@@ -20,8 +20,6 @@ from framegate.proxy.config.model import TapConfig, TapRule
 from tests.fakes.plane import FakePlane
 from tests.fakes.serving import serving
 
-__all__ = ["TAP", "VERBS", "Answering", "Cli", "answering", "run_cli", "served", "start_cli"]
-
 ROOT: Final = Path(__file__).parents[2]
 TAP: Final = TapConfig(directory="/nowhere", rules=(TapRule(name="all"),))
 VERBS: Final = (

@@ -10,8 +10,6 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as serv
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as service_grpc
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 
-__all__ = ["FakeCollector"]
-
 
 class FakeCollector(service_grpc.MetricsServiceServicer):
     """A context manager. ``endpoint`` is where to export to, ``wait()`` gives the metrics of the next export by name."""

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 
 import tests.fakes
 
-__all__ = ["Kind", "faults", "implementations", "suites"]
-
 ROOMS = ("framegate.proxy.", "framegate.control.")
 FAKES = "tests.fakes."
 TESTS = Path(__file__).resolve().parent.parent

@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["Resizable", "resizable"]
-
 ROOT = Path("/sys/fs/cgroup")
 _PERIOD_US = 100_000
 _EMPTY_S = 10.0

@@ -12,8 +12,6 @@ from tests.fakes.peer import Peer
 from tests.fakes.tls import TlsWorld
 from tests.fakes.world import SECOND, World
 
-__all__ = ["KIB", "MIB", "Couple", "Crowd"]
-
 KIB = 1024
 MIB = 1024 * KIB
 READ = 512 * KIB  # by one read the pool may be passed, which may be booked on both sides

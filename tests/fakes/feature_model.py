@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
-__all__ = ["VALUES", "Combination", "covering", "pairs_of", "possible_pairs"]
-
 VALUES: Final[dict[str, tuple[str, ...]]] = {
     "protocol": ("framed", "kafka"),
     "client_framing": ("int32", "varint", "header"),

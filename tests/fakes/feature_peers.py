@@ -25,8 +25,6 @@ from tests.fakes.framegate import Framegate, Row
 from tests.fakes.traffic import channel_ids
 from tests.fakes.upstream import ScriptedUpstream, reset
 
-__all__ = ["HANDLERS", "HEADER", "LIMIT", "USER", "Client", "Upstream"]
-
 LIMIT: Final = 3 << 20
 USER, PASSWORD = "alice", "canary-52d1"
 UPSTREAM_USER, UPSTREAM_PASSWORD = "proxy", "canary-90ab"

@@ -23,8 +23,6 @@ from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 from tests.fakes.log import row_fault
 from tests.fakes.upstream import frame, read_frame
 
-__all__ = ["Framegate", "Witness", "processor_pids"]
-
 ROOT = Path(__file__).parents[2]
 Row = dict[str, Any]
 

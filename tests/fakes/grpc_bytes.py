@@ -11,8 +11,6 @@ import grpc
 
 from tests.fakes.upstream import ScriptedUpstream
 
-__all__ = ["call"]
-
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_HEAD: Final = 9
 DATA: Final = 0

@@ -16,8 +16,6 @@ from framegate.proxy.tap.record import FLAG_TRUNCATED, HASH_BYTES
 from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.traffic import Client, Traffic
 
-__all__ = ["Account", "judge"]
-
 WHOLE: Final = {"complete", "cut", "open"}
 Key = tuple[str, str, str]
 """Stream, listener, direction."""

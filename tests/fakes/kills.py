@@ -20,8 +20,6 @@ from tests.fakes.small_disk import fill
 from tests.fakes.tap_read import read_frames
 from tests.fakes.traffic import Traffic
 
-__all__ = ["KINDS", "SETTINGS", "Campaign", "Kill", "table"]
-
 Row = dict[str, Any]
 WAIT_S: Final = 40
 """For anything that does happen; a busy machine may take so long."""

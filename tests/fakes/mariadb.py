@@ -12,8 +12,6 @@ from typing import Self
 
 from framegate.control.demo.processes import ending_with_us
 
-__all__ = ["LARGEST", "PASSWORD", "USER", "MariaDB", "missing_packages", "perl", "sql"]
-
 USER = "app"
 PASSWORD = "a-secret-of-the-tests"
 LARGEST = 64 << 20

@@ -26,8 +26,6 @@ from framegate.proxy.cells import LISTENER, METRICS, Metric
 from framegate.proxy.config.model import PrometheusConfig, TelemetryConfig
 from tests.fakes.plane import FakePlane, fake_config
 
-__all__ = ["Prometheus", "Samples", "program", "scrapes"]
-
 STEP_S = 15
 """Between two scrapes."""
 Sample = tuple[str, dict[str, str], float]

@@ -10,8 +10,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-__all__ = ["HAS_OPENSSL", "Said", "Server", "s_client", "s_server"]
-
 HAS_OPENSSL = shutil.which("openssl") is not None
 SECONDS = 10.0
 

@@ -14,8 +14,6 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-__all__ = ["OtlpReceiver", "attributes_of"]
-
 
 def attributes_of(item: Any) -> dict[str, Any]:
     """The attributes of a span, link, record, point or resource as plain values."""

@@ -8,8 +8,6 @@ import ssl
 import struct
 from typing import Final
 
-__all__ = ["Peer", "body"]
-
 ALL: Final = 1 << 20  # bytes that move in one turn at most
 CHUNK: Final = 1 << 16
 RECORD: Final = 1 << 14  # of TLS: offered one at a time, so that what the socket took is what can be read at the other end

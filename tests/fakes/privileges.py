@@ -6,8 +6,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["everybodys_folder", "unprivileged"]
-
 _NOBODY = 65534
 
 

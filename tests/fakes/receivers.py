@@ -14,8 +14,6 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-__all__ = ["GrpcReceiver", "HttpReceiver", "Received"]
-
 _REQUESTS: Final[dict[str, type[Any]]] = {
     "metrics": ExportMetricsServiceRequest,
     "trace": ExportTraceServiceRequest,

@@ -15,8 +15,6 @@ from framegate.proxy.auth.scram import HASHES, ScramServer
 from tests.fakes.sasl_frames import stored
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 
-__all__ = ["SaslBroker"]
-
 _API_VERSIONS, _HANDSHAKE, _TOKEN = 18, 17, 36
 
 

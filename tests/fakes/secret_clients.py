@@ -15,8 +15,6 @@ from tests.fakes.sasl_frames import handshake, plain_token, token
 from tests.fakes.secretive import USER, Secretive, exchange, scram
 from tests.fakes.upstream import frame, read_frame
 
-__all__ = ["Client", "broken_frames", "client_context", "in_clear", "let_in", "passed_through", "refused", "to_upstreams", "wrong_logins"]
-
 Client = Callable[[socket.socket], object]
 
 

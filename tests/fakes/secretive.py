@@ -31,8 +31,6 @@ from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.sasl_frames import ITERATIONS, SALT, handshake, token
 from tests.fakes.upstream import frame, read_frame
 
-__all__ = ["USER", "Collector", "Secretive", "exchange", "scram"]
-
 USER = "alice"
 ISSUER, AUDIENCE = "https://id.example.com", "kafka"
 

@@ -11,8 +11,6 @@ from framegate.proxy.tap.headers import SEGMENT_HEADER, SEGMENT_MAGIC
 from framegate.proxy.tap.record import DIRECTIONS, SEGMENT_HEADER_BYTES
 from tests.fakes.tap_read import read_frames, read_gaps
 
-__all__ = ["as_version", "chop", "flip", "missing", "segment_files", "stored"]
-
 
 def stored(root: Path, stream: str | None = None) -> dict[str, int]:
     """Frames in the log by direction, of a stream or of all."""

@@ -17,8 +17,6 @@ from framegate.proxy.tap.ledger import read_ledger
 from tests.fakes.framegate import Framegate
 from tests.fakes.upstream import ScriptedUpstream, frame
 
-__all__ = ["Client", "Echo", "Traffic", "body_of"]
-
 HEADER: Final = struct.Struct(">IQI")
 LENGTH: Final = struct.Struct(">i")
 PADDING: Final = bytes(range(251)) * 2400

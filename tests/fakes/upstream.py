@@ -6,8 +6,6 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 
-__all__ = ["ScriptedUpstream", "echo", "frame", "read_exactly", "read_frame", "refusing_port", "reset"]
-
 Script = Callable[[socket.socket], None]
 
 

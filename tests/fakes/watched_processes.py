@@ -5,8 +5,6 @@ import threading
 from pathlib import Path
 from typing import Self
 
-__all__ = ["WatchedProcesses"]
-
 _PAUSE_S = 0.002
 
 
