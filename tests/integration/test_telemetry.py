@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.framegate import Framegate
-from tests.fakes.receivers import GrpcReceiver, HttpReceiver
+from tests.fakes.otlp_receiver import GrpcReceiver, HttpReceiver
 
 pytestmark = pytest.mark.slow  # whole framegates
 
@@ -37,7 +37,7 @@ def test_the_environment_alone_is_enough(tmp_path: Path, plain: dict[str, Any], 
             "OTEL_SERVICE_NAME": "orders",
         }
         with Framegate(tmp_path, {**plain, "telemetry": {}}, environment=environment) as proxy:
-            received = collector.wait(2)
+            received = collector.nth(2)
         assert proxy.process.returncode == 0
     assert received.headers["authorization"] == "Bearer x"
     resource = {item.key: item.value.string_value for item in received.request.resource_metrics[0].resource.attributes}
@@ -55,7 +55,7 @@ def test_a_collector_that_hangs_costs_the_end_no_more_than_two_seconds(tmp_path:
     with GrpcReceiver(hang) as collector:
         telemetry = {"otlp": {"endpoint": collector.endpoint, "interval": "100ms", "signals": ["metrics"]}}
         with Framegate(tmp_path, {**plain, "telemetry": telemetry}) as proxy:
-            collector.wait()
+            collector.nth()
             started = time.monotonic()
         took_s = time.monotonic() - started
     assert proxy.process.returncode == 0
