@@ -10,6 +10,7 @@ from framegate.proxy.relay.handled_pair import HandledLeg
 from framegate.proxy.relay.handler_process import HandlerProcess
 from framegate.proxy.relay.pair import Pair
 from framegate.proxy.relay.request_channel import RequestChannel
+from tests.fakes.handler_process import whole_records
 from tests.fakes.world import SECOND, World
 
 MS = 1_000_000
@@ -78,27 +79,22 @@ class Process:
             if not data:
                 self.ended = True
                 return
-            data = self._reader.take(data)
-            position = 0
-            while data and (end := wire.record_end(data, position)) >= 0:
-                self._take(data, position, end)
-                position = end
-            if data:
-                self._reader.keep(data, position)
+            for record in whole_records(self._reader, data):
+                self._take(record)
 
-    def _take(self, data: bytes, position: int, end: int) -> None:
-        kind = data[position + 4]
+    def _take(self, record: bytes) -> None:
+        kind = record[4]
         if kind == wire.OPEN:
-            connection, facts = wire.read_open(data, position, end)
+            connection, facts = wire.read_open(record, 0, len(record))
             assert connection not in self.opened
             self.opened[connection] = facts
         elif kind == wire.CLOSED:
-            self.closed.append(wire.read_closed(data, position))
+            self.closed.append(wire.read_closed(record, 0))
         elif kind == wire.SEND:
-            self.wanted.append(wire.read_send(data, position))
+            self.wanted.append(wire.read_send(record, 0))
         else:
             assert kind == wire.REQUEST
-            connection, direction, sequence, header, body, _ = wire.read_requests(data, position)[0]
+            connection, direction, sequence, header, body, _ = wire.read_requests(record, 0)[0]
             assert connection in self.opened, "OPEN comes first"
             assert connection not in self.closed, "nothing comes after CLOSED"
             self.asked.append(Asked(direction, connection, sequence, header, body))

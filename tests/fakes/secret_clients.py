@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from framegate.control.identity.passwords import keys_of
-from framegate.proxy.auth.scram import ScramClient
 from tests.fakes.sasl_frames import handshake, plain_token, token
 from tests.fakes.secretive import USER, Secretive, exchange, scram
 from tests.fakes.upstream import frame, read_frame
@@ -128,42 +126,23 @@ def broken_frames(rig: Secretive) -> list[Client]:
 def passed_through(rig: Secretive) -> None:
     """SASL that is not ours: between a client and its broker, with every mechanism, while the tap records all."""
     with rig.proxy.connect("through") as sock:
-        exchange_v1(sock, "PLAIN", plain_token(rig.password, USER))
+        exchange(sock, "PLAIN", plain_token(rig.password, USER), version=1)
         sock.sendall(frame(struct.pack(">hhih", 3, 12, 7, -1) + rig.marked.encode()))
         assert rig.marked.encode() in read_frame(sock)
     for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
         with rig.proxy.connect("through") as sock:
-            scram_v1(sock, mechanism, rig.password)
+            scram(sock, mechanism, USER, rig.password, version=1)
     rig.open_broker.words = f"no such password: {rig.wrong}"
     with rig.proxy.connect("through") as sock:
-        assert rig.wrong.encode() in exchange_v1(sock, "PLAIN", plain_token(rig.wrong, USER)), "the client hears what its broker says"
+        assert rig.wrong.encode() in exchange(sock, "PLAIN", plain_token(rig.wrong, USER), version=1), "the client hears what its broker says"
     with rig.proxy.connect("through") as sock:
-        exchange_v1(sock, "OAUTHBEARER", oauth(rig.canaries.word("token, passed through")))
+        exchange(sock, "OAUTHBEARER", oauth(rig.canaries.word("token, passed through")), version=1)
     with rig.proxy.connect("through") as sock, contextlib.suppress(EOFError, ConnectionError):
         cut = token(plain_token(rig.canaries.text("passed through, cut off"), USER), 2, 1)
         sock.sendall(frame(handshake("PLAIN", 1, 1)) + frame(cut)[:-2])
         sock.shutdown(socket.SHUT_WR)
         while sock.recv(1000):
             pass
-
-
-def exchange_v1(sock: socket.socket, mechanism: str, data: bytes) -> bytes:
-    """As brokers of the fake speak it."""
-    sock.sendall(frame(handshake(mechanism, 1)))
-    read_frame(sock)
-    sock.sendall(frame(token(data, 2, 1)))
-    return read_frame(sock)
-
-
-def scram_v1(sock: socket.socket, mechanism: str, password: str) -> None:
-
-    client = ScramClient(mechanism, USER, "c")
-    answer = exchange_v1(sock, mechanism, client.begin().token)  # type: ignore[union-attr]
-    step = client.evaluate(answer[12:-8])
-    question = step.auth_request  # type: ignore[union-attr]
-    last = client.resume(keys_of(mechanism, password, question.salt, question.iterations))
-    sock.sendall(frame(token(last.token, 3, 1)))  # type: ignore[union-attr]
-    read_frame(sock)
 
 
 def to_upstreams(rig: Secretive) -> None:

@@ -8,11 +8,9 @@ import re
 import socket
 import struct
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import grpc
 import jwt
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -27,33 +25,13 @@ from framegate.proxy.auth.scram import HASHES, ScramClient
 from framegate.proxy.auth.server import MECHANISMS
 from tests.fakes.canaries import Canaries
 from tests.fakes.framegate import Framegate
+from tests.fakes.otlp_receiver import GrpcReceiver
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.sasl_frames import ITERATIONS, SALT, handshake, token
 from tests.fakes.upstream import frame, read_frame
 
 USER = "alice"
 ISSUER, AUDIENCE = "https://id.example.com", "kafka"
-
-
-class Collector(grpc.GenericRpcHandler):
-    """Keeps whatever is exported to it, metrics, spans or logs, as the bytes that came."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, bytes]] = []
-        self._server = grpc.server(ThreadPoolExecutor(2))
-        self._server.add_generic_rpc_handlers((self,))
-        self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
-        self._server.start()
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        def call(request: bytes, context: grpc.ServicerContext) -> bytes:
-            self.calls.append((str(handler_call_details.method), request))
-            return b""
-
-        return grpc.unary_unary_rpc_method_handler(call)
-
-    def close(self) -> None:
-        self._server.stop(0).wait()
 
 
 class Secretive:
@@ -66,7 +44,7 @@ class Secretive:
         answers: what was said when it was asked.
     """
 
-    def __init__(self, folder: Path, undo: contextlib.ExitStack, *, collector: bool = True) -> None:
+    def __init__(self, folder: Path, undo: contextlib.ExitStack) -> None:
         self.folder = folder
         self.canaries = Canaries()
         self.marker = Canaries()
@@ -74,13 +52,12 @@ class Secretive:
         self.password, self.wrong = self.canaries.text("password of a client"), self.canaries.text("wrong password of a client")
         self.certificates: Certificates = create(folder / "tls")
         self.key = ec.generate_private_key(ec.SECP256R1())
-        self.collector = Collector() if collector else None
-        if self.collector is not None:
-            undo.callback(self.collector.close)
-        self.write_users()
-        self._write_keys()
+        self.collector = undo.enter_context(GrpcReceiver())
+        with changing(self.folder / "users") as users:
+            users.add(USER, new_credentials(self.password, iterations=4096))
+        public = json.loads(ECAlgorithm.to_jwk(self.key.public_key()))
+        (self.folder / "jwks.json").write_text(json.dumps({"keys": [{**public, "kid": "k"}]}))
         self._keep_keys()
-        self.brokers: list[SaslBroker] = []
         self.logins: dict[str, bool] = {}
         self.answers: list[bytes] = []
         upstreams, listeners = self._upstreams(undo)
@@ -99,29 +76,19 @@ class Secretive:
             {"name": "tls", **common, "handler": "framegate.proxy.handler.echo:echo", "sasl": sasl, "tls": tls},
             {"name": "through", **common, "upstream": "open"},
         ]
-        telemetry: dict[str, Any] = {"prometheus": {"address": "127.0.0.1:0"}}
-        if self.collector is not None:
-            telemetry["otlp"] = {"endpoint": self.collector.endpoint, "interval": "2s", "signals": ["metrics", "traces", "logs"]}
-        self.config = {
+        otlp = {"endpoint": self.collector.endpoint, "interval": "2s", "signals": ["metrics", "traces", "logs"]}
+        config = {
             "memory_pool": {"size": "32MiB"},
             "rotation": {"poll": "100ms", "grace": "200ms"},
             "handlers": {"processes": 1},
-            "telemetry": telemetry,
+            "telemetry": {"prometheus": {"address": "127.0.0.1:0"}, "otlp": otlp},
             "listeners": listeners,
             "upstreams": upstreams,
             "tap": {"directory": "tap", "rules": [{"name": "all"}]},
         }
-        self.proxy = undo.enter_context(Framegate(folder, self.config))
+        self.proxy = undo.enter_context(Framegate(folder, config))
 
     # --- secrets ---------------------------------------------------------------------------------------------------------------
-
-    def write_users(self) -> None:
-        with changing(self.folder / "users") as users:
-            users.add(USER, new_credentials(self.password, iterations=4096))
-
-    def _write_keys(self) -> None:
-        public = json.loads(ECAlgorithm.to_jwk(self.key.public_key()))
-        (self.folder / "jwks.json").write_text(json.dumps({"keys": [{**public, "kid": "k"}]}))
 
     def _keep_keys(self) -> None:
         """What is derived of the password, in the file and on the way; and what keys are made of."""
@@ -169,10 +136,10 @@ class Secretive:
             place = f"secret of {mechanism} to an upstream, {number}"
             secret = self.canaries.word(place) if mechanism == "OAUTHBEARER" else self.canaries.text(place)
             broker = SaslBroker({"gate": secret} if good else {}, tokens={secret: "gate"} if good else {})
-            words = form.format(secret, base64=_base64(f"\0gate\0{secret}"), hex=secret.encode().hex(), part=secret[-14:])
+            encoded = base64.b64encode(f"\0gate\0{secret}".encode()).decode()
+            words = form.format(secret, base64=encoded, hex=secret.encode().hex(), part=secret[-14:])
             broker.words = f"no: {words}"
             undo.callback(broker.close)
-            self.brokers.append(broker)
             path = self.folder / f"secret-{number}"
             path.write_text(secret + "\n")
             path.chmod(0o600)
@@ -200,34 +167,22 @@ class Secretive:
             except (EOFError, ConnectionError):
                 return b""
 
-    def closed(self, count: int) -> list[dict[str, Any]]:
-        """The rows of all connections, once there are so many."""
-        deadline = time.monotonic() + 20
-        while len(rows := [row for row in self.proxy.rows if row["event"] == "closed"]) < count:
-            assert time.monotonic() < deadline, f"{len(rows)} of {count} connections ended"
-            time.sleep(0.02)
-        return rows
 
-
-def _base64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
-
-
-def exchange(sock: socket.socket, mechanism: str, *tokens: bytes, version: int = 1) -> bytes:
-    """A handshake, and tokens in requests, or bare after version 0; the last answer."""
+def exchange(sock: socket.socket, mechanism: str, *tokens: bytes, version: int = 2) -> bytes:
+    """A handshake, and tokens in requests of this version; version 0: a handshake of version 0, and bare tokens. The last answer."""
     answer = b""
-    for body in (handshake(mechanism, 1, version), *(token(item, 2) if version else item for item in tokens)):
+    for body in (handshake(mechanism, 1, min(version, 1)), *(token(item, 2, version) if version else item for item in tokens)):
         sock.sendall(frame(body))
         answer = read_frame(sock)
     return answer
 
 
-def scram(sock: socket.socket, mechanism: str, user: str, password: str) -> bytes:
+def scram(sock: socket.socket, mechanism: str, user: str, password: str, version: int = 2) -> bytes:
     """A whole exchange; the last answer."""
     client = ScramClient(mechanism, user, "c")
     first = client.begin()
     assert isinstance(first, Reply)
-    answer = exchange(sock, mechanism, first.token)
+    answer = exchange(sock, mechanism, first.token, version=version)
     found = re.search(rb"r=[^,]+,s=[^,]+,i=\d+", answer)
     assert found is not None
     step = client.evaluate(found[0])
@@ -235,5 +190,5 @@ def scram(sock: socket.socket, mechanism: str, user: str, password: str) -> byte
     assert isinstance(step.auth_request, WantScramKeys)
     last = client.resume(keys_of(mechanism, password, step.auth_request.salt, step.auth_request.iterations))
     assert isinstance(last, Reply)
-    sock.sendall(frame(token(last.token, 3)))
+    sock.sendall(frame(token(last.token, 3, version)))
     return read_frame(sock)
