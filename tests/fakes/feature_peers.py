@@ -22,8 +22,7 @@ from framegate.proxy.auth.messages import ApiRange
 from tests.fakes import sasl_frames
 from tests.fakes.feature_model import Combination
 from tests.fakes.framegate import Framegate, Row
-from tests.fakes.traffic import channel_ids
-from tests.fakes.upstream import ScriptedUpstream, reset
+from tests.fakes.upstream import ScriptedUpstream, peer_name, reset
 
 LIMIT: Final = 3 << 20
 USER, PASSWORD = "alice", "canary-52d1"
@@ -270,7 +269,7 @@ class Client:
     def open(self, proxy: Framegate) -> None:
         """Connect and log in."""
         self._raw = self._sock = socket.create_connection(proxy.address(self.name), timeout=20, source_address=(self.address, 0))
-        self.peer = "{}:{}".format(*self._raw.getsockname())
+        self.peer = peer_name(self._raw)
         if self._tls is not None:
             self._sock = self._tls.wrap_socket(self._sock, server_hostname="localhost")
         if self.combination.sasl != "no":
@@ -353,7 +352,7 @@ class Client:
     # --- actions -------------------------------------------------------------------------------------------------------------------
 
     def _selector(self, proxy: Framegate) -> channels_pb2.ChannelSelector:
-        return channels_pb2.ChannelSelector(channels=channels_pb2.ChannelIds(ids=[channel_ids(proxy)[self.peer]]))
+        return channels_pb2.ChannelSelector(channels=channels_pb2.ChannelIds(ids=[proxy.channels()[self.peer].id]))
 
     def _call(self, proxy: Framegate, call: Callable[[Any], Any]) -> None:
         with proxy.api() as channel:

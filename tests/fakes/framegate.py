@@ -21,7 +21,7 @@ import grpc
 from framegate.control.v1 import channel_service_pb2 as channels_pb2
 from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 from tests.fakes.log import row_fault
-from tests.fakes.upstream import frame, read_frame
+from tests.fakes.upstream import ask, peer_name
 
 ROOT = Path(__file__).parents[2]
 Row = dict[str, Any]
@@ -38,6 +38,23 @@ def _command(pid: str) -> bytes:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def until(found: Callable[[], Any], what: object = "it did not come true", timeout: float = 10.0) -> Any:
+    """What ``found`` gives, as soon as it is true; ``what`` is the message when it is not in time."""
+    deadline = time.monotonic() + timeout
+    while not (result := found()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+    return result
 
 
 class Framegate:
@@ -118,7 +135,7 @@ class Framegate:
 
     def closed_row(self, client: socket.socket | str, timeout: float = 10.0) -> Row:
         """The row of a client's connection once it is closed."""
-        peer = client if isinstance(client, str) else "{}:{}".format(*client.getsockname()[:2])
+        peer = client if isinstance(client, str) else peer_name(client)
         return self.wait_row(lambda row: row["event"] == "closed" and row["peer"] == peer, timeout)
 
     def ended_row(self, client: socket.socket) -> Row:
@@ -133,6 +150,12 @@ class Framegate:
     def api(self) -> grpc.Channel:
         """A new client channel of the admin socket; close it."""
         return grpc.insecure_channel(self.serving["admin"])
+
+    def channels(self) -> dict[str, channels_pb2.Channel]:
+        """The open channels, by peer."""
+        with self.api() as channel:
+            answer = ChannelServiceStub(channel).ListChannels(channels_pb2.ListChannelsRequest(), timeout=30)
+        return {item.peer_address: item for item in answer.channels}
 
     def closed_cause(self, identifier: str) -> str:
         """The cause of a closed connection as the API tells it; empty when it does not know it."""
@@ -156,6 +179,12 @@ class Framegate:
         """Run ``framegate`` against it."""
         command = [sys.executable, "-m", "framegate.control.cli", *arguments, "--address", self.serving["admin"]]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+
+    def json(self, *arguments: str) -> Any:
+        """What a command of ``framegate`` against it prints as JSON; it must be good."""
+        done = self.cli(*arguments, "--output", "json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
 
     # --- connections and processes ---------------------------------------------------------------------------------------------
 
@@ -219,8 +248,7 @@ class Witness:
         try:
             while not self._stop.is_set():
                 body = self.count.to_bytes(8, "big") * (self._size // 8)
-                self.sock.sendall(frame(body))
-                assert read_frame(self.sock) == body, "another frame came back"
+                assert ask(self.sock, body) == body, "another frame came back"
                 self.count += 1
                 time.sleep(0.001)
         except Exception as error:

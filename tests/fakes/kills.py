@@ -14,7 +14,7 @@ from typing import Any, Final
 from framegate.proxy.tap.completeness import verify
 from framegate.proxy.tap.ledger import read_ledger
 from framegate.proxy.tap.log_reader import LogError
-from tests.fakes.framegate import Framegate, processor_pids
+from tests.fakes.framegate import Framegate, alive, processor_pids
 from tests.fakes.judge import Account, Key, judge
 from tests.fakes.small_disk import fill
 from tests.fakes.tap_read import read_frames
@@ -57,14 +57,6 @@ def captured(rules: list[Row]) -> Callable[[str, str], str]:
         return ""
 
     return tapped
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that nobody has reaped yet does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 class Campaign:

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.fakes.sasl_frames import handshake, plain_token, token
 from tests.fakes.secretive import USER, Secretive, exchange, scram
-from tests.fakes.upstream import frame, read_frame
+from tests.fakes.upstream import ask, frame, read_frame
 
 Client = Callable[[socket.socket], object]
 
@@ -31,8 +31,7 @@ def let_in(rig: Secretive) -> None:
     for listener, tls in (("sasl", None), ("tls", context)):
         with rig.proxy.connect(listener, tls) as sock:
             assert is_let_in(exchange(sock, "PLAIN", plain_token(rig.password, USER)))
-            sock.sendall(frame(rig.marked.encode()))
-            assert read_frame(sock) == rig.marked.encode(), "from a handler process"
+            assert ask(sock, rig.marked.encode()) == rig.marked.encode(), "from a handler process"
         for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
             with rig.proxy.connect(listener, tls) as sock:
                 assert is_let_in(scram(sock, mechanism, USER, rig.password))

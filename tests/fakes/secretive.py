@@ -28,7 +28,7 @@ from tests.fakes.framegate import Framegate
 from tests.fakes.otlp_receiver import GrpcReceiver
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.sasl_frames import ITERATIONS, SALT, handshake, token
-from tests.fakes.upstream import frame, read_frame
+from tests.fakes.upstream import ask, frame, read_frame
 
 USER = "alice"
 ISSUER, AUDIENCE = "https://id.example.com", "kafka"
@@ -172,8 +172,7 @@ def exchange(sock: socket.socket, mechanism: str, *tokens: bytes, version: int =
     """A handshake, and tokens in requests of this version; version 0: a handshake of version 0, and bare tokens. The last answer."""
     answer = b""
     for body in (handshake(mechanism, 1, min(version, 1)), *(token(item, 2, version) if version else item for item in tokens)):
-        sock.sendall(frame(body))
-        answer = read_frame(sock)
+        answer = ask(sock, body)
     return answer
 
 
@@ -190,5 +189,4 @@ def scram(sock: socket.socket, mechanism: str, user: str, password: str, version
     assert isinstance(step.auth_request, WantScramKeys)
     last = client.resume(keys_of(mechanism, password, step.auth_request.salt, step.auth_request.iterations))
     assert isinstance(last, Reply)
-    sock.sendall(frame(token(last.token, 3, version)))
-    return read_frame(sock)
+    return ask(sock, token(last.token, 3, version))

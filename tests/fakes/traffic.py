@@ -5,17 +5,13 @@ import random
 import socket
 import struct
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from framegate.control.v1 import channel_service_pb2 as channels_pb2
-from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 from framegate.proxy.network.connection_id import parse_connection_id
 from framegate.proxy.tap.ledger import read_ledger
-from tests.fakes.framegate import Framegate
-from tests.fakes.upstream import ScriptedUpstream, frame
+from tests.fakes.framegate import Framegate, until
+from tests.fakes.upstream import ScriptedUpstream, frame, peer_name
 
 HEADER: Final = struct.Struct(">IQI")
 LENGTH: Final = struct.Struct(">i")
@@ -24,6 +20,7 @@ SIZES: Final = (HEADER.size, 20, 100, 100, 100, 1000, 5000)
 LARGE: Final = 300_000
 """Above what passes whole: an answer of this size is cut through."""
 BATCH: Final = 40
+WAIT_S: Final = 40
 
 
 def body_of(client: int, number: int, size: int) -> bytes:
@@ -44,13 +41,6 @@ def bodies(data: bytes) -> list[tuple[int, int]]:
         found.append((client, number))
         at = end
     return found
-
-
-def channel_ids(proxy: Framegate) -> dict[str, str]:
-    """The id of every open channel, by peer."""
-    with proxy.api() as channel:
-        answer = ChannelServiceStub(channel).ListChannels(channels_pb2.ListChannelsRequest(), timeout=30)
-    return {item.peer_address: item.id for item in answer.channels}
 
 
 class Echo:
@@ -116,7 +106,7 @@ class Client:
 
     @property
     def peer(self) -> str:
-        return "{}:{}".format(*self.sock.getsockname()[:2])
+        return peer_name(self.sock)
 
     def body(self, number: int) -> bytes:
         """Of its frame of that number."""
@@ -201,21 +191,16 @@ class Traffic:
             fresh.append(Client(len(self.clients) + len(fresh) + 1, listener, sock, self._rng.randrange(1 << 30), large=large))
         self.clients += fresh
         self.here += fresh
-        ids: dict[str, str] = {}
-
-        def known() -> bool:
-            ids.update(channel_ids(proxy))
-            return all(client.peer in ids for client in fresh)
-
-        self._wait(known, "channel")
+        peers = {client.peer for client in fresh}
+        listed = until(lambda: peers <= (found := proxy.channels()).keys() and found, "no channel came", WAIT_S)
         streams = {
             int(stream.rsplit(".", 2)[1]): stream
             for stream, stream_record in read_ledger(str(directory)).streams.items()
             if not stream_record.recovery
         }
         for client in fresh:
-            client.id = parse_connection_id(ids[client.peer])
-            client.stream = streams[int(ids[client.peer].split("-")[0])]
+            client.id = parse_connection_id(listed[client.peer].id)
+            client.stream = streams[int(listed[client.peer].id.split("-")[0])]
 
     def flood(self, answers: int, most: int = 5000) -> None:
         """Have all clients send as fast as they can; return when so many answers more have come."""
@@ -224,7 +209,7 @@ class Traffic:
         for client in self.here:
             client.settle()
             client.flood(most, self._stop)
-        self._wait(lambda: sum(client.answered for client in self.here) >= goal or all(client.quiet for client in self.here), "answers")
+        until(lambda: sum(client.answered for client in self.here) >= goal or all(client.quiet for client in self.here), "no answers came", WAIT_S)
 
     def stop(self) -> None:
         """No client sends any more."""
@@ -244,13 +229,7 @@ class Traffic:
         """Wait until all that was sent has come back."""
         for client in self.here:
             client.settle()
-        self._wait(lambda: all(client.quiet for client in self.here), "the last answers")
-
-    def _wait(self, done: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + 40
-        while not done():
-            assert time.monotonic() < deadline, f"no {what} came"
-            time.sleep(0.001)
+        until(lambda: all(client.quiet for client in self.here), "the last answers did not come", WAIT_S)
 
     def part(self, streams: set[str] | None = None) -> None:
         """Let the clients go whose processors are gone; None: all."""

@@ -30,6 +30,17 @@ def read_frame(sock: socket.socket) -> bytes:
     return read_exactly(sock, struct.unpack(">i", read_exactly(sock, 4))[0])
 
 
+def ask(sock: socket.socket, body: bytes) -> bytes:
+    """Send a frame; the body of the next one that comes."""
+    sock.sendall(frame(body))
+    return read_frame(sock)
+
+
+def peer_name(sock: socket.socket) -> str:
+    """A client's own address, which rows and the API call its peer."""
+    return "{}:{}".format(*sock.getsockname()[:2])
+
+
 def reset(sock: socket.socket) -> None:
     """Close with RST."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

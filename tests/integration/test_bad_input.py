@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from framegate.control.demo.certificates import Certificates, create
-from tests.fakes.framegate import Framegate, Row, Witness
-from tests.fakes.upstream import ScriptedUpstream, echo, frame, read_exactly, read_frame, refusing_port, reset
+from tests.fakes.framegate import Framegate, Row, Witness, until
+from tests.fakes.upstream import ScriptedUpstream, ask, echo, frame, peer_name, read_exactly, read_frame, refusing_port, reset
 
 LIMIT = 256 * 1024
 LATE = [b"late one", b"late two", b"late three"]
@@ -120,17 +120,14 @@ def closed_count(proxy: Framegate, listener: str, cause: str) -> float:
 def closing_for(proxy: Framegate, witness: Witness, listener: str, cause: str, client: socket.socket) -> Iterator[list[Row]]:
     """What happens in the block closes the client's connection for this cause: in the log, the metric and the API. The row is given out."""
     before = closed_count(proxy, listener, cause)
-    peer = "{}:{}".format(*client.getsockname()[:2])
+    peer = peer_name(client)
     rows: list[Row] = []
     with client:
         yield rows
         row = proxy.closed_row(peer)
         rows.append(row)
         assert (row["listener"], row["cause"]) == (listener, cause)
-        deadline = time.monotonic() + 5
-        while closed_count(proxy, listener, cause) != before + 1 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert closed_count(proxy, listener, cause) == before + 1
+        until(lambda: closed_count(proxy, listener, cause) == before + 1)
         assert proxy.closed_cause(row["id"]) == cause
         witness.check()
 
@@ -147,8 +144,7 @@ def test_a_negative_size_ends_the_connection_after_the_good_frames(
 def test_a_frame_of_the_limit_passes_and_one_above_is_refused(proxy: Framegate, witness: Witness) -> None:
     client = proxy.connect("plain")
     body = bytes(LIMIT)
-    client.sendall(frame(body))
-    assert read_frame(client) == body
+    assert ask(client, body) == body
     with closing_for(proxy, witness, "plain", "frame_too_large", client) as rows:
         client.sendall(struct.pack(">i", LIMIT + 1))
     assert rows[0]["frames"]["request"] == 1
@@ -166,8 +162,7 @@ def test_a_peer_that_sends_one_byte_at_a_time_is_cut_off(proxy: Framegate, witne
 
 
 def proxy_closed(proxy: Framegate, client: socket.socket) -> bool:
-    peer = "{}:{}".format(*client.getsockname()[:2])
-    return any(row["event"] == "closed" and row["peer"] == peer for row in proxy.rows)
+    return any(row["event"] == "closed" and row["peer"] == peer_name(client) for row in proxy.rows)
 
 
 @pytest.mark.slow
@@ -180,8 +175,7 @@ def test_a_peer_that_never_reads_is_cut_off(proxy: Framegate, witness: Witness) 
 
 def test_a_reset_mid_frame_is_named(proxy: Framegate, witness: Witness) -> None:
     client = proxy.connect("plain")
-    client.sendall(frame(b"good"))
-    assert read_frame(client) == b"good"
+    assert ask(client, b"good") == b"good"
     with closing_for(proxy, witness, "plain", "peer_reset", client) as rows:
         client.sendall(struct.pack(">i", 100) + b"only ten b")
         time.sleep(0.05)
@@ -199,8 +193,7 @@ def test_an_upstream_that_refuses_is_named(proxy: Framegate, witness: Witness) -
 def test_an_upstream_that_goes_mid_frame_delivers_what_was_whole(proxy: Framegate, witness: Witness) -> None:
     client = proxy.connect("cut")
     with closing_for(proxy, witness, "cut", "upstream_closed", client) as rows:
-        client.sendall(frame(b"hello"))
-        assert read_frame(client) == b"hello"
+        assert ask(client, b"hello") == b"hello"
         assert client.recv(1) == b""
         client.shutdown(socket.SHUT_WR)
     assert rows[0]["lost"]["bytes"] == 14
@@ -218,8 +211,7 @@ def test_a_client_that_ends_its_stream_still_gets_every_answer(proxy: Framegate,
 def test_an_upstream_that_ends_its_stream_still_gets_every_frame(proxy: Framegate, witness: Witness, upstreams: Upstreams) -> None:
     client = proxy.connect("ending")
     with closing_for(proxy, witness, "ending", "upstream_closed", client):
-        client.sendall(frame(b"first"))
-        assert read_frame(client) == b"first"
+        assert ask(client, b"first") == b"first"
         assert client.recv(1) == b""
         for number in range(50):
             client.sendall(frame(number.to_bytes(4, "big")))

@@ -1,6 +1,5 @@
 """framegate in a real cgroup: it chooses its size by it, follows it while traffic flows, and lives on in one that is too small."""
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +38,7 @@ def test_both_follow_a_pod_that_is_resized_while_traffic_flows(tmp_path: Path, p
     seen: list[Row] = []
     listeners = [{**plain["listeners"][0], "limits": {"connections": 100}}]
     with Framegate(tmp_path, {**plain, **SIZES, "listeners": listeners}, prefix=group.prefix) as proxy, Witness(proxy, "plain"):
-        status = json.loads(proxy.cli("status", "--output", "json").stdout)
+        status = proxy.json("status")
         small = status["memory_pool"]["size_bytes"]
         assert (proxy.serving["processors"], status["memory_pool"]["size_origin"]) == (1, "ORIGIN_CONTAINER")
         assert 100 * MIB < small < 250 * MIB

@@ -19,7 +19,7 @@ import pytest
 from tests.fakes.framegate import Framegate, Row
 from tests.fakes.tap_files import stored
 from tests.fakes.tap_read import read_gaps
-from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
+from tests.fakes.upstream import ScriptedUpstream, ask, frame, peer_name, read_frame
 
 
 def slow_echo(sock: socket.socket) -> None:
@@ -77,8 +77,7 @@ def test_sigterm_lets_answers_under_way_arrive_and_takes_no_new_connections(tmp_
 @pytest.mark.slow
 def test_what_is_never_quiet_ends_at_the_deadline(tmp_path: Path, plain: dict[str, Any]) -> None:
     with before(push, plain, tmp_path, drain={"timeout": "500ms", "quiet": "200ms"}) as proxy, proxy.connect("plain") as client:
-        client.sendall(frame(b"go"))
-        assert read_frame(client) == b"news"
+        assert ask(client, b"go") == b"news"
         began = time.monotonic()
         proxy.process.send_signal(signal.SIGTERM)
         while client.recv(65536):
@@ -103,7 +102,7 @@ class Asker:
     """
 
     def __init__(self, sock: socket.socket, client: int, window: int) -> None:
-        self.name = "{}:{}".format(*sock.getsockname()[:2])
+        self.name = peer_name(sock)
         self.asked = 0
         self.answered: list[int] = []
         self.failure: OSError | None = None
@@ -191,11 +190,10 @@ def test_busy_framed_clients_lose_no_request_and_are_not_waited_for(tmp_path: Pa
     lost: list[str] = []
     tap = {"directory": "tap", "rules": [{"name": "all"}]}
 
-    def ask(sock: socket.socket) -> None:
+    def keep_asking(sock: socket.socket) -> None:
         try:
             while True:
-                sock.sendall(frame(b"question"))
-                assert read_frame(sock) == b"question"
+                assert ask(sock, b"question") == b"question"
                 sock.settimeout(0.05)
                 try:
                     assert sock.recv(1) == b""  # the end, seen before anything was asked again
@@ -207,7 +205,7 @@ def test_busy_framed_clients_lose_no_request_and_are_not_waited_for(tmp_path: Pa
 
     with Framegate(tmp_path, {**plain, "drain": {"timeout": "20s"}, "tap": tap}) as proxy:
         socks = [proxy.connect("plain") for _ in range(8)]
-        threads = [threading.Thread(target=ask, args=(sock,)) for sock in socks]
+        threads = [threading.Thread(target=keep_asking, args=(sock,)) for sock in socks]
         for thread in threads:
             thread.start()
         time.sleep(0.5)
@@ -223,19 +221,6 @@ def test_busy_framed_clients_lose_no_request_and_are_not_waited_for(tmp_path: Pa
     assert [(row["cause"], row["lost"]["bytes"]) for row in closed] == [("drained", 0)] * 8
 
 
-@pytest.mark.slow
-def test_a_second_signal_ends_at_once(tmp_path: Path, plain: dict[str, Any]) -> None:
-    with before(push, plain, tmp_path, drain={"timeout": "1m", "quiet": "1s"}) as proxy, proxy.connect("plain") as client:
-        client.sendall(frame(b"go"))
-        assert read_frame(client) == b"news"
-        proxy.process.send_signal(signal.SIGTERM)
-        proxy.wait_row(event("drain_began"))
-        began = time.monotonic()
-        proxy.process.send_signal(signal.SIGINT)
-        assert proxy.wait() == 1
-        assert time.monotonic() - began < 20
-
-
 def test_a_signal_during_the_start_ends_it(tmp_path: Path, plain: dict[str, Any]) -> None:
     proxy = Framegate(tmp_path, plain, wait=False)
     time.sleep(0.25)
@@ -247,8 +232,7 @@ def test_a_signal_during_the_start_ends_it(tmp_path: Path, plain: dict[str, Any]
 @pytest.mark.slow
 def test_drain_over_the_api_leaves_the_process_up(tmp_path: Path, plain: dict[str, Any]) -> None:
     with Framegate(tmp_path, plain) as proxy, proxy.connect("plain") as client:
-        client.sendall(frame(b"hello"))
-        assert read_frame(client) == b"hello"
+        assert ask(client, b"hello") == b"hello"
         drained = proxy.cli("drain")
         assert drained.returncode == 0, drained.stderr
         assert proxy.ended_row(client)["cause"] == "drained"
@@ -332,8 +316,7 @@ def test_an_application_ends_in_order_between_pre_stop_and_sigterm(tmp_path: Pat
 def test_sigterm_during_a_drain_does_not_begin_its_time_anew(tmp_path: Path, plain: dict[str, Any]) -> None:
     """It lasts as long as a drain that is never quiet: 6 s, so that a busy machine can tell it from another one behind it."""
     with before(push, plain, tmp_path, drain={"timeout": "6s", "quiet": "200ms", "accept": "refuse"}) as proxy, proxy.connect("plain") as client:
-        client.sendall(frame(b"go"))
-        assert read_frame(client) == b"news"
+        assert ask(client, b"go") == b"news"
         assert proxy.cli("drain", "--no-wait").returncode == 0
         proxy.wait_row(event("drain_began"))
         began = time.monotonic()

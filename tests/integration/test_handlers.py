@@ -1,6 +1,5 @@
 """A whole framegate with handlers: answers, and what happens to connections, processes and rows when a handler raises, hangs, grows or is killed."""
 
-import json
 import os
 import resource
 import signal
@@ -14,8 +13,8 @@ import pytest
 
 from framegate.control.v1 import handler_service_pb2 as handlers_pb2
 from framegate.control.v1.handler_service_pb2_grpc import HandlerServiceStub
-from tests.fakes.framegate import Framegate, Row, Witness
-from tests.fakes.upstream import frame, read_frame
+from tests.fakes.framegate import Framegate, Row, Witness, alive, until
+from tests.fakes.upstream import ask, frame, read_frame
 
 HANDLERS = '''
 import gc
@@ -86,22 +85,9 @@ def start(folder: Path, changes: Row | None = None, *, wait: bool = True, **hand
     return Framegate(folder, {**config(**handlers), **(changes or {})}, wait=wait)
 
 
-def ask(sock: socket.socket, body: bytes) -> bytes:
-    sock.sendall(frame(body))
-    return read_frame(sock)
-
-
 def processes(proxy: Framegate) -> list[handlers_pb2.HandlerProcess]:
     with proxy.api() as channel:
         return list(HandlerServiceStub(channel).ListHandlers(handlers_pb2.ListHandlersRequest(), timeout=10).processes)
-
-
-def until(found: Callable[[], Any], timeout: float = 10.0) -> Any:
-    deadline = time.monotonic() + timeout
-    while not (result := found()):
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.01)
-    return result
 
 
 def busy(proxy: Framegate) -> int:
@@ -120,13 +106,6 @@ def event(name: str, **fields: Any) -> Callable[[Row], bool]:
     return lambda row: row["event"] == name and all(row[key] == value for key, value in fields.items())
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 @pytest.mark.slow
 def test_a_handler_answers_and_is_listed_and_counted(tmp_path: Path) -> None:
     with start(tmp_path, {"processors": 2}) as proxy:
@@ -139,10 +118,8 @@ def test_a_handler_answers_and_is_listed_and_counted(tmp_path: Path) -> None:
             assert [(found.listener, found.name, found.description) for found in item.handlers] == [
                 ("plain", "mine:Obedient", "Does what a frame says, and answers it.")
             ]
-        shown = proxy.cli("handlers", "list")
-        assert shown.returncode == 0, shown.stderr
-        assert shown.stdout.count("plain: mine:Obedient (requests, responses)") == 2
-        assert [row["pid"] for row in json.loads(proxy.cli("handlers", "list", "--output", "json").stdout)] == [item.pid for item in processes(proxy)]
+        assert proxy.cli("handlers", "list").stdout.count("plain: mine:Obedient (requests, responses)") == 2
+        assert [row["pid"] for row in proxy.json("handlers", "list")] == [item.pid for item in processes(proxy)]
         assert "mine:Obedient" in proxy.cli("listeners", "list").stdout
         assert any(line.split() == ["handler", "processes", "2", "of", "2", "running"] for line in proxy.cli("status").stdout.splitlines())
         until(lambda: proxy.metric("framegate_handler_requests_total", framegate_handler_action="answer") == 12)

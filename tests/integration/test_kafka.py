@@ -25,6 +25,7 @@ from framegate.proxy.pipeline.tables import TableWriter
 from framegate.proxy.pipeline.views import ask
 from framegate.proxy.tap.log_block import Frame
 from tests.demo import broker, kafka, records, small_pool
+from tests.fakes.framegate import until
 from tests.fakes.tap_read import read_frames
 
 if TYPE_CHECKING:
@@ -85,12 +86,8 @@ def settled(real: broker.Broker) -> dict[tuple[str, int], int]:
 
 def tapped(stage: Stage, at_least: int) -> list[Frame]:
     """The frames in the tap's log, once there are so many."""
-    deadline = time.monotonic() + 10
-    while True:
-        frames = list(read_frames(str(stage.workspace.tap)))
-        if len(frames) >= at_least or time.monotonic() > deadline:
-            return frames
-        time.sleep(0.05)
+    found: list[Frame] = until(lambda: len(frames := list(read_frames(str(stage.workspace.tap)))) >= at_least and frames, "too few frames")
+    return found
 
 
 def request_key(frame: Frame) -> tuple[int, int]:
@@ -131,10 +128,12 @@ def fetched(behind: Behind) -> small_pool.Fetched:
     """Consumers have fetched batches of 50 MiB through a pool of 16 MiB, and the tap has written what it matched."""
     serving = behind.plain_serving
     found = small_pool.perform(behind.plain, serving.admin, f"127.0.0.1:{serving.port}", lambda row: None)
-    deadline = time.monotonic() + 30
-    while (metrics := Metrics.scrape(serving.prometheus)).sum("framegate_tap_matched_total") != metrics.sum("framegate_tap_flushed_total"):
-        assert time.monotonic() < deadline, "the tap writes what it matched"
-        time.sleep(0.05)
+
+    def is_written() -> bool:
+        metrics = Metrics.scrape(serving.prometheus)
+        return metrics.sum("framegate_tap_matched_total") == metrics.sum("framegate_tap_flushed_total")
+
+    until(is_written, "the tap writes what it matched", 30)
     return found
 
 

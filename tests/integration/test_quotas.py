@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.framegate import Framegate, Witness
-from tests.fakes.upstream import frame, read_frame
+from tests.fakes.upstream import ask, frame, peer_name, read_frame
 
 REFUSED = "framegate_connection_rejected_total"
 
@@ -22,8 +22,7 @@ def listeners(base: dict[str, Any], /, **limits: dict[str, Any]) -> list[dict[st
 def echoes(sock: socket.socket, body: bytes = b"x") -> bool:
     """Whether a frame comes back before the connection ends."""
     try:
-        sock.sendall(frame(body))
-        return read_frame(sock) == body
+        return ask(sock, body) == body
     except (ConnectionError, EOFError, AssertionError):
         return False
 
@@ -59,7 +58,7 @@ def test_limits_under_load_are_raised_lowered_and_removed(tmp_path: Path, plain:
         waits.sendall(frame(b"late"))
         row = proxy.wait_row(lambda row: row["event"] == "accept_waits")
         assert row["key"] == "listeners[plain].limits.connections"
-        peer = "{}:{}".format(*opened_now.getsockname())
+        peer = peer_name(opened_now)
         opened_now.close()
         assert read_frame(waits) == b"late"
         proxy.closed_row(peer)

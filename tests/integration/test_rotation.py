@@ -18,7 +18,7 @@ import pytest
 from tests.fakes.certificates import Authority
 from tests.fakes.framegate import Framegate, Witness
 from tests.fakes.mounted import WAYS, Mounted, Way
-from tests.fakes.upstream import frame, read_frame
+from tests.fakes.upstream import ask
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]  # each file that is replaced is judged in a process of its own
 
@@ -72,9 +72,7 @@ class Renewed:
             return hashlib.sha256(der).hexdigest()[:16]
 
     def list(self) -> list[Row]:
-        done = self.proxy.cli("certificates", "list", "--output", "json")
-        assert done.returncode == 0, done.stderr
-        found: list[Row] = json.loads(done.stdout)
+        found: list[Row] = self.proxy.json("certificates", "list")
         return found
 
 
@@ -114,8 +112,7 @@ class Crowd:
         while not self._stop.is_set():
             try:
                 with self._renewed.proxy.connect("plain", self._renewed.context) as client:
-                    client.sendall(frame(b"here"))
-                    assert read_frame(client) == b"here"
+                    assert ask(client, b"here") == b"here"
                 self.done += 1
             except Exception as error:
                 self.failures.append(repr(error))
@@ -147,7 +144,7 @@ def test_nobody_is_refused_while_certificates_are_replaced_and_who_is_connected_
         assert renewed.served() == latest
         (row,) = renewed.list()
         assert (row["fingerprint"][:16], row["store_number"], row["error"]) == (latest, SWAPS + 1, "")
-        (open_row,) = json.loads(proxy.cli("channels", "list", "--output", "json").stdout)
+        (open_row,) = proxy.json("channels", "list")
         assert open_row["tls"]["certificate_fingerprint"] == first
         assert renewed.count("files_refused") == 0
 
@@ -210,8 +207,7 @@ def test_a_command_and_sighup_take_files_at_once_and_a_processor_that_starts_has
     with renewed.proxy as proxy:
         end = proxy.metric("framegate_tls_certificate_not_after_seconds")
         latest = renewed.renew(lifetime=(-DAY, 30 * DAY))
-        done = proxy.cli("certificates", "reload", "--output", "json")
-        assert [(row["owner"], row["result"]) for row in json.loads(done.stdout)] == [("listener/plain", "RESULT_REPLACED")]
+        assert [(row["owner"], row["result"]) for row in proxy.json("certificates", "reload")] == [("listener/plain", "RESULT_REPLACED")]
         assert renewed.served() == latest
         assert proxy.metric("framegate_tls_certificate_not_after_seconds") < end
         assert "the first expires in 29d" in proxy.cli("status").stdout
@@ -249,8 +245,7 @@ def test_authorities_that_are_replaced_let_in_others_and_nobody_else(tmp_path: P
 
 
 def echoes(client: Any) -> bool:
-    client.sendall(frame(b"x"))
-    return read_frame(client) == b"x"
+    return ask(client, b"x") == b"x"
 
 
 def welcome(proxy: Framegate, context: ssl.SSLContext) -> bool:
@@ -302,12 +297,10 @@ def test_who_has_a_certificate_that_is_revoked_ends_and_others_go_on(tmp_path: P
             context.load_cert_chain(*leaf)
             clients[name] = [undo.enter_context(renewed.proxy.connect("plain", context)) for _ in range(4)]
         for client in (*clients["good"], *clients["stolen"]):
-            client.sendall(frame(b"before"))
-            assert read_frame(client) == b"before"
+            assert ask(client, b"before") == b"before"
         crl.write_bytes(Path(authority.revocations(leaves["stolen"][0])).read_bytes())
         renewed.replaced()
         rows = [renewed.proxy.ended_row(client) for client in clients["stolen"]]
         assert {(row["cause"], row["detail"]) for row in rows} == {("session_expired", "the certificate is revoked")}
         for client in clients["good"]:
-            client.sendall(frame(b"behind"))
-            assert read_frame(client) == b"behind"
+            assert ask(client, b"behind") == b"behind"

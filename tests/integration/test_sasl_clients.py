@@ -30,7 +30,7 @@ from framegate.proxy.auth.server import MECHANISMS
 from tests.fakes import kafka_server
 from tests.fakes.framegate import Framegate
 from tests.fakes.sasl_frames import handshake, versions
-from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
+from tests.fakes.upstream import ScriptedUpstream, ask, frame, read_frame
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 USER, PASSWORD = "alice, of =accounts", "canary-7f3a9c-do-not-log"
@@ -213,12 +213,10 @@ def test_a_user_that_is_added_while_it_runs_may_come_in_and_one_whose_password_i
 
 def test_what_the_upstream_understands_is_told_before_anybody_has_said_who_he_is(rig: Rig) -> None:
     with rig.proxy.connect("plain") as client:
-        client.sendall(frame(versions(0, 5)))
-        answer = read_frame(client)
+        answer = ask(client, versions(0, 5))
         keys = [int.from_bytes(answer[at : at + 2], "big") for at in range(10, len(answer), 6)]
         assert keys == [kafka_server.METADATA, 17, kafka_server.API_VERSIONS, 36]
-        client.sendall(frame(handshake("SCRAM-SHA-1", 6)))
-        refused = read_frame(client)
+        refused = ask(client, handshake("SCRAM-SHA-1", 6))
         assert all(name.encode() in refused for name in MECHANISMS)
         assert client.recv(1) == b""
         assert rig.proxy.closed_row(client)["cause"] == "auth_failed"

@@ -14,7 +14,7 @@ import pytest
 from framegate.control.identity.users_file import read_users
 from tests.fakes.framegate import Framegate
 from tests.fakes.sasl_frames import handshake, plain_token, token
-from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
+from tests.fakes.upstream import ScriptedUpstream, ask
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]  # a whole framegate, and a process for each command
 PASSWORD, OTHER = "canary-of-alice-5d1", "canary-of-alice-5d2"
@@ -60,8 +60,7 @@ class Rig:
 
 def log_in(client: socket.socket, user: str, password: str) -> bool:
     for request in (handshake("PLAIN", 1), token(plain_token(password, user), 2)):
-        client.sendall(frame(request))
-        answer = read_frame(client)
+        answer = ask(client, request)
     return answer[5:7] == b"\0\0"
 
 
@@ -127,7 +126,7 @@ def test_who_is_removed_ends_in_every_processor_and_others_go_on(tmp_path: Path,
         kept = undo.enter_context(rig.proxy.connect("keeps"))
         for user, each in [*clients.items(), ("alice", [kept])]:
             assert all(log_in(client, user, PASSWORD) for client in each)
-        rows = json.loads(rig.proxy.cli("channels", "list", "--output", "json").stdout)
+        rows = rig.proxy.json("channels", "list")
         assert {row["processor_slot"] for row in rows if row["principal"] == "alice"} == {0, 1}
 
         assert rig.ask("remove", "alice") == (0, "")
@@ -136,8 +135,7 @@ def test_who_is_removed_ends_in_every_processor_and_others_go_on(tmp_path: Path,
         assert rig.proxy.cli("certificates", "reload").returncode == 0
         assert [client.recv(1) for client in clients["bob"]] == [b""] * 6
         for client in (*clients["carol"], kept):
-            client.sendall(frame(b"still here"))
-            assert read_frame(client) == b"still here"
+            assert ask(client, b"still here") == b"still here"
         done = rig.proxy.cli("channels", "close", "--principal", "carol", "--reason", "left")
         assert (done.returncode, done.stdout.count("closed")) == (0, 6), done.stderr
         assert [client.recv(1) for client in clients["carol"]] == [b""] * 6
