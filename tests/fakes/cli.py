@@ -80,7 +80,6 @@ class Answering(grpc.GenericRpcHandler):
         self.ended = threading.Event()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """The same for every method."""
 
         def call(request: bytes, context: grpc.ServicerContext) -> bytes:
             self.arrived.set()
@@ -127,7 +126,6 @@ class Cli:
 
 @contextlib.contextmanager
 def served(tap: TapConfig | None = None) -> Iterator[Cli]:
-    """A service for the length of a test."""
     ready, done = threading.Event(), asyncio.Event()
     found: list[Cli] = []
     loop = asyncio.new_event_loop()

@@ -67,7 +67,6 @@ def answers_kafka(frame, context):
 
 
 def encode(framing: str, body: bytes) -> bytes:
-    """A frame: its header and its body."""
     size = len(body)
     if framing == "varint":
         header = b""
@@ -124,7 +123,6 @@ class Upstream(ScriptedUpstream):
         super().__init__(self._talk)
 
     def end(self) -> None:
-        """End every connection in order."""
         for sock in self.sockets:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -193,7 +191,6 @@ class Client:
     # --- bytes ---------------------------------------------------------------------------------------------------------------------
 
     def _body(self) -> bytes:
-        """The body of the next request."""
         size = self._rng.choice(SIZES[self.combination.sizes])
         number = len(self.sent)
         payload = struct.pack(">I", number) + NOISE[number : number + size - 4]
@@ -243,7 +240,6 @@ class Client:
                 self._receive(0.01)
 
     def _await(self, count: int) -> None:
-        """Wait until so many requests are answered."""
         deadline = time.monotonic() + 30
         while self.answered < count:
             assert time.monotonic() < deadline, f"{self.answered} of {count} answers came"
@@ -267,7 +263,6 @@ class Client:
     # --- its course ----------------------------------------------------------------------------------------------------------------
 
     def open(self, proxy: Framegate) -> None:
-        """Connect and log in."""
         self._raw = self._sock = socket.create_connection(proxy.address(self.name), timeout=20, source_address=(self.address, 0))
         self.peer = peer_name(self._raw)
         if self._tls is not None:
@@ -300,7 +295,6 @@ class Client:
             self.close(proxy)
 
     def abandon(self) -> None:
-        """Leave: something was not as it should be."""
         self.abandoned = True
         if self._raw is not None:
             self._sock.close()
@@ -334,7 +328,6 @@ class Client:
         self.judge()
 
     def judge(self) -> None:
-        """The rules of a pair."""
         ending, got = self.combination.ending, self.upstream.requests
         if ending == "drain" and self.row["frames"]["request"] == len(self.sent) - 1:
             self.sent.pop()  # it was not taken
@@ -391,7 +384,6 @@ class Client:
         self._login()
 
     def _action_rule(self, proxy: Framegate) -> None:
-        """Its tap rule is deleted and made again."""
 
         def change(at: Any) -> None:
             stub = TapServiceStub(at)

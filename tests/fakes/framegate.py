@@ -176,7 +176,6 @@ class Framegate:
         return sum(value for key, value in self.metrics().items() if key.partition("{")[0] == name and all(label in key for label in wanted))
 
     def cli(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """Run ``framegate`` against it."""
         command = [sys.executable, "-m", "framegate.control.cli", *arguments, "--address", self.serving["admin"]]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
 

@@ -54,7 +54,6 @@ def call(requests: Sequence[bytes], answers: Sequence[bytes], compression: grpc.
 
 
 def _record(client: socket.socket, port: int, sent: bytearray, received: bytearray) -> None:
-    """Relay one connection and note what passes."""
 
     def relay(source: socket.socket, target: socket.socket, seen: bytearray) -> None:
         with contextlib.suppress(OSError):

@@ -70,7 +70,6 @@ class Process:
         raise AssertionError("the processor does not read")
 
     def read(self) -> None:
-        """Take in what is here."""
         while True:
             try:
                 data = self.socket.recv(1 << 20)
@@ -102,7 +101,6 @@ class Process:
             self.most = max(self.most, self.under_way)
 
     def take(self, count: int = 1) -> list[Asked]:
-        """The next requests, polling meanwhile."""
         for _ in range(400):
             self.read()
             if len(self.asked) >= count:
@@ -127,7 +125,6 @@ class Process:
         return wire.encode_replies([(action, asked.direction, throttle_ms, asked.connection, asked.sequence, began_ns, ended_ns, body)])
 
     def reply(self, asked: Asked, action: int, body: bytes = b"", throttle_ms: int = 0, **times: int) -> None:
-        """Reply to a request, and poll."""
         self.under_way -= 1
         if len(body) > wire.LONG:
             self.announce(asked, len(body))
@@ -136,11 +133,9 @@ class Process:
         self.world.poll()
 
     def announce(self, asked: Asked, size: int) -> None:
-        """Say that a reply of so many bytes waits."""
         self.send(self.record(asked, wire.HELD, size.to_bytes(8, "big")))
 
     def await_send(self, asked: Asked) -> None:
-        """Until the processor asks for a reply that waits."""
         for _ in range(400):
             self.read()
             if (asked.connection, asked.direction) in self.wanted:
@@ -150,7 +145,6 @@ class Process:
         raise AssertionError("it is not asked for")
 
     def die(self) -> None:
-        """The process ends."""
         self.socket.close()
         self.world.poll()
 
@@ -181,13 +175,11 @@ class HandledWorld(World):
         return process
 
     def served(self) -> tuple[socket.socket, Pair]:
-        """A client, and its open pair, without an upstream."""
         client, pair = self.client()
         self.until(lambda: pair.state.value == "open")
         return client, pair
 
     def cell(self, name: str, *values: str) -> int:
-        """A counter or gauge of the listener."""
         from framegate.proxy.cells import LISTENER_BLOCK
 
         return int(self.counters.listeners["l"].counts.cells[LISTENER_BLOCK.at(f"framegate.handler.{name}", *values)])

@@ -178,7 +178,6 @@ class HandlerProcess:
         raise EOFError
 
     def beat(self) -> HeartbeatSample:
-        """What it tells next of how it stands."""
         before, deadline = self._cells.heartbeat_ns, time.monotonic() + PATIENCE
         while self._cells.heartbeat_ns == before:
             assert time.monotonic() < deadline, "its heartbeat stands"
@@ -186,7 +185,6 @@ class HandlerProcess:
         return self._cells.read()
 
     def row(self, event: str) -> dict[str, Any]:
-        """The next row of that name."""
         while (message := self.message("log"))["event"] != event:
             pass
         fields: dict[str, Any] = message["fields"]
@@ -202,7 +200,6 @@ class HandlerProcess:
         return self._records[-1]
 
     def wait(self) -> int:
-        """Its exit code."""
         return self.process.wait(PATIENCE)
 
     def resident(self) -> int:

@@ -92,7 +92,6 @@ class Campaign:
     # --- the proxy ---------------------------------------------------------------------------------------------------------------
 
     def begin(self) -> Framegate:
-        """Start it, on the same directory."""
         sides = {"upstream": "echo", "max_receive_size": "1MiB"}
         config = {
             "processors": 2,
@@ -107,7 +106,6 @@ class Campaign:
         return proxy
 
     def clients(self, count: int = 4) -> None:
-        """So many more."""
         self.traffic.connect(self.proxy, [self.rng.choice("ab") for _ in range(count)], self.directory)
 
     def flood(self) -> None:
@@ -117,7 +115,6 @@ class Campaign:
         self.traffic.flood(self.rng.choice([5, 100, 1000, 3000]))
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for something that happens."""
         deadline = time.monotonic() + WAIT_S
         while not condition():
             if time.monotonic() > deadline:
@@ -181,7 +178,6 @@ class Campaign:
         return accounts
 
     def close(self) -> None:
-        """End all that runs, however it is."""
         pids = [pid for pid in (self.proxy.process.pid, *self.left) if alive(pid)]
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in pids:
@@ -192,7 +188,6 @@ class Campaign:
 
     @property
     def left(self) -> list[int]:
-        """Processors that run."""
         try:
             return processor_pids(self.proxy.process.pid)
         except FileNotFoundError:
@@ -214,7 +209,6 @@ class Campaign:
         self.revived()
 
     def note(self, kind: str, streams: list[str]) -> None:
-        """A kill happened."""
         self.kills.append(Kill(kind, streams))
 
     def everything(self, pids: list[int]) -> None:

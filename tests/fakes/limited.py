@@ -63,7 +63,6 @@ class Limited:
         self.talkers: list[Talker] = []
 
     def put(self, in_force: LimitsInForce) -> None:
-        """Have other limits in force, for open pairs, too."""
         self.world.relay.pairs.quotas.set_limits(in_force)
         for pair in list(self.world.relay.pairs.open.values()):
             self.world.relay.follow_limits(pair)

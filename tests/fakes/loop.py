@@ -173,7 +173,6 @@ class LoopBench:
                 self.read.append(message)
 
     def of(self, kind: str) -> list[Message]:
-        """The messages of one type that were read."""
         return [message for message in self.read if message["type"] == kind]
 
     def end(self) -> None:

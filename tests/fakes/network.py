@@ -28,7 +28,6 @@ def frame(size: int, fill: bytes = b"x") -> bytes:
 
 
 def run_of(data: bytes, frames: int = 1) -> Run:
-    """A run that came whole in one read."""
     return Run(None, 0, data, 0, len(data), frames, 0)
 
 
@@ -251,7 +250,6 @@ class NetBench:
         return channel, peer
 
     def keep(self, peer: socket.socket) -> None:
-        """Close a peer at the end, too."""
         self._peers.append(peer)
 
     def ready_pair(self, options: ChannelOptions | None = None, *, tcp: bool = False) -> tuple[Channel, socket.socket]:
@@ -306,7 +304,6 @@ def net_bench(*, pool: int = 1 << 20, kind: str = KIND) -> Iterator[NetBench]:
 
 
 def tcp_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected TCP sockets on the loopback."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         peer = socket.create_connection(server.getsockname())
         ours, _ = server.accept()

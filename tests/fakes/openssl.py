@@ -72,11 +72,9 @@ class Server:
         self.address = address
 
     def receive(self, wanted: bytes) -> bytes:
-        """What clients sent, until these bytes were among it."""
         return read_until(self.process, wanted)
 
     def send(self, data: bytes) -> None:
-        """Send to the client at hand."""
         assert self.process.stdin is not None
         self.process.stdin.write(data)
         self.process.stdin.flush()

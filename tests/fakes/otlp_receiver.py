@@ -49,7 +49,6 @@ class Received:
 
     @property
     def resources(self) -> list[dict[str, Any]]:
-        """The attributes of the resources that exported."""
         return [attributes_of(group.resource) for group in getattr(self.request, _SIGNALS[self.signal][1])]
 
     def items(self, signal: str) -> list[Any]:
@@ -166,7 +165,6 @@ class OtlpReceiver(GrpcReceiver):
 
     @property
     def resources(self) -> list[dict[str, Any]]:
-        """The attributes of every resource that exported."""
         return [resource for received in self.received for resource in received.resources]
 
     def named(self, name: str) -> list[Span]:

@@ -76,7 +76,6 @@ from framegate.proxy.server.schema import schema_of
 
 
 def numbers_of(row: StoresRow | None) -> dict[str, int]:
-    """Which store each owner has."""
     return {} if row is None else {owner: store["number"] for owner, store in row["stores"].items()}
 
 
@@ -227,7 +226,6 @@ class FakeProcessor:
         return self.judge_rules(change.get("tap_rules", []))
 
     def judge_rules(self, rows: list[dict[str, Any]]) -> str:
-        """The same, of tap rules."""
         try:
             rules = [rule_from_wire(row) for row in rows]
             for network in (network for rule in rules for network in rule.networks):

@@ -44,7 +44,6 @@ class SaslBroker(ScriptedUpstream):
         self.hold: Callable[[int], None] = lambda key: None
 
     def asked(self) -> list[int]:
-        """The keys of all requests, in order."""
         return [key for key, _, _ in self.requests]
 
     def _talk(self, sock: socket.socket) -> None:

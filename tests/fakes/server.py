@@ -99,7 +99,6 @@ class ServerProcess:
             self._answers[message["id"]] = message
 
     def notice(self, *kinds: str) -> Message:
-        """The next notice of one of these kinds."""
         while True:
             for index, message in enumerate(self.notices):
                 if message["type"] in kinds:

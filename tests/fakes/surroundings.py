@@ -37,5 +37,4 @@ def one(findings: Any, subject: str) -> Finding:
 
 
 def levels(findings: Any) -> list[str]:
-    """Of each, in order."""
     return [item.level for item in findings]

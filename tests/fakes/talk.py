@@ -91,7 +91,6 @@ class Talk:
         return client, upstream, pair
 
     def turn(self) -> None:
-        """Everybody does what he can; then time goes on."""
         self._be_client()
         self._world.selector.poll(0)
         self._be_upstream()

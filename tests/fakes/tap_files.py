@@ -30,7 +30,6 @@ def segment_files(root: Path, stream: str = "*") -> list[Path]:
 
 
 def flip(path: Path, position: int, bits: int = 0x40) -> None:
-    """Change one byte."""
     with path.open("r+b") as file:
         file.seek(position)
         (byte,) = file.read(1)
@@ -39,7 +38,6 @@ def flip(path: Path, position: int, bits: int = 0x40) -> None:
 
 
 def chop(path: Path, size: int) -> None:
-    """Cut a file to a size."""
     os.truncate(path, size)
 
 

@@ -109,7 +109,6 @@ class Client:
         return peer_name(self.sock)
 
     def body(self, number: int) -> bytes:
-        """Of its frame of that number."""
         return body_of(self.number, number, self._sizes[number % 64])
 
     @property
@@ -125,7 +124,6 @@ class Client:
 
     @property
     def quiet(self) -> bool:
-        """Every frame has come back."""
         return self.answered == self.sent
 
     def received(self) -> int:
@@ -212,7 +210,6 @@ class Traffic:
         until(lambda: sum(client.answered for client in self.here) >= goal or all(client.quiet for client in self.here), "no answers came", WAIT_S)
 
     def stop(self) -> None:
-        """No client sends any more."""
         self._stop.set()
         for client in self.here:
             client.settle()
@@ -226,7 +223,6 @@ class Traffic:
         self.quiet()
 
     def quiet(self) -> None:
-        """Wait until all that was sent has come back."""
         for client in self.here:
             client.settle()
         until(lambda: all(client.quiet for client in self.here), "the last answers did not come", WAIT_S)

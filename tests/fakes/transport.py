@@ -123,7 +123,6 @@ class MemorySocket:
 
 
 def as_socket(fake: MemorySocket) -> socket.socket:
-    """The fake where a socket is asked for."""
     return cast(socket.socket, fake)
 
 
@@ -200,6 +199,5 @@ class MemoryTransport(Transport):
 
 
 def memory_transports(capacity: int = 1 << 20, split: int | None = None) -> tuple[MemoryTransport, MemoryTransport]:
-    """Two connected transports."""
     there, back = Wire(capacity, split), Wire(capacity, split)
     return MemoryTransport(back, there), MemoryTransport(there, back)

@@ -42,7 +42,6 @@ def peer_name(sock: socket.socket) -> str:
 
 
 def reset(sock: socket.socket) -> None:
-    """Close with RST."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
 

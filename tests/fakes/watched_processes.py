@@ -22,7 +22,6 @@ class WatchedProcesses:
         self._thread = threading.Thread(target=self._run)
 
     def commands(self) -> set[str]:
-        """The command lines, with spaces."""
         return {data.replace(b"\0", b" ").decode() for (_, name), found in self.seen.items() if name == "cmdline" for data in found}
 
     def _run(self) -> None:

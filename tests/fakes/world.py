@@ -209,7 +209,6 @@ class World:
 
     @property
     def row(self) -> ClosedRow:
-        """The one closed row."""
         assert len(self.rows) == 1, self.rows
         return self.rows[0]
 
@@ -327,6 +326,5 @@ class World:
 
 
 def reset(sock: socket.socket) -> None:
-    """Close with a RST."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()

@@ -82,7 +82,6 @@ def test_processors_leave_no_orphan_when_control_is_killed(tmp_path: Path, plain
 
 @pytest.mark.slow
 def test_an_end_that_is_forced_is_no_crash_and_names_those_it_cut_off(tmp_path: Path, plain: dict[str, Any]) -> None:
-    """The second signal kills the processors while they drain."""
     proxy = Framegate(tmp_path, {**plain, "drain": {"timeout": "1m", "quiet": "20s"}})
     with proxy.connect("plain") as client:
         assert ask(client, b"x") == b"x"

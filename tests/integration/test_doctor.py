@@ -45,7 +45,6 @@ def apis(port: int) -> int:
 
 @pytest.mark.parametrize("listener", ["PLAIN", "SASL"])
 def test_a_broker_answers_before_anybody_has_logged_in(real: broker.Broker, listener: str) -> None:
-    """A JVM's start, once for this file."""
     assert apis(real.ports[listener]) > MANY_APIS
 
 

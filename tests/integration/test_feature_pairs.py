@@ -130,7 +130,6 @@ class Batch:
             self.failures.append(f"{client.name} {client.combination}: {type(error).__name__}: {str(error)[:800]} {rows}")
 
     def compare_tap(self) -> None:
-        """What the log has of each connection."""
         directory = str(self.folder / "tap")
         judged = verify(directory)
         unproved = [row for row in judged.rows if row.state not in ("complete", "lost")]

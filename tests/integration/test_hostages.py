@@ -62,7 +62,6 @@ class Setting:
         return self._stack.enter_context(self.proxy.connect("l", self._context, timeout=20))
 
     def resident(self) -> int:
-        """Bytes of memory of the one processor."""
         (pid,) = self.proxy.processors
         fields = Path(f"/proc/{pid}/statm").read_text().split()
         return int(fields[1]) * 4096

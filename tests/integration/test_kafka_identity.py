@@ -92,7 +92,6 @@ class Behind:
         self.proxy = undo.enter_context(Framegate(folder, config))
 
     def put(self, name: str, text: str) -> None:
-        """Write a file of a password."""
         (self._folder / name).write_text(text + "\n")
         (self._folder / name).chmod(0o600)
 
@@ -153,7 +152,6 @@ def test_through_framegate_she_is_somebody_who_may(behind: Behind) -> None:
 
 
 def exchange_once(behind: Behind, user: str) -> KafkaError | None:
-    """What becomes of one record."""
     errors: list[KafkaError | None] = []
     producer = Producer(behind.client(user, **{"message.timeout.ms": 20_000}))
     producer.produce(TOPIC, b"x", on_delivery=lambda error, _: errors.append(error))

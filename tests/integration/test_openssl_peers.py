@@ -51,7 +51,6 @@ class World:
         return said, self.proxy.wait_row(lambda row: row in self.closed(listener)[before:])
 
     def closed(self, listener: str) -> list[Row]:
-        """The rows of the listener's connections so far."""
         return [row for row in self.proxy.rows if row["event"] == "closed" and row["listener"] == listener]
 
     def refused(self, listener: str, version: str, client: str = "missing", *options: str) -> tuple[str, Row]:

@@ -80,7 +80,6 @@ class Contained:
         raise AssertionError(f"framegate did not come: {self.process.communicate()}")
 
     def wait_for(self, event: str) -> None:
-        """Read rows up to that one."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if json.loads(line)["event"] == event:

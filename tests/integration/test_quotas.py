@@ -28,14 +28,12 @@ def echoes(sock: socket.socket, body: bytes = b"x") -> bool:
 
 
 def opened(proxy: Framegate, listener: str, count: int) -> list[socket.socket]:
-    """So many connections that work."""
     made = [proxy.connect(listener) for _ in range(count)]
     assert all(echoes(sock) for sock in made)
     return made
 
 
 def closed_by(sock: socket.socket) -> None:
-    """Wait until the other side has ended it."""
     with contextlib.suppress(ConnectionResetError):
         assert sock.recv(1) == b""
 

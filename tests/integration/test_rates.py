@@ -36,7 +36,6 @@ class Sinks:
                 self.received += len(data)
 
     def send(self, sock: socket.socket) -> None:
-        """Have a client send until its connection ends."""
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 15)
         sock.settimeout(None)
         self._sockets.append(sock)

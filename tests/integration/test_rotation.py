@@ -52,11 +52,9 @@ class Renewed:
         return fingerprint(certificate)
 
     def replaced(self, count: int = 1) -> None:
-        """Wait until files were replaced so often in all."""
         self.proxy.wait_row(lambda row: self.count("files_replaced") >= count, PATIENCE_S)
 
     def refused(self, count: int) -> Row:
-        """The row of the refusal of that number."""
         self.proxy.wait_row(lambda row: self.count("files_refused") >= count, PATIENCE_S)
         return [row for row in self.proxy.rows if row["event"] == "files_refused"][count - 1]
 

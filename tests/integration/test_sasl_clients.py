@@ -92,7 +92,6 @@ class Rig:
         self.proxy = undo.enter_context(Framegate(folder, config))
 
     def put_user(self, name: str, password: str) -> None:
-        """As ``framegate users add`` does."""
         with changing(self.folder / "users") as users:
             users.add(name, new_credentials(password, iterations=4096), replace=True)
 

@@ -103,7 +103,6 @@ def reload_all(rig: Secretive) -> None:
 
 
 def note(rig: Secretive, message: Any) -> None:
-    """Keep an answer, as bytes and as JSON."""
     rig.answers.extend((message.SerializeToString(), MessageToJson(message).encode()))
 
 

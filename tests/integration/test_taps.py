@@ -219,5 +219,4 @@ def test_open_connections_follow_and_a_processor_that_starts_anew_has_the_rules(
 
 
 def first_of(proxy: Framegate, slot: int) -> int:
-    """The generation of the first processor of a slot."""
     return int(next(row["generation"] for row in proxy.rows if row["event"] == "processor_ready" and row["slot"] == slot))

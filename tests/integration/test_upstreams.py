@@ -26,7 +26,6 @@ def config_of(*endpoints: str, listeners: tuple[str, ...] = ("one",), **upstream
 
 
 def is_served(proxy: Framegate, listener: str = "one") -> None:
-    """A new connection gets its first answer."""
     with proxy.connect(listener) as client:
         assert ask(client, b"hello") == b"hello"
 
@@ -50,7 +49,6 @@ def test_of_two_endpoints_one_refuses_and_twenty_clients_at_once_are_served(tmp_
 
 
 def serve(listener: socket.socket) -> None:
-    """Answer whoever comes, until the listening socket is shut."""
     with contextlib.suppress(OSError), ThreadPoolExecutor() as servers:
         while True:
             servers.submit(serve_one, listener.accept()[0])
