@@ -8,7 +8,6 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 from framegate.control.v1 import channel_service_pb2 as channels_pb2
@@ -239,6 +238,11 @@ class Client:
             if reads:
                 self._receive(0.01)
 
+    def _ask(self, body: bytes, behind: bytes = b"", *, reads: bool = True) -> None:
+        """Send a request, and other bytes behind it."""
+        self.sent.append(body)
+        self._send(encode(self.combination.client_framing, body) + behind, reads=reads)
+
     def _await(self, count: int) -> None:
         deadline = time.monotonic() + 30
         while self.answered < count:
@@ -252,8 +256,7 @@ class Client:
         for _ in range(count):
             if not late:
                 self._await(len(self.sent) + 1 - window)
-            self.sent.append(self._body())
-            self._send(encode(self.combination.client_framing, self.sent[-1]), reads=not late)
+            self._ask(self._body(), reads=not late)
         self._await(len(self.sent))
 
     def recorded(self) -> list[bytes]:
@@ -313,8 +316,7 @@ class Client:
         deadline = time.monotonic() + 20
         with contextlib.suppress(EOFError, ConnectionError):
             while time.monotonic() < deadline:
-                self.sent.append(self._body())
-                self._send(encode(self.combination.client_framing, self.sent[-1]))
+                self._ask(self._body())
                 self._await(len(self.sent))
                 self._receive(0.02)
             raise AssertionError("a drain did not end it")
@@ -347,35 +349,28 @@ class Client:
     def _selector(self, proxy: Framegate) -> channels_pb2.ChannelSelector:
         return channels_pb2.ChannelSelector(channels=channels_pb2.ChannelIds(ids=[proxy.channels()[self.peer].id]))
 
-    def _call(self, proxy: Framegate, call: Callable[[Any], Any]) -> None:
-        with proxy.api() as channel:
-            call(channel)
-
     def _action_no(self, proxy: Framegate) -> None:
         """Nothing."""
 
     def _action_mute(self, proxy: Framegate) -> None:
         """Nothing of what is sent passes until it is unmuted."""
         selector = self._selector(proxy)
-        self._call(
-            proxy, lambda at: ChannelServiceStub(at).MuteChannels(channels_pb2.MuteChannelsRequest(selector=selector, reason="test"), timeout=20)
-        )
-        before = len(self.upstream.requests)
-        self.sent.append(self._body()[:1000])
-        self._send(encode(self.combination.client_framing, self.sent[-1]))
-        assert not self._receive(0.05), "an answer of a muted connection"
-        assert len(self.upstream.requests) == before
-        self._call(
-            proxy, lambda at: ChannelServiceStub(at).UnmuteChannels(channels_pb2.UnmuteChannelsRequest(selector=selector, reason="test"), timeout=20)
-        )
+        with proxy.api() as channel:
+            stub = ChannelServiceStub(channel)
+            stub.MuteChannels(channels_pb2.MuteChannelsRequest(selector=selector, reason="test"), timeout=20)
+            before = len(self.upstream.requests)
+            self._ask(self._body()[:1000])
+            assert not self._receive(0.05), "an answer of a muted connection"
+            assert len(self.upstream.requests) == before
+            stub.UnmuteChannels(channels_pb2.UnmuteChannelsRequest(selector=selector, reason="test"), timeout=20)
 
     def _action_limit(self, proxy: Framegate) -> None:
         """The limit is as large as the largest frame so far, and as before again."""
         for size in (max(map(len, self.sent)), LIMIT):
             wanted = limits_pb2.UpdateLimitRequest(limit=limits_pb2.Limit(listener=self.name, max_receive_size_bytes=size))
-            self._call(proxy, lambda at, wanted=wanted: LimitServiceStub(at).UpdateLimit(wanted, timeout=20))
-            self.sent.append(max(self.sent, key=len) if self.combination.protocol == "framed" else self._body()[:16])
-            self._send(encode(self.combination.client_framing, self.sent[-1]))
+            with proxy.api() as channel:
+                LimitServiceStub(channel).UpdateLimit(wanted, timeout=20)
+            self._ask(max(self.sent, key=len) if self.combination.protocol == "framed" else self._body()[:16])
             self._await(len(self.sent))
 
     def _action_login(self, proxy: Framegate) -> None:
@@ -384,14 +379,11 @@ class Client:
         self._login()
 
     def _action_rule(self, proxy: Framegate) -> None:
-
-        def change(at: Any) -> None:
-            stub = TapServiceStub(at)
+        with proxy.api() as channel:
+            stub = TapServiceStub(channel)
             rule = stub.GetTapRule(taps_pb2.GetTapRuleRequest(name=self.name), timeout=20).tap_rule
             stub.DeleteTapRule(taps_pb2.DeleteTapRuleRequest(name=self.name), timeout=20)
             stub.CreateTapRule(taps_pb2.CreateTapRuleRequest(tap_rule=rule), timeout=20)
-
-        self._call(proxy, change)
 
     # --- endings -------------------------------------------------------------------------------------------------------------------
 
@@ -421,13 +413,11 @@ class Client:
         self._until_end()
 
     def _frame_too_large(self, proxy: Framegate) -> None:
-        self.sent.append(self._body())
-        self._send(encode(self.combination.client_framing, self.sent[-1]) + header_of(self.combination.client_framing, LIMIT + 1))
+        self._ask(self._body(), header_of(self.combination.client_framing, LIMIT + 1))
         self._until_end()
 
     def _negative_size(self, proxy: Framegate) -> None:
-        self.sent.append(self._body())
-        self._send(encode(self.combination.client_framing, self.sent[-1]) + b"\xff\xff\xff\xff")
+        self._ask(self._body(), b"\xff\xff\xff\xff")
         self._until_end()
 
     def _within_a_frame(self, proxy: Framegate) -> None:
@@ -446,7 +436,6 @@ class Client:
 
     def _admin(self, proxy: Framegate) -> None:
         selector = self._selector(proxy)
-        self._call(
-            proxy, lambda at: ChannelServiceStub(at).CloseChannels(channels_pb2.CloseChannelsRequest(selector=selector, reason="test"), timeout=20)
-        )
+        with proxy.api() as channel:
+            ChannelServiceStub(channel).CloseChannels(channels_pb2.CloseChannelsRequest(selector=selector, reason="test"), timeout=20)
         self._until_end()

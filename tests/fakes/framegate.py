@@ -40,6 +40,15 @@ def _command(pid: str) -> bytes:
     return b""
 
 
+def config_before(endpoint: str, **listener: Any) -> Row:
+    """One plaintext listener ``plain`` before the upstream ``echo``."""
+    return {
+        "memory_pool": {"size": "8MiB"},
+        "listeners": [{"name": "plain", "address": "127.0.0.1:0", "upstream": "echo", "max_receive_size": "1MiB", **listener}],
+        "upstreams": [{"name": "echo", "endpoints": [endpoint]}],
+    }
+
+
 def alive(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
     try:

@@ -167,10 +167,6 @@ class Campaign:
         if self.proxy.process.poll() is None:
             self.traffic.stop()
             assert self.proxy.stop(WAIT_S) == 0
-        return self.look(*faults)
-
-    def look(self, *faults: str) -> dict[Key, Account]:
-        """The same of a proxy that has ended."""
         self.traffic.part()
         accounts = judge(self.directory, self.traffic, captured(self._rules), faults)
         for kill in self.kills:
@@ -204,8 +200,12 @@ class Campaign:
         pid, stream = self.rng.choice(sorted(self.streams().items()))
         os.kill(pid, signal.SIGKILL)
         self.note(kind, [stream])
-        self.part([stream])
-        self.settled([stream])
+        self.recovered([stream])
+
+    def recovered(self, streams: list[str]) -> None:
+        """Clients of these streams go; wait until their accounts are settled and both slots serve again."""
+        self.part(streams)
+        self.settled(streams)
         self.revived()
 
     def note(self, kind: str, streams: list[str]) -> None:
@@ -227,7 +227,7 @@ class Campaign:
         self.revived()
 
 
-def under_flood(campaign: Campaign) -> None:
+def flood(campaign: Campaign) -> None:
     """A processor, while all send as fast as they can."""
     campaign.flood()
     campaign.one("flood")
@@ -281,9 +281,7 @@ def two(campaign: Campaign) -> None:
         os.kill(pid, signal.SIGKILL)
         campaign.note("two", [stream])
         time.sleep(campaign.rng.random() / 10)
-    campaign.part(list(streams.values()))
-    campaign.settled(list(streams.values()))
-    campaign.revived()
+    campaign.recovered(list(streams.values()))
 
 
 def newborn(campaign: Campaign) -> None:
@@ -298,9 +296,7 @@ def newborn(campaign: Campaign) -> None:
     time.sleep(campaign.rng.random() / 5)
     os.kill(successor, signal.SIGKILL)
     campaign.note("newborn", [])
-    campaign.part([stream])
-    campaign.settled([stream])
-    campaign.revived()
+    campaign.recovered([stream])
 
 
 def settling(campaign: Campaign) -> None:
@@ -359,9 +355,7 @@ def orphans(campaign: Campaign) -> None:
                 os.kill(pid, signal.SIGCONT)
     before.wait()
     campaign.until(lambda: not any(alive(pid) for pid in streams), "processors end without control")
-    campaign.part(list(streams.values()))
-    campaign.settled(list(streams.values()))
-    campaign.revived()
+    campaign.recovered(list(streams.values()))
 
 
 def standstill(campaign: Campaign) -> None:
@@ -371,9 +365,7 @@ def standstill(campaign: Campaign) -> None:
     os.kill(pid, signal.SIGSTOP)
     campaign.until(lambda: not alive(pid), "it is killed")
     campaign.note("standstill", [stream])
-    campaign.part([stream])
-    campaign.settled([stream])
-    campaign.revived()
+    campaign.recovered([stream])
 
 
 def in_order(campaign: Campaign) -> None:
@@ -453,22 +445,9 @@ def full_at_exit(campaign: Campaign) -> None:
     campaign.again(streams)
 
 
-KINDS: Final[dict[str, Callable[[Campaign], None]]] = {
-    "flood": under_flood,
-    "idle": idle,
-    "group": group,
-    "two": two,
-    "newborn": newborn,
-    "settling": settling,
-    "control": control,
-    "orphans": orphans,
-    "standstill": standstill,
-    "in order": in_order,
-    "full for a while": full_for_a_while,
-    "full at kill": full_at_kill,
-    "full group": full_group,
-    "full at exit": full_at_exit,
-}
+_ORDINARY = (flood, idle, group, two, newborn, settling, control, orphans, standstill, in_order)
+_OF_FULL_DISKS = (full_for_a_while, full_at_kill, full_group, full_at_exit)
+KINDS: Final[dict[str, Callable[[Campaign], None]]] = {kind.__name__.replace("_", " "): kind for kind in (*_ORDINARY, *_OF_FULL_DISKS)}
 
 
 def table(kills: list[Kill]) -> str:

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from framegate.control.demo.processes import ending_with_us
@@ -96,7 +95,7 @@ class MariaDB:
             self._process.kill()
             self._process.wait()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *failure: object) -> None:
         self._stop()
 
 

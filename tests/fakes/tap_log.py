@@ -15,7 +15,7 @@ from framegate.proxy.tap.frame_tap import FrameTap
 from framegate.proxy.tap.record import DIRECTIONS
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
-from tests.fakes.runs import pieces_of
+from tests.fakes.runs import framed, pieces_of
 
 START_NS = 1_700_000_000_000_000_000
 MINUTE_NS = 60_000_000_000
@@ -30,10 +30,6 @@ def ints(values: Sequence[int] | None) -> "vec[i32] | None":
     for value in values:
         numbers = append(numbers, i32(value))
     return numbers
-
-
-def framed(bodies: Sequence[bytes]) -> bytes:
-    return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
 
 
 def demo_body(connection: int, sequence: int, payload: bytes) -> bytes:

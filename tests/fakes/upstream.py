@@ -5,6 +5,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from typing import Self
 
 Script = Callable[[socket.socket], None]
 
@@ -89,6 +90,12 @@ class ScriptedUpstream:
         with sock, contextlib.suppress(OSError, EOFError):
             self._script(sock)
         self._open.discard(sock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

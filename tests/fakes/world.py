@@ -1,7 +1,6 @@
 """Pairs over real loopback sockets and a real selector, with a clock of the test's own."""
 
 import socket
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -30,18 +29,15 @@ from framegate.proxy.server.pair_rows import closed_line, endpoint_down_row, end
 from framegate.proxy.server.rows import ClosedRow, EndpointDownRow, EndpointUpRow, OpenedRow
 from tests.fakes.pools import found_in, pool_of
 from tests.fakes.rows import decode_line
+from tests.fakes.upstream import frame
+from tests.fakes.upstream import reset as reset
 
 SECOND = 1_000_000_000
 SMALL = 256 * 1024  # the largest frame, header counted, that is never cut through
 
 
 class HandClock(Clock):
-    """Stands still until it is told to move.
-
-    Attributes:
-        ns: what it shows.
-        readings_left: after so many readings one raises, as a bug of ours would; below 0: none does.
-    """
+    """Stands still until a test moves ``ns``. After ``readings_left`` readings one raises, as a bug of ours would; below 0: none does."""
 
     def __init__(self) -> None:
         self.ns = 1000 * SECOND
@@ -79,10 +75,6 @@ class Told(PairWatcher):
 
     def endpoint_changed(self, upstream: Upstream, endpoint: Endpoint) -> None:
         self.endpoints.append(endpoint_down_row(upstream, endpoint) if endpoint.down else endpoint_up_row(upstream, endpoint))
-
-
-def frame(body: bytes) -> bytes:
-    return struct.pack(">i", len(body)) + body
 
 
 def endpoint_of(address: Any) -> Endpoint:
@@ -323,8 +315,3 @@ class World:
         upstream = self.counters.upstreams["u"].counts.cells
         assert (upstream[CONNECTING], upstream[USED]) == (0, 0)
         assert not any(endpoint.probed for endpoint in self.upstream.endpoints), "a probe was not given back"
-
-
-def reset(sock: socket.socket) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sock.close()

@@ -26,32 +26,27 @@ def answer_after_end(sock: socket.socket) -> None:
         sock.sendall(frame(body))
 
 
-class Upstreams:
-    """One upstream for each behaviour, and what they saw."""
+def cut(sock: socket.socket) -> None:
+    """Ends within its second answer."""
+    body = read_frame(sock)
+    sock.sendall(frame(body) + struct.pack(">i", 100) + b"only ten b")
 
-    def __init__(self) -> None:
-        self.received: list[bytes] = []
-        self.echo = ScriptedUpstream(echo)
-        self.cut = ScriptedUpstream(self._cut)
-        self.late = ScriptedUpstream(answer_after_end)
-        self.ending = ScriptedUpstream(self._ending)
 
-    @staticmethod
-    def _cut(sock: socket.socket) -> None:
-        body = read_frame(sock)
-        sock.sendall(frame(body) + struct.pack(">i", 100) + b"only ten b")
+received: list[bytes] = []
+"""What came to ``ending`` after it had ended its own stream."""
 
-    def _ending(self, sock: socket.socket) -> None:
-        """Answers once, ends its own stream, and goes on reading."""
-        sock.sendall(frame(read_frame(sock)))
-        sock.shutdown(socket.SHUT_WR)
-        with contextlib.suppress(EOFError):
-            while True:
-                self.received.append(read_frame(sock))
 
-    def close(self) -> None:
-        for upstream in (self.echo, self.cut, self.late, self.ending):
-            upstream.close()
+def ending(sock: socket.socket) -> None:
+    """Answers once, ends its own stream, and goes on reading."""
+    sock.sendall(frame(read_frame(sock)))
+    sock.shutdown(socket.SHUT_WR)
+    with contextlib.suppress(EOFError):
+        while True:
+            received.append(read_frame(sock))
+
+
+SCRIPTS = {"plain": echo, "cut": cut, "late": answer_after_end, "ending": ending}
+"""What an upstream does, by the listener before it."""
 
 
 @pytest.fixture(scope="module")
@@ -60,50 +55,25 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.fixture(scope="module")
-def upstreams() -> Iterator[Upstreams]:
-    started = Upstreams()
-    yield started
-    started.close()
-
-
-@pytest.fixture(scope="module")
-def nobody() -> Iterator[int]:
-    with refusing_port() as port:
-        yield port
-
-
-@pytest.fixture(scope="module")
-def proxy(tmp_path_factory: pytest.TempPathFactory, made: Certificates, upstreams: Upstreams, nobody: int) -> Iterator[Framegate]:
+def proxy(tmp_path_factory: pytest.TempPathFactory, made: Certificates) -> Iterator[Framegate]:
     timeouts = {"stall": "1s", "handshake": "1s", "half_close": "5s"}
     listener = {"address": "127.0.0.1:0", "max_receive_size": LIMIT, "timeouts": timeouts, "min_rate": "1KiB"}
     tls = {"certificate": str(made.server), "key": str(made.server_key)}
-    config = {
-        "memory_pool": {"size": "8MiB"},
-        "listeners": [
-            {"name": "plain", "upstream": "echo", **listener},
-            {"name": "tls", "upstream": "echo", "tls": tls, **listener},
-            {"name": "refused", "upstream": "nobody", **listener},
-            {"name": "cut", "upstream": "cut", **listener},
-            {"name": "late", "upstream": "late", **listener},
-            {"name": "ending", "upstream": "ending", **listener},
-        ],
-        "upstreams": [
-            {"name": "echo", "endpoints": [upstreams.echo.address]},
-            {"name": "nobody", "endpoints": [f"127.0.0.1:{nobody}"]},
-            {"name": "cut", "endpoints": [upstreams.cut.address]},
-            {"name": "late", "endpoints": [upstreams.late.address]},
-            {"name": "ending", "endpoints": [upstreams.ending.address]},
-        ],
-    }
-    with Framegate(tmp_path_factory.mktemp("framegate"), config) as running:
-        yield running
+    with contextlib.ExitStack() as undo:
+        endpoints = {name: undo.enter_context(ScriptedUpstream(script)).address for name, script in SCRIPTS.items()}
+        endpoints["refused"] = f"127.0.0.1:{undo.enter_context(refusing_port())}"
+        config = {
+            "memory_pool": {"size": "8MiB"},
+            "listeners": [{"name": name, "upstream": name, **listener} for name in endpoints]
+            + [{"name": "tls", "upstream": "plain", "tls": tls, **listener}],
+            "upstreams": [{"name": name, "endpoints": [endpoint]} for name, endpoint in endpoints.items()],
+        }
+        yield undo.enter_context(Framegate(tmp_path_factory.mktemp("framegate"), config))
 
 
 @pytest.fixture
 def client_tls(made: Certificates) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(made.ca)
-    return context
+    return ssl.create_default_context(cafile=str(made.ca))
 
 
 @pytest.fixture
@@ -208,7 +178,7 @@ def test_a_client_that_ends_its_stream_still_gets_every_answer(proxy: Framegate,
         assert client.recv(1) == b""
 
 
-def test_an_upstream_that_ends_its_stream_still_gets_every_frame(proxy: Framegate, witness: Witness, upstreams: Upstreams) -> None:
+def test_an_upstream_that_ends_its_stream_still_gets_every_frame(proxy: Framegate, witness: Witness) -> None:
     client = proxy.connect("ending")
     with closing_for(proxy, witness, "ending", "upstream_closed", client):
         assert ask(client, b"first") == b"first"
@@ -216,7 +186,7 @@ def test_an_upstream_that_ends_its_stream_still_gets_every_frame(proxy: Framegat
         for number in range(50):
             client.sendall(frame(number.to_bytes(4, "big")))
         client.shutdown(socket.SHUT_WR)
-    assert upstreams.received == [number.to_bytes(4, "big") for number in range(50)]
+    assert received == [number.to_bytes(4, "big") for number in range(50)]
 
 
 @pytest.mark.slow

@@ -39,12 +39,11 @@ def push(sock: socket.socket) -> None:
 
 @contextlib.contextmanager
 def before(script: Any, config: dict[str, Any], folder: Path, **changes: Any) -> Iterator[Framegate]:
-    upstream = ScriptedUpstream(script)
-    try:
-        with Framegate(folder, {**config, "upstreams": [{"name": "echo", "endpoints": [upstream.address]}], **changes}) as proxy:
-            yield proxy
-    finally:
-        upstream.close()
+    with (
+        ScriptedUpstream(script) as upstream,
+        Framegate(folder, {**config, "upstreams": [{"name": "echo", "endpoints": [upstream.address]}], **changes}) as proxy,
+    ):
+        yield proxy
 
 
 def event(name: str) -> Any:

@@ -31,9 +31,19 @@ from framegate.control.v1.certificate_service_pb2_grpc import CertificateService
 from framegate.control.v1.user_service_pb2_grpc import UserServiceStub
 from tests.control.service.test_access import RPCS
 from tests.fakes.canaries import Canaries
-from tests.fakes.secret_clients import broken_frames, client_context, in_clear, let_in, passed_through, refused, to_upstreams, wrong_logins
-from tests.fakes.secretive import USER, Secretive
-from tests.fakes.watched_processes import WatchedProcesses
+from tests.fakes.secretive import (
+    USER,
+    Secretive,
+    WatchedProcesses,
+    broken_frames,
+    client_context,
+    in_clear,
+    let_in,
+    passed_through,
+    refused,
+    to_upstreams,
+    wrong_logins,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

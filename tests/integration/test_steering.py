@@ -11,22 +11,17 @@ import pytest
 
 from framegate.control.v1 import limit_service_pb2 as pb2
 from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
-from tests.fakes.framegate import Framegate, Witness
+from tests.fakes.framegate import Framegate, Witness, config_before
 from tests.fakes.upstream import ScriptedUpstream, ask, frame, peer_name, read_frame
 
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Framegate]:
-    upstream = ScriptedUpstream()
-    config = {
-        "processors": 2,
-        "memory_pool": {"size": "8MiB"},
-        "listeners": [{"name": "plain", "address": "127.0.0.1:0", "upstream": "echo", "max_receive_size": "1MiB"}],
-        "upstreams": [{"name": "echo", "endpoints": [upstream.address]}],
-    }
-    with Framegate(tmp_path_factory.mktemp("framegate"), config) as running:
+    with (
+        ScriptedUpstream() as upstream,
+        Framegate(tmp_path_factory.mktemp("framegate"), {**config_before(upstream.address), "processors": 2}) as running,
+    ):
         yield running
-    upstream.close()
 
 
 @pytest.mark.slow

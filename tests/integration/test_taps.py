@@ -16,7 +16,7 @@ from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.tap import completeness
 from framegate.proxy.tap.ledger import read_ledger
-from tests.fakes.framegate import Framegate
+from tests.fakes.framegate import Framegate, config_before
 from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.upstream import ScriptedUpstream, ask, frame, peer_name, read_frame
 
@@ -72,26 +72,15 @@ class Flow:
 
 
 @pytest.fixture
-def proxy(tmp_path: Path) -> Iterator[Framegate]:
-    upstream = ScriptedUpstream()
-    config: dict[str, Any] = {
+def proxy(tmp_path: Path, upstream: ScriptedUpstream) -> Iterator[Framegate]:
+    config = {
+        **config_before(upstream.address, forwarding={"requests": "cut_through", "responses": "cut_through"}),
         "processors": 2,
         "memory_pool": {"size": "16MiB"},
-        "listeners": [
-            {
-                "name": "plain",
-                "address": "127.0.0.1:0",
-                "upstream": "echo",
-                "max_receive_size": "1MiB",
-                "forwarding": {"requests": "cut_through", "responses": "cut_through"},
-            }
-        ],
-        "upstreams": [{"name": "echo", "endpoints": [upstream.address]}],
         "tap": {"directory": "tap", "queue_size": "64MiB", "rules": [{"name": "all"}]},
     }
     with Framegate(tmp_path / "framegate", config) as running:
         yield running
-    upstream.close()
 
 
 def kinds_of_rules() -> list[dict[str, Any]]:
