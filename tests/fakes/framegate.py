@@ -57,6 +57,10 @@ def alive(pid: int) -> bool:
         return False
 
 
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
 def until(found: Callable[[], Any], what: object = "it did not come true", timeout: float = 10.0) -> Any:
     """What ``found`` gives, as soon as it is true; ``what`` is the message when it is not in time."""
     deadline = time.monotonic() + timeout
@@ -64,6 +68,12 @@ def until(found: Callable[[], Any], what: object = "it did not come true", timeo
         assert time.monotonic() < deadline, what
         time.sleep(0.005)
     return result
+
+
+def run_cli(*words: str, text: str | None = None) -> "subprocess.CompletedProcess[str]":
+    """A command of ``framegate``; ``text`` is its standard input."""
+    command = [sys.executable, "-m", "framegate.control.cli", *words]
+    return subprocess.run(command, cwd=ROOT, input=text, capture_output=True, text=True, timeout=30, check=False)
 
 
 class Framegate:
@@ -142,6 +152,10 @@ class Framegate:
                     raise AssertionError(f"no such row within {timeout} s; it printed\n{printed}\n{self.errors}")
                 self._changed.wait(min(left, 0.2))
 
+    def events(self, name: str) -> list[Row]:
+        """The rows of an event so far."""
+        return [row for row in self.rows if row["event"] == name]
+
     def closed_row(self, client: socket.socket | str, timeout: float = 10.0) -> Row:
         """The row of a client's connection once it is closed."""
         peer = client if isinstance(client, str) else peer_name(client)
@@ -185,8 +199,7 @@ class Framegate:
         return sum(value for key, value in self.metrics().items() if key.partition("{")[0] == name and all(label in key for label in wanted))
 
     def cli(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "framegate.control.cli", *arguments, "--address", self.serving["admin"]]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+        return run_cli(*arguments, "--address", self.serving["admin"])
 
     def json(self, *arguments: str) -> Any:
         """What a command of ``framegate`` against it prints as JSON; it must be good."""

@@ -101,12 +101,7 @@ class Process:
             self.most = max(self.most, self.under_way)
 
     def take(self, count: int = 1) -> list[Asked]:
-        for _ in range(400):
-            self.read()
-            if len(self.asked) >= count:
-                break
-            self.world.selector.poll(5)
-        assert len(self.asked) >= count, f"{len(self.asked)} of {count} requests"
+        self.world.until(lambda: self.read() or len(self.asked) >= count)
         taken, self.asked = self.asked[:count], self.asked[count:]
         return taken
 
@@ -136,13 +131,8 @@ class Process:
         self.send(self.record(asked, wire.HELD, size.to_bytes(8, "big")))
 
     def await_send(self, asked: Asked) -> None:
-        for _ in range(400):
-            self.read()
-            if (asked.connection, asked.direction) in self.wanted:
-                self.wanted.remove((asked.connection, asked.direction))
-                return
-            self.world.selector.poll(5)
-        raise AssertionError("it is not asked for")
+        self.world.until(lambda: self.read() or (asked.connection, asked.direction) in self.wanted)
+        self.wanted.remove((asked.connection, asked.direction))
 
     def die(self) -> None:
         self.socket.close()

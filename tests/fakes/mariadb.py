@@ -102,15 +102,7 @@ class MariaDB:
 def sql(
     address: tuple[str, int], statements: str, *options: str, password: str = PASSWORD, timeout: float = 30.0
 ) -> "subprocess.CompletedProcess[bytes]":
-    """MariaDB's command line at a port: rows on standard output, a line for each, values between tabs, nothing escaped, no names.
-
-    Args:
-        address: of the proxy.
-        statements: what it reads.
-        options: more of its own.
-        password: of the user.
-        timeout: seconds it may take.
-    """
+    """MariaDB's command line at a port: rows on standard output, a line for each, values between tabs, nothing escaped, no names."""
     command = ["mariadb", "--no-defaults", "--protocol=tcp", f"--host={address[0]}", f"--port={address[1]}", f"--user={USER}", "--database=peers"]
     command += ["--skip-ssl", f"--max-allowed-packet={LARGEST}", "--batch", "--raw", "--skip-column-names", *options]
     return subprocess.run(

@@ -66,8 +66,7 @@ class Secretive:
         self.logins: dict[str, bool] = {}
         self.answers: list[bytes] = []
         upstreams, listeners = self._upstreams(undo)
-        self.open_broker = SaslBroker({USER: self.password})
-        undo.callback(self.open_broker.close)
+        self.open_broker = undo.enter_context(SaslBroker({USER: self.password}))
         upstreams.append({"name": "open", "endpoints": [self.open_broker.address]})
         common = {"address": "127.0.0.1:0", "protocol": "kafka", "max_receive_size": "1MiB", "timeouts": {"failed_authentication": "0ms"}}
         sasl = {
@@ -140,11 +139,10 @@ class Secretive:
             name = f"up-{number}"
             place = f"secret of {mechanism} to an upstream, {number}"
             secret = self.canaries.word(place) if mechanism == "OAUTHBEARER" else self.canaries.text(place)
-            broker = SaslBroker({"gate": secret} if good else {}, tokens={secret: "gate"} if good else {})
+            broker = undo.enter_context(SaslBroker({"gate": secret} if good else {}, tokens={secret: "gate"} if good else {}))
             encoded = base64.b64encode(f"\0gate\0{secret}".encode()).decode()
             words = form.format(secret, base64=encoded, hex=secret.encode().hex(), part=secret[-14:])
             broker.words = f"no: {words}"
-            undo.callback(broker.close)
             path = self.folder / f"secret-{number}"
             path.write_text(secret + "\n")
             path.chmod(0o600)

@@ -39,11 +39,8 @@ class Wire:
 
     def take(self, size: int) -> bytes | None:
         """Bytes, ``b""`` at the end, None when nothing has arrived."""
-        if self.stalled or not (self._bytes or self.fin):
-            return None
-        size = min(size, self.split or size)
-        data = bytes(self._bytes[:size])
-        del self._bytes[:size]
+        data = self.peek(size)
+        del self._bytes[: len(data or b"")]
         return data
 
     def peek(self, size: int) -> bytes | None:

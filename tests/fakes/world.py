@@ -240,37 +240,32 @@ class World:
 
     def read(self, sock: socket.socket, size: int) -> bytes:
         """Exactly so many bytes, polling meanwhile."""
-        data = b""
-        sock.setblocking(False)
-        for _ in range(2000):
-            try:
-                piece = sock.recv(size - len(data))
-            except BlockingIOError:
-                self.selector.poll(2)
-                continue
-            assert piece, f"the stream ended after {len(data)} of {size} bytes"
-            data += piece
-            if len(data) == size:
-                break
-        sock.settimeout(2)
-        assert len(data) == size, f"{len(data)} of {size} bytes"
+        data, ended = self._receive(sock, size)
+        assert len(data) == size, f"{len(data)} of {size} bytes, and then {'the end' if ended else 'nothing'}"
         return data
 
     def ended(self, sock: socket.socket) -> bytes:
         """All until the end of the stream, polling meanwhile."""
-        data = b""
+        data, ended = self._receive(sock, 1 << 40)
+        assert ended, "the stream did not end"
+        return data
+
+    def _receive(self, sock: socket.socket, size: int) -> tuple[bytes, bool]:
+        """So many bytes, or fewer when the stream ends before, or nothing comes for long; and whether it ended."""
+        data, ended = b"", False
         sock.setblocking(False)
         for _ in range(2000):
             try:
-                piece = sock.recv(65536)
+                piece = sock.recv(min(size - len(data), 1 << 20))
             except BlockingIOError:
                 self.selector.poll(2)
                 continue
-            if not piece:
-                sock.settimeout(2)
-                return data
             data += piece
-        raise AssertionError("the stream did not end")
+            ended = not piece
+            if ended or len(data) == size:
+                break
+        sock.settimeout(2)
+        return data, ended
 
     def fill(self, sock: socket.socket) -> int:
         """Send frames until the socket takes no more; how many frames were begun (the last may be cut)."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from framegate.control.demo.certificates import Certificates, create
+from framegate.control.demo.certificates import Certificates
 from tests.fakes.framegate import Framegate, Row, Witness, until
 from tests.fakes.upstream import ScriptedUpstream, ask, echo, frame, peer_name, read_exactly, read_frame, refusing_port, reset
 
@@ -47,11 +47,6 @@ def ending(sock: socket.socket) -> None:
 
 SCRIPTS = {"plain": echo, "cut": cut, "late": answer_after_end, "ending": ending}
 """What an upstream does, by the listener before it."""
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return create(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")

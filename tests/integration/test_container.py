@@ -147,7 +147,7 @@ def test_a_container_that_is_too_small_is_told_and_served_in(tmp_path: Path, pla
     group.set(memory=160 * MIB, millicpus=1000)
     listeners = [{**plain["listeners"][0], "max_receive_size": "100MiB"}]
     with Framegate(tmp_path, {**plain, **SIZES, "listeners": listeners}, prefix=group.prefix) as proxy:
-        (warning,) = [row for row in proxy.rows if row["event"] == "configuration_warning"]
+        (warning,) = proxy.events("configuration_warning")
         assert (warning["key"], warning["value"]) == ("memory_pool.size", "100MiB")
         assert warning["reason"].startswith("does not fit into the container's 160MiB")
         with Witness(proxy, "plain"):

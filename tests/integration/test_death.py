@@ -92,7 +92,7 @@ def test_an_end_that_is_forced_is_no_crash_and_names_those_it_cut_off(tmp_path: 
         assert proxy.wait() == 1
     events = [row["event"] for row in proxy.rows]
     assert "processor_died" not in events
-    stopped = next(row for row in proxy.rows if row["event"] == "processor_stopped")
+    stopped = proxy.events("processor_stopped")[0]
     assert (stopped["level"], stopped["forced"], stopped["connections"]) == ("warning", True, 1)
-    closed = next(row for row in proxy.rows if row["event"] == "closed")
+    closed = proxy.events("closed")[0]
     assert (closed["id"], closed["cause"], closed["frames"]) == (listed.id, "drain_timeout", UNKNOWN)

@@ -1,6 +1,5 @@
 """``framegate doctor`` before a real Kafka broker, directly and through a framegate, on listeners with SASL and without."""
 
-import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,16 +13,10 @@ from framegate.control.doctor.surroundings import Surroundings
 from framegate.control.doctor.upstreams import address_probes
 from tests.demo import broker
 from tests.fakes.framegate import Framegate
+from tests.fakes.real_kafka import REAL_KAFKA
 from tests.fakes.surroundings import config_of, levels
 
-_missing = broker.missing_tools()
-pytestmark = [
-    pytest.mark.extended,
-    pytest.mark.slow,
-    pytest.mark.kafka,
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(bool(_missing) and not os.environ.get("CI"), reason=f"needs {' and '.join(_missing)}"),
-]
+pytestmark = [pytest.mark.extended, *REAL_KAFKA]
 MANY_APIS = 50
 
 

@@ -67,7 +67,7 @@ def test_sigterm_lets_answers_under_way_arrive_and_takes_no_new_connections(tmp_
         assert client.recv(1) == b""
         client.close()
         assert proxy.wait() == 0
-        (closed,) = [row for row in proxy.rows if row["event"] == "closed"]
+        (closed,) = proxy.events("closed")
         assert closed["cause"] == "drained"
         assert closed["frames"] == {"request": 1, "response": 1}
         assert proxy.rows[-1]["event"] == "stopped"
@@ -84,7 +84,7 @@ def test_what_is_never_quiet_ends_at_the_deadline(tmp_path: Path, plain: dict[st
         client.close()
         assert proxy.wait() == 0
         assert 0.4 < time.monotonic() - began < 5
-        assert [row["cause"] for row in proxy.rows if row["event"] == "closed"] == ["drain_timeout"]
+        assert [row["cause"] for row in proxy.events("closed")] == ["drain_timeout"]
 
 
 class Asker:
@@ -171,7 +171,7 @@ def test_of_clients_that_never_pause_whatever_was_read_is_answered(tmp_path: Pat
         for asker in askers:
             asker.finish()
         assert proxy.wait() == 0
-        closed = {row["peer"]: row for row in proxy.rows if row["event"] == "closed"}
+        closed = {row["peer"]: row for row in proxy.events("closed")}
     for number, (asker, window) in enumerate(zip(askers, windows, strict=True)):
         count = len(asker.answered)
         assert asker.failure is None
@@ -215,7 +215,7 @@ def test_busy_framed_clients_lose_no_request_and_are_not_waited_for(tmp_path: Pa
             sock.close()
         assert proxy.wait() == 0
         assert time.monotonic() - began < 8, "a drain that waits for quiet takes 15 s and more"
-        closed = [row for row in proxy.rows if row["event"] == "closed"]
+        closed = proxy.events("closed")
     assert lost == []
     assert [(row["cause"], row["lost"]["bytes"]) for row in closed] == [("drained", 0)] * 8
 
@@ -226,18 +226,6 @@ def test_a_signal_during_the_start_ends_it(tmp_path: Path, plain: dict[str, Any]
     assert proxy.stop() in (0, -signal.SIGTERM)
     assert "Traceback" not in proxy.errors
     assert [row for row in proxy.rows if row["level"] == "error"] == []
-
-
-@pytest.mark.slow
-def test_drain_over_the_api_leaves_the_process_up(tmp_path: Path, plain: dict[str, Any]) -> None:
-    with Framegate(tmp_path, plain) as proxy, proxy.connect("plain") as client:
-        assert ask(client, b"hello") == b"hello"
-        drained = proxy.cli("drain")
-        assert drained.returncode == 0, drained.stderr
-        assert proxy.ended_row(client)["cause"] == "drained"
-        assert proxy.process.poll() is None
-        with pytest.raises(ConnectionRefusedError):
-            proxy.connect("plain")
 
 
 APPLICATION = """
@@ -301,7 +289,7 @@ def test_an_application_ends_in_order_between_pre_stop_and_sigterm(tmp_path: Pat
         assert process.wait(10) == 0, process.stderr and process.stderr.read()
         proxy.process.send_signal(signal.SIGTERM)
         assert proxy.wait() == 0
-    causes = {row["cause"] for row in proxy.rows if row["event"] == "closed"}
+    causes = {row["cause"] for row in proxy.events("closed")}
     assert causes == {"peer_closed"}
     first, second, end = [row for row in proxy.rows if row["event"].startswith("drain")]
     assert (first["event"], first["accept"], first["reason"], first["connections"]) == ("drain_began", "until_stop", "preStop", 1)

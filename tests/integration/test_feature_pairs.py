@@ -126,7 +126,7 @@ class Batch:
             step(proxy)
         except Exception as error:
             client.abandon()
-            rows = [row for row in proxy.rows if row["event"] == "closed" and row["peer"] == client.peer]
+            rows = [row for row in proxy.events("closed") if row["peer"] == client.peer]
             self.failures.append(f"{client.name} {client.combination}: {type(error).__name__}: {str(error)[:800]} {rows}")
 
     def compare_tap(self) -> None:

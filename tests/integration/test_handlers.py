@@ -124,7 +124,7 @@ def test_a_handler_answers_and_is_listed_and_counted(tmp_path: Path) -> None:
         assert any(line.split() == ["handler", "processes", "2", "of", "2", "running"] for line in proxy.cli("status").stdout.splitlines())
         until(lambda: proxy.metric("framegate_handler_requests_total", framegate_handler_action="answer") == 12)
         assert proxy.metric("process_memory_usage_bytes", framegate_process="handler-0") > 0
-        assert len([row for row in proxy.rows if row["event"] == "handler_output" and row["line"] == "started"]) == 2
+        assert len([row for row in proxy.events("handler_output") if row["line"] == "started"]) == 2
         for client in clients:
             client.shutdown(socket.SHUT_WR)
             assert proxy.closed_row(client)["frames"] == {"request": 3, "response": 3}
@@ -182,11 +182,11 @@ def test_a_socket_that_breaks_while_both_live_is_replaced_and_the_process_goes_o
                     assert read_frame(victim) == b"forget"
                     victim.sendall(frame(b"x"))
                 assert proxy.ended_row(victim)["cause"] == "handler_failed"
-            until(lambda times=times: len([row for row in proxy.rows if row["event"] == "handler_rejoined"]) == times)
+            until(lambda times=times: len(proxy.events("handler_rejoined")) == times)
             assert ask(calm, b"count") == b"1", "its handler remembers nothing: the connection is another's"
             with proxy.connect("plain") as late:
                 assert ask(late, b"count") == b"1"
-        rows = [row for row in proxy.rows if row["event"] == "handler_rejoined"]
+        rows = proxy.events("handler_rejoined")
         assert [(row["slot"], row["pid"], row["processor"], row["level"]) for row in rows] == [(0, handler.pid, 0, "warning")] * 3
         assert all(said in row["error"] and row["apart_ms"] >= 100 for row in rows)
         until(lambda: all(now <= then for now, then in zip(descriptors(*pids), before, strict=True)))
@@ -208,7 +208,7 @@ def test_a_process_that_had_no_descriptor_for_its_end_is_joined_when_it_has_one(
         resource.prlimit(starved, resource.RLIMIT_NOFILE, (3, allowed[1]))
         os.kill(killed, signal.SIGKILL)
         proxy.wait_row(event("handover_failed"))
-        until(lambda: len([row for row in proxy.rows if row["event"] == "handover_failed"]) >= 2)
+        until(lambda: len(proxy.events("handover_failed")) >= 2)
         resource.prlimit(starved, resource.RLIMIT_NOFILE, allowed)
         client = proxy.connect("plain")
         assert ask(client, b"count") == b"1"
@@ -285,7 +285,7 @@ def test_a_handler_that_raises_ends_its_connection_and_is_told_with_its_tracebac
                 assert row["cause"] == "handler_failed"
                 assert f"ValueError: number {number}" in row["detail"]
         seconds = time.monotonic() - began
-        raised = [row for row in proxy.rows if row["event"] == "handler_raised"]
+        raised = proxy.events("handler_raised")
         assert 1 <= len(raised) <= 2 + seconds
         assert (raised[0]["listener"], raised[0]["handler"], raised[0]["suppressed"]) == ("plain", "mine:Obedient", 0)
         assert "ValueError: number 0" in raised[0]["error"]
@@ -352,7 +352,7 @@ def test_a_processor_that_is_replaced_has_its_handlers(tmp_path: Path) -> None:
         assert answer.returncode == 0, answer.stderr
         clients = [proxy.connect("plain") for _ in range(4)]
         assert [ask(client, b"count") for client in clients] == [b"1"] * 4
-        slots = {row["slot"] for row in proxy.rows if row["event"] == "processor_ready"}
+        slots = {row["slot"] for row in proxy.events("processor_ready")}
         assert slots == {0, 1}
         for client in clients:
             client.close()

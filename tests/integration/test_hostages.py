@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from framegate.control.demo.certificates import Certificates, create
-from tests.fakes.framegate import Framegate
+from framegate.control.demo.certificates import Certificates
+from tests.fakes.framegate import Framegate, resident_bytes
 from tests.fakes.upstream import ScriptedUpstream, ask, echo, frame, read_frame
 
 pytestmark = pytest.mark.slow
@@ -23,24 +23,18 @@ MIB = 1024 * KIB
 BLOCK = bytes(range(256)) * 256  # 64 KiB
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return create(tmp_path_factory.mktemp("certificates"))
-
-
 @pytest.fixture(params=["plain", pytest.param("tls", marks=pytest.mark.extended)])
 def start(request: pytest.FixtureRequest, made: Certificates, tmp_path: Path) -> Iterator["Start"]:
     """Starts one framegate before one upstream, with TLS towards clients or without."""
     with contextlib.ExitStack() as stack:
 
         def build(script: Callable[[socket.socket], None], pool: str | None, **listener: Any) -> Setting:
-            upstream = stack.enter_context(contextlib.closing(ScriptedUpstream(script)))
+            upstream = stack.enter_context(ScriptedUpstream(script))
             row = {"name": "l", "address": "127.0.0.1:0", "upstream": "u", **listener}
             context = None
             if request.param == "tls":
                 row["tls"] = {"certificate": str(made.server), "key": str(made.server_key)}
-                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-                context.load_verify_locations(made.ca)
+                context = ssl.create_default_context(cafile=str(made.ca))
             limit = {"max_receive_size": row["max_receive_size"]} if "max_receive_size" in row else {}
             config: dict[str, Any] = {"listeners": [row], "upstreams": [{"name": "u", "endpoints": [upstream.address], **limit}]}
             if pool is not None:
@@ -63,12 +57,11 @@ class Setting:
 
     def resident(self) -> int:
         (pid,) = self.proxy.processors
-        fields = Path(f"/proc/{pid}/statm").read_text().split()
-        return int(fields[1]) * 4096
+        return resident_bytes(pid)
 
     @property
     def closed(self) -> list[str]:
-        return [f"{row['cause']}: {row['detail']}" for row in self.proxy.rows if row["event"] == "closed"]
+        return [f"{row['cause']}: {row['detail']}" for row in self.proxy.events("closed")]
 
 
 Start = Callable[..., Setting]

@@ -26,6 +26,7 @@ from framegate.proxy.pipeline.views import ask
 from framegate.proxy.tap.log_block import Frame
 from tests.demo import broker, kafka, records, small_pool
 from tests.fakes.framegate import until
+from tests.fakes.real_kafka import REAL_KAFKA
 from tests.fakes.tap_read import read_frames
 
 if TYPE_CHECKING:
@@ -36,13 +37,7 @@ USER = "alice"
 COUNT = 3000
 SASL_KEYS = (17, 36)
 
-_missing = broker.missing_tools()
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.kafka,
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(bool(_missing) and not os.environ.get("CI"), reason=f"needs {' and '.join(_missing)}"),
-]
+pytestmark = REAL_KAFKA
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

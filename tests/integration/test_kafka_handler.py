@@ -1,6 +1,5 @@
 """A handler that is a Kafka server: librdkafka and Kafka's own Java client are answered by the user's Python, without a broker."""
 
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -15,8 +14,8 @@ from framegate.control.demo.processes import find_java
 from tests.demo import broker
 from tests.fakes import kafka_server
 from tests.fakes.framegate import Framegate
+from tests.fakes.real_kafka import HAS_BROKER
 
-_missing = broker.missing_tools()
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 
@@ -48,10 +47,10 @@ def test_librdkafka_is_answered(proxy: Framegate) -> None:
 
 @pytest.mark.extended
 @pytest.mark.kafka
-@pytest.mark.skipif(bool(_missing) and not os.environ.get("CI"), reason=f"not run: needs {' and '.join(_missing)}")
+@HAS_BROKER
 def test_kafkas_own_client_reads_the_handlers_versions(proxy: Framegate) -> None:
     java = find_java()
-    assert java is not None, "asked for by missing_tools"
+    assert java is not None, "the mark asks for it"
     tool = "org.apache.kafka.tools.BrokerApiVersionsCommand"
     command = [java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{broker.prepare()}/jars/*", tool, "--bootstrap-server", address(proxy)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

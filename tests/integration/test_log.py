@@ -28,7 +28,7 @@ def test_a_connection_has_a_row_when_it_is_open_where_that_is_wanted(tmp_path: P
             with proxy.connect(listener, session) as client:
                 peer = peer_name(client)
                 opened = proxy.wait_row(lambda row, peer=peer: row["event"] == "opened" and row["peer"] == peer)  # type: ignore[misc]
-                assert [row for row in proxy.rows if row["event"] == "closed" and row["peer"] == peer] == []
+                assert [row for row in proxy.events("closed") if row["peer"] == peer] == []
                 assert (opened["level"], opened["listener"], opened["attempts"]) == ("info", listener, 1)
                 assert (opened["handshake_ns"] is not None) is (listener == "tls")
                 assert 0 <= opened["connect_ns"] < 10**10
@@ -51,7 +51,7 @@ def test_levels_and_events_are_changed_while_it_runs_and_audit_rows_stay(tmp_pat
                 return peer_name(client)
 
         proxy.closed_row(connect())
-        assert not [row for row in proxy.rows if row["event"] == "opened"], "nobody wants to know"
+        assert not proxy.events("opened"), "nobody wants to know"
         assert proxy.cli("log", "set", "--level", "error").returncode == 0
         silent = connect()
         assert proxy.cli("log", "set", "--level", "info", "--event", "closed=off").returncode == 0
@@ -59,8 +59,8 @@ def test_levels_and_events_are_changed_while_it_runs_and_audit_rows_stay(tmp_pat
         done = proxy.cli("log", "set", "--event", "closed=on")
         assert done.stdout == "level info, format json; 0 rows dropped since the start\n"
         proxy.closed_row(connect())
-        assert not [row for row in proxy.rows if row["event"] == "closed" and row["peer"] in (silent, silenced)]
-        audits = [(row["before"]["level"], row["after"]) for row in proxy.rows if row["event"] == "audit"]
+        assert not [row for row in proxy.events("closed") if row["peer"] in (silent, silenced)]
+        audits = [(row["before"]["level"], row["after"]) for row in proxy.events("audit")]
         assert audits == [
             ("info", {"level": "error", "silenced_events": []}),
             ("error", {"level": "info", "silenced_events": ["closed"]}),

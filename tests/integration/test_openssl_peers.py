@@ -54,7 +54,7 @@ class World:
         return ["-cert", certificate, "-key", key]
 
     def closed(self, listener: str) -> list[Row]:
-        return [row for row in self.proxy.rows if row["event"] == "closed" and row["listener"] == listener]
+        return [row for row in self.proxy.events("closed") if row["listener"] == listener]
 
     def refused(self, listener: str, version: str, client: str = "missing", *options: str) -> tuple[str, Row]:
         """The alert that the client is told, and the row; no reset came before it."""

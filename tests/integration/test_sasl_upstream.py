@@ -27,8 +27,7 @@ class Rig:
 
     def __init__(self, folder: Path, undo: contextlib.ExitStack) -> None:
         self.folder = folder
-        self.broker = SaslBroker({"apps": SECRET}, tokens={TOKEN: "guest"})
-        undo.callback(self.broker.close)
+        self.broker = undo.enter_context(SaslBroker({"apps": SECRET}, tokens={TOKEN: "guest"}))
         with changing(folder / "users") as users:
             for name in ("alice", "bob"):
                 users.add(name, new_credentials(PASSWORD, iterations=4096))

@@ -11,8 +11,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +29,7 @@ from framegate.control.v1.certificate_service_pb2_grpc import CertificateService
 from framegate.control.v1.user_service_pb2_grpc import UserServiceStub
 from tests.control.service.test_access import RPCS
 from tests.fakes.canaries import Canaries
+from tests.fakes.framegate import run_cli
 from tests.fakes.secretive import (
     USER,
     Secretive,
@@ -188,7 +187,8 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Secretive, 
             bad_users(rig)
             answered = ask_all(rig)
             reload_all(rig)
-            note_metrics(rig)
+            with urllib.request.urlopen(f"http://{rig.proxy.serving['prometheus']}/metrics", timeout=10) as answer:
+                rig.answers.append(answer.read())
             core = {resource.prlimit(pid, resource.RLIMIT_CORE)[0] for pid in (rig.proxy.process.pid, *rig.proxy.processors)}
             rig.collector.nth()
             assert rig.proxy.stop() == 0
@@ -198,11 +198,6 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Secretive, 
         found["core limit"] = repr(core).encode()
         found["methods"] = str(answered).encode()
         yield rig, found
-
-
-def note_metrics(rig: Secretive) -> None:
-    with urllib.request.urlopen(f"http://{rig.proxy.serving['prometheus']}/metrics", timeout=10) as answer:
-        rig.answers.append(answer.read())
 
 
 # --- tests ---------------------------------------------------------------------------------------------------------------------------------
@@ -224,7 +219,7 @@ def test_what_may_be_said_is_found_there_by_the_same_search(said: tuple[Secretiv
 
 def test_all_that_can_fail_has_failed(said: tuple[Secretive, dict[str, bytes]]) -> None:
     rig, _ = said
-    closed = [row for row in rig.proxy.rows if row["event"] == "closed"]
+    closed = rig.proxy.events("closed")
     causes = {row["cause"] for row in closed}
     assert {"auth_failed", "tls_failed", "wrong_protocol", "peer_closed"} <= causes
     words = "\n".join(row["detail"] for row in closed)
@@ -238,7 +233,7 @@ def test_all_that_can_fail_has_failed(said: tuple[Secretive, dict[str, bytes]]) 
         "where 3 belong",
     ):
         assert reason in words, reason
-    assert len([row for row in rig.proxy.rows if row["event"] == "files_refused"]) >= 18
+    assert len(rig.proxy.events("files_refused")) >= 18
     assert not [row for row in rig.proxy.rows if row["event"] in ("task_failed", "row_failed", "subscriber_failed")]
 
 
@@ -287,13 +282,7 @@ def test_a_start_that_fails_tells_no_secret(tmp_path: Path) -> None:
     }
     (tmp_path / "framegate.yaml").write_text(json.dumps(config))
     for command in ("check", "serve"):
-        done = subprocess.run(
-            [sys.executable, "-m", "framegate.control.cli", command, "--config", str(tmp_path / "framegate.yaml")],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        done = run_cli(command, "--config", str(tmp_path / "framegate.yaml"))
         assert done.returncode == 2
         assert (done.stdout + done.stderr).count("is not a known key") == 3
         assert canaries.found(done.stdout + done.stderr) == []

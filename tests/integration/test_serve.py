@@ -16,17 +16,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from framegate.control.v1 import limit_service_pb2 as limits_pb2
 from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
-from tests.fakes.framegate import Framegate
+from tests.fakes.framegate import Framegate, resident_bytes
 from tests.fakes.upstream import ask, frame, peer_name, read_frame
 
 MIB = 1024 * 1024
 
 
 HEALTH = {"address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
-
-
-def resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
 @pytest.mark.slow

@@ -174,7 +174,7 @@ def test_rules_change_a_hundred_times_under_load_and_every_frame_is_accounted_fo
     rules = check_whole(proxy, rows, {"all", *(f"rule-{number}" for number in range(CHANGES))})
     assert len(rules) > 10
     assert not [row for row in proxy.rows if row["event"] in ("internal_error", "processor_died")]
-    assert len([row for row in proxy.rows if row["event"] == "audit"]) == CHANGES
+    assert len(proxy.events("audit")) == CHANGES
 
 
 @pytest.mark.slow
@@ -208,4 +208,4 @@ def test_open_connections_follow_and_a_processor_that_starts_anew_has_the_rules(
 
 
 def first_of(proxy: Framegate, slot: int) -> int:
-    return int(next(row["generation"] for row in proxy.rows if row["event"] == "processor_ready" and row["slot"] == slot))
+    return int(next(row["generation"] for row in proxy.events("processor_ready") if row["slot"] == slot))

@@ -45,7 +45,7 @@ def test_of_two_endpoints_one_refuses_and_twenty_clients_at_once_are_served(tmp_
         assert proxy.metric("framegate_upstream_endpoint_ejections_total") == 1
         (listed,) = proxy.json("upstreams", "list")[0]["down_endpoints"]
         assert (listed["address"], listed["reason"], listed["processor_count"]) == (f"127.0.0.1:{port}", "refused", 1)
-    assert {row["cause"] for row in proxy.rows if row["event"] == "closed"} == {"peer_closed"}
+    assert {row["cause"] for row in proxy.events("closed")} == {"peer_closed"}
 
 
 def serve(listener: socket.socket) -> None:
@@ -98,9 +98,9 @@ def test_each_endpoint_is_verified_against_its_own_host(tmp_path: Path) -> None:
                 is_served(proxy)
             listed = proxy.json("upstreams", "list")[0]
         assert {named.address, number.address, six.address} <= set(listed["addresses"])
-    assert {row["endpoint"] for row in proxy.rows if row["event"] == "closed"} == {named.address, number.address, six.address}
+    assert {row["endpoint"] for row in proxy.events("closed")} == {named.address, number.address, six.address}
     assert set(names) == {"localhost", None}, "SNI is the host, and a number is not sent"
-    failed = [row for row in proxy.rows if row["event"] == "endpoint_down" and row["reason"] != "refused"]  # localhost may be [::1], too
+    failed = [row for row in proxy.events("endpoint_down") if row["reason"] != "refused"]  # localhost may be [::1], too
     assert failed == []
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from framegate.control.identity.users_file import read_users
-from tests.fakes.framegate import Framegate
+from tests.fakes.framegate import Framegate, run_cli
 from tests.fakes.sasl_frames import handshake, plain_token, token
 from tests.fakes.upstream import ScriptedUpstream, ask
 
@@ -29,7 +29,7 @@ class Rig:
         self.file = folder / "users"
         common = {"address": "127.0.0.1:0", "upstream": "echo", "protocol": "kafka", "max_receive_size": "1MiB"}
         sasl = {"mechanisms": ["PLAIN"], "users": "users"}
-        self.users("add", "first", "--file", str(self.file), password="x")
+        run_cli("users", "add", "first", "--file", str(self.file), text="x\n")
         config: dict[str, Any] = {
             "memory_pool": {"size": "16MiB"},
             "rotation": {"poll": "1h"},  # whatever is noticed is noticed by the command
@@ -44,13 +44,9 @@ class Rig:
             config["listeners"].append({"name": "keeps", **common, "sasl": sasl, **keeps})
         self.proxy = undo.enter_context(Framegate(folder, config))
 
-    def users(self, *words: str, password: str = "") -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "framegate.control.cli", "users", *words]
-        return subprocess.run(command, input=f"{password}\n", capture_output=True, text=True, timeout=30, check=False)
-
     def ask(self, *words: str, listener: str = "sasl", password: str = "") -> tuple[int, str]:
         """Exit code, and what is said on standard error."""
-        done = self.users(*words, "--listener", listener, "--address", self.proxy.serving["admin"], password=password)
+        done = run_cli("users", *words, "--listener", listener, "--address", self.proxy.serving["admin"], text=f"{password}\n")
         return done.returncode, done.stderr
 
     def is_let_in(self, password: str, user: str = "alice") -> bool:
@@ -86,7 +82,7 @@ def test_a_user_comes_and_goes_while_framegate_runs_and_no_password_is_on_the_wa
     assert rig.ask("remove", "alice") == (3, "framegate: there is no user 'alice' (USER_NOT_FOUND)\n")
     code, words = rig.ask("list", listener="open")
     assert (code, "NO_USERS_FILE" in words) == (1, True)
-    audits = [row for row in rig.proxy.rows if row["event"] == "audit"]
+    audits = rig.proxy.events("audit")
     both = {"SCRAM-SHA-256": 8192, "SCRAM-SHA-512": 8192}
     known: list[Any] = [{"name": "alice", "mechanisms": both}]
     assert [(row["before"], row["after"], row["result"]) for row in audits] == [
@@ -131,7 +127,7 @@ def test_who_is_removed_ends_in_every_processor_and_others_go_on(tmp_path: Path,
 
         assert rig.ask("remove", "alice") == (0, "")
         assert [client.recv(1) for client in clients["alice"]] == [b""] * 6
-        assert rig.users("remove", "bob", "--file", str(rig.file)).returncode == 0
+        assert run_cli("users", "remove", "bob", "--file", str(rig.file)).returncode == 0
         assert rig.proxy.cli("certificates", "reload").returncode == 0
         assert [client.recv(1) for client in clients["bob"]] == [b""] * 6
         for client in (*clients["carol"], kept):
@@ -147,5 +143,5 @@ def test_who_is_removed_ends_in_every_processor_and_others_go_on(tmp_path: Path,
         assert sorted(ended) == sorted(
             [("alice", "session_expired", gone)] * 6 + [("bob", "session_expired", gone)] * 6 + [("carol", "admin", "left")] * 6
         )
-        audit = next(row for row in rig.proxy.rows if row["event"] == "audit" and row["method"].endswith("CloseChannels"))
+        audit = next(row for row in rig.proxy.events("audit") if row["method"].endswith("CloseChannels"))
         assert audit["request"]["selector"] == {"principal": "carol"}
