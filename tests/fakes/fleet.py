@@ -315,6 +315,6 @@ class FakeRequest(Request[Row]):
 
 
 async def until(condition: Any) -> None:
-    """Wait until something is true; the fleet's timeout ends the wait."""
+    """Wait until a condition is true; the fleet's timeout ends the wait."""
     while not condition():
         await asyncio.sleep(0.005)

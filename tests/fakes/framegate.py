@@ -100,6 +100,7 @@ class Framegate:
         path = folder / "framegate.yaml"
         path.write_text(json.dumps(self.config, indent=1))
         self.rows: list[Row] = []
+        self._clients: list[socket.socket] = []
         self._odd: dict[str, Row] = {}  # by what is wrong with them
         self._changed = threading.Condition()
         self.process = subprocess.Popen(
@@ -214,10 +215,11 @@ class Framegate:
         return host.strip("[]"), int(port)
 
     def connect(self, listener: str, tls: ssl.SSLContext | None = None, timeout: float = 10.0) -> socket.socket:
-        """A client's socket, after the handshake when ``tls`` is given."""
+        """A client's socket, after the handshake when ``tls`` is given; it is closed at the end of the block at the latest."""
         sock = socket.create_connection(self.address(listener), timeout=timeout)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock if tls is None else tls.wrap_socket(sock, server_hostname="localhost")
+        self._clients.append(sock if tls is None else tls.wrap_socket(sock, server_hostname="localhost"))
+        return self._clients[-1]
 
     @property
     def processors(self) -> list[int]:
@@ -250,6 +252,10 @@ class Framegate:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for client in self._clients:
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)  # which wakes a thread that sends or receives
+            client.close()
         self.stop()
         assert kind is not None or not self._odd, f"rows that deploy/log.schema.json does not know: {self._odd}"
 

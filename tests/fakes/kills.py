@@ -76,7 +76,7 @@ class Campaign:
         self.traffic = Traffic(seed)
         self.kills: list[Kill] = []
         self.disk = disk
-        self.retention = "budget" in tap  # takes what would be compared
+        self.retention = "budget" in tap  # it deletes segments that would be compared
         self._folder = folder
         self._rules = SETTINGS[rules]
         self._tap = {

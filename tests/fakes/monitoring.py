@@ -41,7 +41,7 @@ def program(name: str) -> str | None:
 def scrapes(count: int, grow: float = 10) -> Samples:
     """Real scrapes of a control process whose plane counts: before each one every counter, gauge and bucket has grown by ``grow``.
 
-    Who counts nothing is ready all the same.
+    Where nothing has been counted yet, framegate is ready all the same.
     """
     config = dataclasses.replace(fake_config("unix:unused", None), telemetry=TelemetryConfig(prometheus=PrometheusConfig(address="127.0.0.1:0")))
     plane = FakePlane(config)
@@ -84,7 +84,7 @@ def _parsed(text: str) -> list[Sample]:
 
 
 class Prometheus:
-    """A real one over samples that it finds in its database: nobody scrapes, and nobody waits. A context manager.
+    """A real one over samples that it finds in its database: it does not scrape. A context manager.
 
     Args:
         folder: an empty one.

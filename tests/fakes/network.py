@@ -33,7 +33,7 @@ def run_of(data: bytes, frames: int = 1) -> Run:
 
 
 class Trace:
-    """Goes with whoever holds it."""
+    """Is deleted together with the object that holds it."""
 
 
 def trace_of(owner: object) -> "weakref.ref[Trace]":

@@ -1,4 +1,4 @@
-"""To be nobody in particular: root may write everywhere, so what depends on permissions shows only without it."""
+"""To drop root's rights for a while: root may write everywhere, so permissions have an effect only without them."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ _NOBODY = 65534
 
 @contextlib.contextmanager
 def unprivileged() -> Iterator[None]:
-    """Inside, this process may do what an ordinary user may; nothing changes for who is no root."""
+    """Inside, this process may do what an ordinary user may; nothing changes when it is not root's."""
     if os.geteuid() != 0:
         yield
         return

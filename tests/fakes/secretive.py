@@ -327,7 +327,7 @@ def passed_through(rig: Secretive) -> None:
 
 
 def to_upstreams(rig: Secretive) -> None:
-    """Our own logins, good and refused, and secrets that are not to be had."""
+    """Our own logins, good and refused, and secrets that cannot be read."""
     for listener, good in rig.logins.items():
         assert (rig.marked.encode() in rig.ask(listener)) == good, listener
         assert not rig.ask(listener) or good

@@ -1,4 +1,4 @@
-"""Traffic that knows itself: every frame says whose it is and which number it has, and both ends note what reached them."""
+"""Traffic whose frames carry the number of their client and their own number; both ends keep what reached them."""
 
 import contextlib
 import random
@@ -24,12 +24,12 @@ WAIT_S: Final = 40
 
 
 def body_of(client: int, number: int, size: int) -> bytes:
-    """The body of a frame: whose, which, how long; the rest follows from that."""
+    """The body of a frame: its client, its number and its size, then bytes that follow from these."""
     return HEADER.pack(client, number, size) + PADDING[number % 251 : number % 251 + size - HEADER.size]
 
 
 def bodies(data: bytes) -> list[tuple[int, int]]:
-    """Whose and which the whole frames in a stream of bytes are; every byte of them is checked."""
+    """Client and number of each whole frame in a stream of bytes; every byte of the frames is checked."""
     found, at = [], 0
     while at + LENGTH.size <= len(data):
         end = at + LENGTH.size + LENGTH.unpack_from(data, at)[0]
@@ -152,7 +152,7 @@ class Client:
                 self._came += data
 
     def settle(self) -> None:
-        """Wait for the writer; what it sends has somebody who reads it, or an end."""
+        """Wait until the writer has sent everything, or its connection has ended."""
         if self._writer.ident is not None:
             self._writer.join(30)
             assert not self._writer.is_alive(), "a client is stuck"

@@ -156,8 +156,6 @@ def test_a_process_that_is_killed_costs_the_requests_that_it_had_and_nobody_else
         assert proxy.metric("framegate_handler_restarts_total", framegate_reason="died") == 1
         with proxy.connect("plain") as late:
             assert ask(late, b"count") == b"1"
-        for client in clients:
-            client.close()
 
 
 def descriptors(*pids: int) -> list[int]:
@@ -253,8 +251,6 @@ def test_new_connections_go_to_a_process_that_was_restarted(tmp_path: Path) -> N
 
         restarted, other = until(lambda: (counts := asked(1))[0] and counts)  # the processor knows it by then
         assert asked(4) == [restarted + 4, other]
-        for client in (*clients, *late):
-            client.close()
 
 
 @pytest.mark.slow
@@ -354,8 +350,6 @@ def test_a_processor_that_is_replaced_has_its_handlers(tmp_path: Path) -> None:
         assert [ask(client, b"count") for client in clients] == [b"1"] * 4
         slots = {row["slot"] for row in proxy.events("processor_ready")}
         assert slots == {0, 1}
-        for client in clients:
-            client.close()
 
 
 @pytest.mark.slow

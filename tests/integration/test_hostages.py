@@ -39,7 +39,7 @@ def start(request: pytest.FixtureRequest, made: Certificates, tmp_path: Path) ->
             config: dict[str, Any] = {"listeners": [row], "upstreams": [{"name": "u", "endpoints": [upstream.address], **limit}]}
             if pool is not None:
                 config["memory_pool"] = {"size": pool}
-            return Setting(stack.enter_context(Framegate(tmp_path / "framegate", config)), context, stack)
+            return Setting(stack.enter_context(Framegate(tmp_path / "framegate", config)), context)
 
         yield build
 
@@ -47,13 +47,12 @@ def start(request: pytest.FixtureRequest, made: Certificates, tmp_path: Path) ->
 class Setting:
     """A running framegate, and connections that are closed with it."""
 
-    def __init__(self, proxy: Framegate, context: ssl.SSLContext | None, stack: contextlib.ExitStack) -> None:
+    def __init__(self, proxy: Framegate, context: ssl.SSLContext | None) -> None:
         self.proxy = proxy
         self._context = context
-        self._stack = stack
 
     def connect(self) -> socket.socket:
-        return self._stack.enter_context(self.proxy.connect("l", self._context, timeout=20))
+        return self.proxy.connect("l", self._context, timeout=20)
 
     def resident(self) -> int:
         (pid,) = self.proxy.processors

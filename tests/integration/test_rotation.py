@@ -1,6 +1,5 @@
 """Certificates, keys and authorities that are replaced while a whole framegate runs."""
 
-import contextlib
 import datetime
 import hashlib
 import json
@@ -276,17 +275,14 @@ def test_who_has_a_certificate_that_is_revoked_ends_and_others_go_on(tmp_path: P
     renewed = Renewed(tmp_path, plain, client_auth="required", client_ca=str(authority.path), crl=[str(crl)])
     context = ssl.create_default_context(cafile=str(renewed.authority.path))
     leaves = {name: authority.leaf(name) for name in ("good", "stolen")}
-    with contextlib.ExitStack() as undo:
-        undo.callback(renewed.proxy.stop)
+    with renewed.proxy:
         clients = {}
         for name, leaf in leaves.items():
             context.load_cert_chain(*leaf)
-            clients[name] = [undo.enter_context(renewed.proxy.connect("plain", context)) for _ in range(4)]
-        for client in (*clients["good"], *clients["stolen"]):
-            assert ask(client, b"before") == b"before"
+            clients[name] = [renewed.proxy.connect("plain", context) for _ in range(4)]
+        assert all(map(echoes, (*clients["good"], *clients["stolen"])))
         crl.write_bytes(Path(authority.revocations(leaves["stolen"][0])).read_bytes())
         renewed.replaced()
         rows = [renewed.proxy.ended_row(client) for client in clients["stolen"]]
         assert {(row["cause"], row["detail"]) for row in rows} == {("session_expired", "the certificate is revoked")}
-        for client in clients["good"]:
-            assert ask(client, b"behind") == b"behind"
+        assert all(map(echoes, clients["good"]))

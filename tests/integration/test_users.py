@@ -3,9 +3,8 @@
 import contextlib
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -99,16 +98,12 @@ def test_a_user_comes_and_goes_while_framegate_runs_and_no_password_is_on_the_wa
 @pytest.mark.extended
 def test_many_at_once_lose_nothing(rig: Rig) -> None:
     address = rig.proxy.serving["admin"]
-    commands = [
-        subprocess.Popen(
-            [sys.executable, "-m", "framegate.control.cli", "users", "add", f"user-{number}", "--iterations", "4096", *where],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number, where in enumerate([("--listener", "sasl", "--address", address), ("--file", str(rig.file))] * 3)
-    ]
-    assert [(command.communicate("x", timeout=50)[1], command.returncode) for command in commands] == [("", 0)] * 6
+    where = [("--listener", "sasl", "--address", address), ("--file", str(rig.file))] * 3
+    with ThreadPoolExecutor(len(where)) as pool:
+        added = [
+            pool.submit(run_cli, "users", "add", f"user-{number}", "--iterations", "4096", *words, text="x") for number, words in enumerate(where)
+        ]
+    assert [(done.result().stderr, done.result().returncode) for done in added] == [("", 0)] * 6
     assert sorted(read_users(rig.file).users) == sorted(["first", *(f"user-{number}" for number in range(6))])
 
 
@@ -118,8 +113,8 @@ def test_who_is_removed_ends_in_every_processor_and_others_go_on(tmp_path: Path,
         rig = Rig(tmp_path, upstream, undo, processors=2, keeps={"close_revoked": False})
         for user in ("alice", "bob", "carol"):
             assert rig.ask("add", user, password=PASSWORD) == (0, "")
-        clients = {user: [undo.enter_context(rig.proxy.connect("sasl")) for _ in range(6)] for user in ("alice", "bob", "carol")}
-        kept = undo.enter_context(rig.proxy.connect("keeps"))
+        clients = {user: [rig.proxy.connect("sasl") for _ in range(6)] for user in ("alice", "bob", "carol")}
+        kept = rig.proxy.connect("keeps")
         for user, each in [*clients.items(), ("alice", [kept])]:
             assert all(log_in(client, user, PASSWORD) for client in each)
         rows = rig.proxy.json("channels", "list")
