@@ -149,9 +149,10 @@ def test_a_reset_mid_frame_is_named(proxy: Framegate, witness: Witness) -> None:
 
 
 @pytest.mark.slow
-def test_an_upstream_that_refuses_is_named(proxy: Framegate, witness: Witness) -> None:
-    client = proxy.connect("refused")
-    with closing_for(proxy, witness, "refused", "upstream_refused", client):
+@pytest.mark.parametrize(("listener", "cause"), [("refused", "upstream_refused"), ("tls", "handshake_timeout")])
+def test_an_upstream_that_refuses_and_a_handshake_that_does_not_end_are_named(proxy: Framegate, witness: Witness, listener: str, cause: str) -> None:
+    client = proxy.connect(listener)
+    with closing_for(proxy, witness, listener, cause, client):
         assert client.recv(1) == b""
 
 
@@ -182,13 +183,6 @@ def test_an_upstream_that_ends_its_stream_still_gets_every_frame(proxy: Framegat
             client.sendall(frame(number.to_bytes(4, "big")))
         client.shutdown(socket.SHUT_WR)
     assert received == [number.to_bytes(4, "big") for number in range(50)]
-
-
-@pytest.mark.slow
-def test_a_handshake_that_does_not_end_is_timed_out(proxy: Framegate, witness: Witness) -> None:
-    client = proxy.connect("tls")
-    with closing_for(proxy, witness, "tls", "handshake_timeout", client):
-        assert client.recv(1) == b""
 
 
 def test_good_frames_pass_through_tls(proxy: Framegate, client_tls: ssl.SSLContext) -> None:
