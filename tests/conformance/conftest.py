@@ -17,6 +17,5 @@ def tls_world(tmp_path_factory: pytest.TempPathFactory) -> TlsWorld:
 @pytest.fixture
 def upstream() -> Iterator[ScriptedUpstream]:
     """Sends every frame back."""
-    started = ScriptedUpstream()
-    yield started
-    started.close()
+    with ScriptedUpstream() as started:
+        yield started

@@ -143,6 +143,15 @@ PROVES: Final = INTERFACE + FAKES
 KINDS: Final = {"fake": Kind(FakePlane, fake), "real": Kind(Steering, real)}
 
 
+def on_stage(test: Callable[[Given], Awaitable[None]]) -> Callable[[Stage], None]:
+    """Make a test of a coroutine function, which is run on a stage."""
+
+    def run(stage: Stage) -> None:
+        stage.run(test)
+
+    return run
+
+
 @pytest.fixture(scope="module", params=KINDS)
 def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     made = Stage(KINDS[request.param].make)
@@ -150,47 +159,43 @@ def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     made.close()
 
 
-def test_what_there_is(stage: Stage) -> None:
-    async def body(kind: Given) -> None:
-        plane = kind.plane
-        assert [(item.listener, item.max_receive_size) for item in plane.limits.get()] == [("a", MIB)]
-        pool = plane.pool.status()
-        assert (pool.tap_limit, dict(pool.guaranteed), [item.usage for item in pool.shares][2:]) == (16 * MIB, {}, [])
-        assert [(item.rule, item.expired, item.stops) for item in plane.taps.rules()] == [(ALL, False, ())]
-        assert await plane.channels.top_holders(100) == []
-        assert (pool.size, pool.processors, [(item.slot, item.share) for item in pool.shares]) == (12 * MIB, 2, [(0, 6 * MIB), (1, 6 * MIB)])
-        assert [(item.slot, item.state) for item in plane.state.processor_statuses()] == [(0, "running"), (1, "running")]
-        (listener,) = plane.listeners.statuses()
-        assert (listener.name, listener.upstream, listener.accepting, listener.max_receive_size) == ("a", "u", True, MIB)
-        assert listener.forwarding == Forwarding()
-        assert [item.name for item in await plane.upstreams.statuses()] == ["u"]
-        assert plane.state.handler_processes() == []
-        assert (plane.certificates.statuses(plane.rotation), await plane.rotation.reload()) == ([], []), "nothing here speaks TLS"
-        assert (plane.state.health().started, plane.state.health().alive, plane.state.health().ready) == (True, True, True)
-        assert [slot for slot, _ in plane.state.cells] == [0, 1]
-        assert plane.state.config.node == "test"
-        assert plane.state.started_ns > 10**18
-        assert plane.state.build.version
-
-    stage.run(body)
+@on_stage
+async def test_what_there_is(kind: Given) -> None:
+    plane = kind.plane
+    assert [(item.listener, item.max_receive_size) for item in plane.limits.get()] == [("a", MIB)]
+    pool = plane.pool.status()
+    assert (pool.tap_limit, dict(pool.guaranteed), [item.usage for item in pool.shares][2:]) == (16 * MIB, {}, [])
+    assert [(item.rule, item.expired, item.stops) for item in plane.taps.rules()] == [(ALL, False, ())]
+    assert await plane.channels.top_holders(100) == []
+    assert (pool.size, pool.processors, [(item.slot, item.share) for item in pool.shares]) == (12 * MIB, 2, [(0, 6 * MIB), (1, 6 * MIB)])
+    assert [(item.slot, item.state) for item in plane.state.processor_statuses()] == [(0, "running"), (1, "running")]
+    (listener,) = plane.listeners.statuses()
+    assert (listener.name, listener.upstream, listener.accepting, listener.max_receive_size) == ("a", "u", True, MIB)
+    assert listener.forwarding == Forwarding()
+    assert [item.name for item in await plane.upstreams.statuses()] == ["u"]
+    assert plane.state.handler_processes() == []
+    assert (plane.certificates.statuses(plane.rotation), await plane.rotation.reload()) == ([], []), "nothing here speaks TLS"
+    assert (plane.state.health().started, plane.state.health().alive, plane.state.health().ready) == (True, True, True)
+    assert [slot for slot, _ in plane.state.cells] == [0, 1]
+    assert plane.state.config.node == "test"
+    assert plane.state.started_ns > 10**18
+    assert plane.state.build.version
 
 
-def test_channels_are_listed_in_pages_and_described(stage: Stage) -> None:
-    async def body(kind: Given) -> None:
-        ids = await kind.ids(5)
-        seen: list[int] = []
-        token = ""
-        while True:
-            rows, token = await kind.plane.channels.page(None, 2, token)
-            seen += [row["id"] for row in rows]
-            if not token:
-                break
-        assert seen == ids == sorted(ids)
-        row = await kind.plane.channels.describe(ids[0])
-        assert (row["id"], row["listener"], row["upstream"], row["muted"]) == (ids[0], "a", "u" if row["upstream"] == "u" else "brokers", [])
-        assert set(channel_row("0-1-1")) <= set(row)
-
-    stage.run(body)
+@on_stage
+async def test_channels_are_listed_in_pages_and_described(kind: Given) -> None:
+    ids = await kind.ids(5)
+    seen: list[int] = []
+    token = ""
+    while True:
+        rows, token = await kind.plane.channels.page(None, 2, token)
+        seen += [row["id"] for row in rows]
+        if not token:
+            break
+    assert seen == ids == sorted(ids)
+    row = await kind.plane.channels.describe(ids[0])
+    assert (row["id"], row["listener"], row["upstream"], row["muted"]) == (ids[0], "a", "u" if row["upstream"] == "u" else "brokers", [])
+    assert set(channel_row("0-1-1")) <= set(row)
 
 
 REFUSALS: list[tuple[str, Callable[[Parts], Any], type[ControlError]]] = [
@@ -261,147 +266,132 @@ def test_what_is_refused_changes_nothing(stage: Stage, call: Callable[[Parts], A
     stage.run(body)
 
 
-def test_channels_are_muted_unmuted_and_closed(stage: Stage) -> None:
-    async def body(kind: Given) -> None:
-        plane = kind.plane
-        subscription = plane.events.subscribe(("closed",))
-        ids = await kind.ids(3)
-        outcome = await plane.channels.act("mute", [*ids[:2], UNKNOWN], reason="test")
-        assert (sorted(outcome.affected), outcome.missing) == (ids[:2], (UNKNOWN,))
-        rows, _ = await plane.channels.page()
-        assert [row["muted"] for row in rows] == [["admin"], ["admin"], []]
-        assert [row["mute_reason"] for row in rows] == ["test", "test", ""]
-        assert sorted((await plane.channels.act("unmute", listener="a")).affected) == ids
-        assert (await plane.channels.act("close", ids[:1], reason="enough")).affected == (ids[0],)
-        event = await anext(subscription)
-        assert isinstance(event, Event)
-        row = event.row
-        assert (row["event"], row["id"], row["cause"], row["detail"], row["listener"]) == ("closed", ids[0], "admin", "enough", "a")
-        assert set(row) == set(closed_row("0-1-1", "admin"))
-        subscription.close()
-        assert [item async for item in subscription] == []
-
-    stage.run(body)
+@on_stage
+async def test_channels_are_muted_unmuted_and_closed(kind: Given) -> None:
+    plane = kind.plane
+    subscription = plane.events.subscribe(("closed",))
+    ids = await kind.ids(3)
+    outcome = await plane.channels.act("mute", [*ids[:2], UNKNOWN], reason="test")
+    assert (sorted(outcome.affected), outcome.missing) == (ids[:2], (UNKNOWN,))
+    rows, _ = await plane.channels.page()
+    assert [row["muted"] for row in rows] == [["admin"], ["admin"], []]
+    assert [row["mute_reason"] for row in rows] == ["test", "test", ""]
+    assert sorted((await plane.channels.act("unmute", listener="a")).affected) == ids
+    assert (await plane.channels.act("close", ids[:1], reason="enough")).affected == (ids[0],)
+    event = await anext(subscription)
+    assert isinstance(event, Event)
+    row = event.row
+    assert (row["event"], row["id"], row["cause"], row["detail"], row["listener"]) == ("closed", ids[0], "admin", "enough", "a")
+    assert set(row) == set(closed_row("0-1-1", "admin"))
+    subscription.close()
+    assert [item async for item in subscription] == []
 
 
-def test_events_are_numbered_and_who_comes_back_goes_on_behind_the_last_it_saw(stage: Stage) -> None:
-    async def body(kind: Given) -> None:
-        plane = kind.plane
-        audits = plane.events.subscribe(("audit",))
-        for who in ("ada", "bob"):
-            plane.audit.reserve()
-            plane.audit.publish({"event": "audit", "who": who})
-        first, second = await anext(audits), await anext(audits)
-        assert isinstance(first, Event)
-        assert isinstance(second, Event)
-        assert (first.row["who"], second.row["who"], second.sequence, first.reserved) == ("ada", "bob", first.sequence + 1, True)
-        assert first.sequence > audits.after
-        assert plane.events.subscribe(("audit",), after=first.sequence).take() == [second]
-        assert plane.events.subscribe(("closed",), after=audits.after).take() == []
-        with pytest.raises(FailedPreconditionError) as caught:
-            plane.events.subscribe(after=second.sequence + 1)
-        assert caught.value.reason == "EVENTS_UNKNOWN"
-        audits.close()
-
-    stage.run(body)
+@on_stage
+async def test_events_are_numbered_and_who_comes_back_goes_on_behind_the_last_it_saw(kind: Given) -> None:
+    plane = kind.plane
+    audits = plane.events.subscribe(("audit",))
+    for who in ("ada", "bob"):
+        plane.audit.reserve()
+        plane.audit.publish({"event": "audit", "who": who})
+    first, second = await anext(audits), await anext(audits)
+    assert isinstance(first, Event)
+    assert isinstance(second, Event)
+    assert (first.row["who"], second.row["who"], second.sequence, first.reserved) == ("ada", "bob", first.sequence + 1, True)
+    assert first.sequence > audits.after
+    assert plane.events.subscribe(("audit",), after=first.sequence).take() == [second]
+    assert plane.events.subscribe(("closed",), after=audits.after).take() == []
+    with pytest.raises(FailedPreconditionError) as caught:
+        plane.events.subscribe(after=second.sequence + 1)
+    assert caught.value.reason == "EVENTS_UNKNOWN"
+    audits.close()
 
 
-def test_limits_and_pool_are_what_they_were_set_to(stage: Stage) -> None:
-    async def body(kind: Given) -> None:
-        plane = kind.plane
-        assert (await plane.limits.change("a", 2 * MIB)).max_receive_size == 2 * MIB
-        assert (plane.limits.get("a"))[0].max_receive_size == 2 * MIB
-        pool = await plane.pool.set_size(9 * MIB + 1)
-        assert (pool.size, [item.share for item in pool.shares]) == (9 * MIB + 1, [9 * MIB // 2 + 1, 9 * MIB // 2])
-        assert (await plane.pool.set_size(12 * MIB)) == plane.pool.status()
-        assert (await plane.limits.change("a", MIB)).max_receive_size == MIB
-        assert (await plane.limits.change("a", quotas={"request_bytes_rate": 5})).quotas == RateLimits(request_bytes_rate=5)
-        assert (await plane.limits.change("a", MIB, {"request_bytes_rate": 0})).quotas == RateLimits()
-        overrides = (LimitOverride(network="192.0.2.0/24", access="deny"),)
-        node = await plane.limits.change_node({"request_frames_rate": 4, "per_address": {"connections": 9}, "overrides": overrides})
-        assert node.quotas == LimitsConfig(request_frames_rate=4, per_address=RateLimits(connections=9), overrides=overrides)
-        assert node == plane.limits.get_node()
-        back = {"request_frames_rate": 0, "per_address": {"connections": 0}, "overrides": ()}
-        assert (await plane.limits.change_node(back, node.etag)).quotas == LimitsConfig()
-
-    stage.run(body)
+@on_stage
+async def test_limits_and_pool_are_what_they_were_set_to(kind: Given) -> None:
+    plane = kind.plane
+    assert (await plane.limits.change("a", 2 * MIB)).max_receive_size == 2 * MIB
+    assert (plane.limits.get("a"))[0].max_receive_size == 2 * MIB
+    pool = await plane.pool.set_size(9 * MIB + 1)
+    assert (pool.size, [item.share for item in pool.shares]) == (9 * MIB + 1, [9 * MIB // 2 + 1, 9 * MIB // 2])
+    assert (await plane.pool.set_size(12 * MIB)) == plane.pool.status()
+    assert (await plane.limits.change("a", MIB)).max_receive_size == MIB
+    assert (await plane.limits.change("a", quotas={"request_bytes_rate": 5})).quotas == RateLimits(request_bytes_rate=5)
+    assert (await plane.limits.change("a", MIB, {"request_bytes_rate": 0})).quotas == RateLimits()
+    overrides = (LimitOverride(network="192.0.2.0/24", access="deny"),)
+    node = await plane.limits.change_node({"request_frames_rate": 4, "per_address": {"connections": 9}, "overrides": overrides})
+    assert node.quotas == LimitsConfig(request_frames_rate=4, per_address=RateLimits(connections=9), overrides=overrides)
+    assert node == plane.limits.get_node()
+    back = {"request_frames_rate": 0, "per_address": {"connections": 0}, "overrides": ()}
+    assert (await plane.limits.change_node(back, node.etag)).quotas == LimitsConfig()
 
 
-def test_the_log_is_what_it_was_set_to(stage: Stage) -> None:
-    async def body(kind: Given) -> None:
-        plane = kind.plane
-        before = plane.log.status()
-        assert (before.format, before.level, before.silenced) == ("json", "info", ())
-        changed = plane.log.change("warning", {"closed": False, "access": False})
-        assert (changed.level, changed.silenced) == ("warning", ("access", "closed"))
-        assert plane.log.status() == changed
-        assert plane.state.config.log.level == "warning"
-        assert (plane.log.change(events={"closed": True, "access": True})).level == "warning"
-        assert plane.log.change("info") == before
-        assert plane.state.config.log.level == "info"
-
-    stage.run(body)
+@on_stage
+async def test_the_log_is_what_it_was_set_to(kind: Given) -> None:
+    plane = kind.plane
+    before = plane.log.status()
+    assert (before.format, before.level, before.silenced) == ("json", "info", ())
+    changed = plane.log.change("warning", {"closed": False, "access": False})
+    assert (changed.level, changed.silenced) == ("warning", ("access", "closed"))
+    assert plane.log.status() == changed
+    assert plane.state.config.log.level == "warning"
+    assert (plane.log.change(events={"closed": True, "access": True})).level == "warning"
+    assert plane.log.change("info") == before
+    assert plane.state.config.log.level == "info"
 
 
-def test_tap_rules_are_what_they_were_set_to(stage: Stage) -> None:
-    async def body(kind: Given) -> None:
-        plane = kind.plane
+@on_stage
+async def test_tap_rules_are_what_they_were_set_to(kind: Given) -> None:
+    plane = kind.plane
 
-        async def names() -> list[str]:
-            return [item.rule.name for item in plane.taps.rules()]
+    async def names() -> list[str]:
+        return [item.rule.name for item in plane.taps.rules()]
 
-        await kind.ids(2)
-        first = await plane.taps.create(TapRule(name="first", listeners=("a",), capture="hash"), "all")
-        assert (first.rule.capture, await names()) == ("hash", ["first", "all"])
-        assert (await plane.taps.update("first", {"capture": "lengths"}, validate_only=True)).rule.capture == "lengths"
-        assert (plane.taps.rules())[0] == first
-        changed = await plane.taps.update("first", {"capture": "lengths"}, None, first.etag)
-        assert ((plane.taps.rules())[0], changed.rule.listeners, await names()) == (changed, ("a",), ["first", "all"])
-        with pytest.raises(EtagError):
-            await plane.taps.update("first", {"capture": "full"}, None, first.etag)
-        await plane.taps.update("first", {}, "")
-        assert await names() == ["all", "first"]
-        await plane.taps.update("first", {"expires_ns": 5})
-        assert [item.expired for item in plane.taps.rules()] == [False, True]
-        await plane.taps.create(TapRule(name="second"), "first")
-        assert await names() == ["all", "second"]
-        await plane.taps.delete("second", validate_only=True)
-        await plane.taps.delete("second")
-        assert await names() == ["all"]
-
-    stage.run(body)
+    await kind.ids(2)
+    first = await plane.taps.create(TapRule(name="first", listeners=("a",), capture="hash"), "all")
+    assert (first.rule.capture, await names()) == ("hash", ["first", "all"])
+    assert (await plane.taps.update("first", {"capture": "lengths"}, validate_only=True)).rule.capture == "lengths"
+    assert (plane.taps.rules())[0] == first
+    changed = await plane.taps.update("first", {"capture": "lengths"}, None, first.etag)
+    assert ((plane.taps.rules())[0], changed.rule.listeners, await names()) == (changed, ("a",), ["first", "all"])
+    with pytest.raises(EtagError):
+        await plane.taps.update("first", {"capture": "full"}, None, first.etag)
+    await plane.taps.update("first", {}, "")
+    assert await names() == ["all", "first"]
+    await plane.taps.update("first", {"expires_ns": 5})
+    assert [item.expired for item in plane.taps.rules()] == [False, True]
+    await plane.taps.create(TapRule(name="second"), "first")
+    assert await names() == ["all", "second"]
+    await plane.taps.delete("second", validate_only=True)
+    await plane.taps.delete("second")
+    assert await names() == ["all"]
 
 
-def test_processors_come_and_go(stage: Stage) -> None:
-    async def body(kind: Given) -> None:
-        for count in (3, 1, 2):
-            pool = await kind.plane.pool.set_processors(count)
-            assert (pool.processors, len(pool.shares), sum(item.share for item in pool.shares)) == (count, count, 12 * MIB)
-            assert [item.slot for item in kind.plane.state.processor_statuses()] == list(range(count))
-
-    stage.run(body)
+@on_stage
+async def test_processors_come_and_go(kind: Given) -> None:
+    for count in (3, 1, 2):
+        pool = await kind.plane.pool.set_processors(count)
+        assert (pool.processors, len(pool.shares), sum(item.share for item in pool.shares)) == (count, count, 12 * MIB)
+        assert [item.slot for item in kind.plane.state.processor_statuses()] == list(range(count))
 
 
-def test_zz_a_proxy_that_drains_takes_no_connections_and_no_processors(stage: Stage) -> None:
+@on_stage
+async def test_zz_a_proxy_that_drains_takes_no_connections_and_no_processors(kind: Given) -> None:
     """The last of its kind: there is no way back."""
-
-    async def body(kind: Given) -> None:
-        plane = kind.plane
-        await kind.ids(3)
-        for options in ({"wait": True}, {"timeout_ms": 5000, "wait": False}):
-            with pytest.raises(InvalidArgumentError):
-                await plane.drain.run(accept="until_stop", **options)
-        assert plane.state.health().ready
-        result = await plane.drain.run(wait=False)
-        assert (result.closed, result.open, plane.state.health().ready, plane.state.health().draining) == (0, 3, False, True)
-        assert [item.accepting for item in plane.listeners.statuses()] == [True]
-        result = await plane.drain.run(5000)
-        assert (result.closed, result.open) == (3, 0)
-        assert ((await plane.drain.run(5000)).closed, plane.state.health().ready, plane.state.health().alive) == (0, False, True)
-        assert [item.accepting for item in plane.listeners.statuses()] == [False]
-        for count in (1, 3):
-            with pytest.raises(FailedPreconditionError) as caught:
-                await plane.pool.set_processors(count)
-            assert caught.value.reason == "DRAINING"
-
-    stage.run(body)
+    plane = kind.plane
+    await kind.ids(3)
+    for options in ({"wait": True}, {"timeout_ms": 5000, "wait": False}):
+        with pytest.raises(InvalidArgumentError):
+            await plane.drain.run(accept="until_stop", **options)
+    assert plane.state.health().ready
+    result = await plane.drain.run(wait=False)
+    assert (result.closed, result.open, plane.state.health().ready, plane.state.health().draining) == (0, 3, False, True)
+    assert [item.accepting for item in plane.listeners.statuses()] == [True]
+    result = await plane.drain.run(5000)
+    assert (result.closed, result.open) == (3, 0)
+    assert ((await plane.drain.run(5000)).closed, plane.state.health().ready, plane.state.health().alive) == (0, False, True)
+    assert [item.accepting for item in plane.listeners.statuses()] == [False]
+    for count in (1, 3):
+        with pytest.raises(FailedPreconditionError) as caught:
+            await plane.pool.set_processors(count)
+        assert caught.value.reason == "DRAINING"

@@ -1,9 +1,7 @@
 """What control relies on, of a processor: the real one and the fake of control's tests give the same answers over the same sockets."""
 
 import contextlib
-import os
 import socket
-import subprocess
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -13,19 +11,19 @@ from typing import Any, Final, cast
 import pytest
 
 from framegate.control.fleet.processor import COMMAND
-from framegate.proxy.cells import CellLayout, CellReader, create
-from framegate.proxy.config.model import MIB, ProxyConfig, TapConfig, TapRule, rules_to_wire, to_wire
+from framegate.proxy.cells import CellLayout
+from framegate.proxy.config.model import MIB, ProxyConfig, TapConfig, TapRule, rules_to_wire
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.relay.handler_wire import WIRE, HandlerFacts, Hello, encode_closed, encode_hello
-from framegate.proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, send_handovers
+from framegate.proxy.server.link import HANDLER_PROCESS, Handover, send_handovers
 from framegate.proxy.server.loop import Loop
-from framegate.proxy.server.messages import StartMessage
 from framegate.proxy.server.protocol import WIRE_VERSION, Request, read_notice, read_ready
 from tests.fakes import fleet
 from tests.fakes.cases import each_of
 from tests.fakes.conformance import Kind
 from tests.fakes.processor import FakeProcessor
 from tests.fakes.rows import decode_line
+from tests.fakes.server import ServerProcess
 from tests.fakes.upstream import ScriptedUpstream, frame
 
 Row = dict[str, Any]
@@ -37,34 +35,16 @@ KINDS: Final = {"fake": Kind(FakeProcessor, lambda: fleet.COMMAND), "real": Kind
 REFUSED = "refused"
 
 
-class Processor:
-    """One process and control's ends of what connects it. ``notices`` holds what answered nothing, ``closed`` the closed rows, ``told`` of
-    all rows of connections their notice and id. Whatever comes is
-    judged as control judges it.
+class Processor(ServerProcess):
+    """A process and control's ends of what connects it. ``closed`` holds the closed rows, ``told`` of all rows of connections their notice and id.
+
+    Whatever comes is judged as control judges it.
     """
 
     def __init__(self, command: tuple[str, ...], upstream: ScriptedUpstream, config: ProxyConfig = CONFIG) -> None:
-        self.config = config
-        self.handover, handover = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.commands, commands = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.cells = create(LAYOUT)
-        self.counts = CellReader(self.cells, LAYOUT)
-        numbers = {"--slot": 3, "--handover-fd": handover.fileno(), "--command-fd": commands.fileno(), "--cells-fd": self.cells}
-        arguments = [text for name, number in numbers.items() for text in (name, str(number))]
-        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(fleet.__file__))))
-        with handover, commands:
-            self.process = subprocess.Popen(
-                [*command, *arguments],
-                pass_fds=tuple(numbers.values())[1:],
-                env={**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", root)},
-            )
-        self.commands.settimeout(10)
-        self.reader = LinkReader()
-        self.notices: list[Row] = []
+        super().__init__(config, start=False, command=command)
         self.closed: list[Row] = []
         self.told: list[tuple[str, str]] = []
-        self.answers: dict[int, Row] = {}
-        self.asked = 0
         self.open: defaultdict[int, deque[str]] = defaultdict(deque)  # what was asked under an id and is not answered
         self.accepted_ns = 0
         self.pair = 0
@@ -72,66 +52,48 @@ class Processor:
         self.clients: list[socket.socket] = []
         self.endpoints = {"u": [["127.0.0.1", int(socket.AF_INET), "127.0.0.1", upstream.port]]}
 
-    def post(self, *messages: Row) -> None:
+    def send(self, *messages: Row) -> None:
         for message in messages:
             self.open[message.get("id", 0)].append(message["type"])
-        self.commands.sendall(b"".join(map(encode, messages)))
+        super().send(*messages)
 
-    def receive(self) -> None:
-        data = self.commands.recv(65536)
-        if not data:
+    def receive(self, timeout_s: float = 10.0) -> bool:
+        if not super().receive(timeout_s):
             raise EOFError("the processor closed its link")
-        for message in self.reader.feed(data):
-            if message.get("id") is not None:
-                kind = self.open[message["id"]].popleft()
-                assert Request[Any](cast(Any, {"type": kind})).read(message) == message
-                self.answers[message["id"]] = message
-            elif message["type"] in ("opened", "access", "closed"):
-                rows = [decode_line(line, message["type"]) for line in message["rows"]]
-                self.told += [(message["type"], format_connection_id(row["id"])) for row in rows]
-                self.closed += rows if message["type"] == "closed" else ()
-            elif message["type"] != "failed":
-                self.notices.append(read_ready(message) if message["type"] == "ready" else read_notice(message))
-            else:
-                self.notices.append(message)
+        return True
+
+    def take(self, message: Row) -> None:
+        kind = message["type"]
+        if message.get("id") is not None:
+            asked = self.open[message["id"]].popleft()
+            assert Request[Any](cast(Any, {"type": asked})).read(message) == message
+        elif kind in ("opened", "access", "closed"):
+            rows = [decode_line(line, kind) for line in message["rows"]]
+            self.told += [(kind, format_connection_id(row["id"])) for row in rows]
+            self.closed += rows if kind == "closed" else ()
+            return
+        elif kind == "ready":
+            read_ready(message)
+        elif kind != "failed":
+            read_notice(message)
+        super().take(message)
 
     def until(self, condition: Callable[[], Any]) -> None:
         while not condition():
             self.receive()
 
-    def begin(self, **message: Any) -> int:
-        self.asked += 1
-        self.post({**message, "id": self.asked})
-        return self.asked
-
-    def answer(self, number: int) -> Row:
-        self.until(lambda: number in self.answers)
-        return self.answers[number]
-
-    def ask(self, **message: Any) -> Row:
-        return self.answer(self.begin(**message))
-
-    def start(self, share: int = 12 * MIB, **changes: Any) -> None:
-        message = StartMessage(
-            type="start",
-            wire=WIRE_VERSION,
-            config=to_wire(self.config),
-            slot=3,
-            generation=7,
-            boot_id="b",
-            share=share,
-            endpoints=self.endpoints,
-        )
-        self.post({key: value for key, value in {**message, **changes}.items() if value is not None})
+    def start(self, **changes: Any) -> None:
+        """Say the first words; a change to None leaves a word out."""
+        message = {**self.start_message(generation=7, share=12 * MIB, endpoints=self.endpoints), **changes}
+        self.send({key: value for key, value in message.items() if value is not None})
         self.until(lambda: self.notices)
 
     def prepare(self, **change: Any) -> tuple[int, str]:
-        number = self.begin(type="prepare", change=change)
-        return number, self.answer(number)["type"]
+        number = self.begin("prepare", change=change)
+        return number, str(self.answer(number)["type"])
 
     def decide(self, verb: str, number: int) -> str:
-        del self.answers[number]
-        self.post({"type": verb, "id": number})
+        self.send({"type": verb, "id": number})
         return str(self.answer(number)["type"])
 
     def connect(self) -> socket.socket:
@@ -166,35 +128,39 @@ class Processor:
         return [notice for notice in self.notices if notice["type"] == "parted"][self.heard - 1]
 
     def gauge(self, name: str, *values: str) -> int:
-        return self.counts.cell(f"framegate.{name}", *values)
+        return self.cells.cell(f"framegate.{name}", *values)
 
     def close(self) -> None:
         for client in self.clients:
             client.close()
-        self.process.kill()
-        self.process.wait()
-        self.handover.close()
-        self.commands.close()
-        self.counts.close()
-        os.close(self.cells)
+        super().close()
+
+
+@contextlib.contextmanager
+def started(kind: str, upstream: ScriptedUpstream, config: ProxyConfig = CONFIG, **changes: Any) -> Iterator[Processor]:
+    """A processor of a kind that was told to start."""
+    made = Processor(KINDS[kind].make(), upstream, config)
+    try:
+        made.start(**changes)
+        yield made
+    finally:
+        made.close()
 
 
 @pytest.fixture(params=KINDS)
 def processor(request: pytest.FixtureRequest, upstream: ScriptedUpstream) -> Iterator[Processor]:
-    made = Processor(KINDS[request.param].make(), upstream)
-    made.start()
-    yield made
-    made.close()
+    with started(request.param, upstream) as made:
+        yield made
 
 
 def test_it_says_that_it_is_ready_and_its_heart_beats(processor: Processor) -> None:
     (ready,) = processor.notices
-    assert (ready["type"], ready["pid"]) == ("ready", processor.process.pid)
+    assert (ready["type"], ready["pid"]) == ("ready", processor.popen.pid)
     assert ready["modules"]
-    assert (processor.counts.pid, processor.counts.generation) == (processor.process.pid, 7)
-    beat = processor.counts.heartbeat_ns
+    assert (processor.cells.pid, processor.cells.generation) == (processor.popen.pid, 7)
+    beat = processor.cells.heartbeat_ns
     deadline = time.monotonic() + 5
-    while processor.counts.heartbeat_ns == beat:
+    while processor.cells.heartbeat_ns == beat:
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
@@ -202,26 +168,22 @@ def test_it_says_that_it_is_ready_and_its_heart_beats(processor: Processor) -> N
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("wire", [WIRE_VERSION - 1, WIRE_VERSION + 1, None])
 def test_a_control_of_another_release_is_refused_in_words_and_the_process_ends(kind: str, wire: int | None, upstream: ScriptedUpstream) -> None:
-    processor = Processor(KINDS[kind].make(), upstream)
-    try:
-        processor.start(wire=wire)
+    with started(kind, upstream, wire=wire) as processor:
         (failed,) = processor.notices
         assert failed["type"] == "failed"
         assert f"control speaks {'no version' if wire is None else f'version {wire}'} of the link" in failed["error"]
-        assert processor.process.wait(10) == 1
-    finally:
-        processor.close()
+        assert processor.popen.wait(10) == 1
 
 
 def test_a_change_is_kept_until_it_is_decided_and_there_is_one_at_a_time(processor: Processor) -> None:
     first, answer = processor.prepare(max_receive_size={"a": 1000})
     assert answer == "prepared"
-    second = processor.begin(type="prepare", change={"max_receive_size": {"a": 2000}})
+    second = processor.begin("prepare", change={"max_receive_size": {"a": 2000}})
     assert processor.answer(second) == {"type": REFUSED, "id": second, "reason": f"change {first} is prepared and not decided"}
     assert processor.decide("abort", second) == "aborted"
     assert processor.decide("commit", second) == REFUSED
     assert processor.decide("commit", first) == "committed"
-    processor.begin(type="list")
+    processor.begin("list")
     deadline = time.monotonic() + 5
     while processor.gauge("frame.size.limit", "a") != 1000:
         assert time.monotonic() < deadline
@@ -236,7 +198,7 @@ def test_a_change_is_kept_until_it_is_decided_and_there_is_one_at_a_time(process
 
 def test_an_abort_that_follows_at_once_leaves_nothing_prepared(processor: Processor) -> None:
     change = {"max_receive_size": {"a": 1000}}
-    processor.post({"type": "prepare", "id": 91, "change": change}, {"type": "abort", "id": 91}, {"type": "prepare", "id": 92, "change": change})
+    processor.send({"type": "prepare", "id": 91, "change": change}, {"type": "abort", "id": 91}, {"type": "prepare", "id": 92, "change": change})
     assert processor.answer(92)["type"] == "prepared"
 
 
@@ -272,9 +234,7 @@ BAD_RULES = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tap_rules_are_judged_kept_and_put_in_force(kind: str, upstream: ScriptedUpstream, tmp_path: Path) -> None:
-    processor = Processor(KINDS[kind].make(), upstream, fleet.fleet_config(1, TapConfig(directory=str(tmp_path), rules=(RULE,))))
-    try:
-        processor.start()
+    with started(kind, upstream, fleet.fleet_config(1, TapConfig(directory=str(tmp_path), rules=(RULE,)))) as processor:
         for rules in BAD_RULES.values():
             assert processor.prepare(tap_rules=rules_to_wire(tuple(rules)))[1] == REFUSED
         assert processor.prepare(tap_rules=[{"name": "half of a rule"}])[1] == REFUSED
@@ -286,32 +246,30 @@ def test_tap_rules_are_judged_kept_and_put_in_force(kind: str, upstream: Scripte
             processor.connect()
         number, answer = processor.prepare(tap_rules=rules_to_wire((RULE,)), share=3 * MIB)
         assert (answer, processor.decide("commit", number)) == ("prepared", "committed")
-    finally:
-        processor.close()
 
 
 @each_of(
-    "message",
+    "kind, fields",
     [
-        {"type": "dance"},
-        {"type": "describe"},
-        {"type": "drain"},
-        {"type": "close"},
-        {"type": "holders"},
-        {"type": "drain", "timeout_ms": "5s"},
-        {"type": "list", "after": None},
-        {"type": "mute", "connections": "all"},
-        {"type": "upstreams", "colour": "red"},
-        *({"type": "holders", "limit": limit} for limit in (0, 101)),
-        *({"type": "evict", "count": count, "spared": None} for count in (0, 10_001)),
-        *({"type": "access", "after": 0, "limit": limit, "every_ms": every, "since_ns": 0, "until_ns": 1} for limit, every in ((0, 1), (1, 0))),
-        {"type": "access", "after": 0, "limit": 1, "every_ms": 1},
-        {"type": "evict", "count": 5},
+        ("dance", {}),
+        ("describe", {}),
+        ("drain", {}),
+        ("close", {}),
+        ("holders", {}),
+        ("drain", {"timeout_ms": "5s"}),
+        ("list", {"after": None}),
+        ("mute", {"connections": "all"}),
+        ("upstreams", {"colour": "red"}),
+        *(("holders", {"limit": limit}) for limit in (0, 101)),
+        *(("evict", {"count": count, "spared": None}) for count in (0, 10_001)),
+        *(("access", {"after": 0, "limit": limit, "every_ms": every, "since_ns": 0, "until_ns": 1}) for limit, every in ((0, 1), (1, 0))),
+        ("access", {"after": 0, "limit": 1, "every_ms": 1}),
+        ("evict", {"count": 5}),
     ],
 )
-def test_what_is_no_command_is_an_error_and_the_next_is_answered(processor: Processor, message: Row) -> None:
-    assert processor.ask(**message)["type"] == "error"
-    assert processor.ask(type="list", after=0, limit=5, listener=None)["type"] == "result"
+def test_what_is_no_command_is_an_error_and_the_next_is_answered(processor: Processor, kind: str, fields: Row) -> None:
+    assert processor.ask(kind, **fields)["type"] == "error"
+    assert processor.ask("list", after=0, limit=5, listener=None)["type"] == "result"
 
 
 def test_connections_are_listed_page_by_page_under_ids_that_count_the_hand_overs(processor: Processor) -> None:
@@ -320,7 +278,7 @@ def test_connections_are_listed_page_by_page_under_ids_that_count_the_hand_overs
     seen: list[Row] = []
     after = 0
     while True:
-        answer = processor.ask(type="list", after=after, limit=2, listener="a")
+        answer = processor.ask("list", after=after, limit=2, listener="a")
         seen += answer["rows"]
         after = answer["next"]
         if not after:
@@ -328,9 +286,9 @@ def test_connections_are_listed_page_by_page_under_ids_that_count_the_hand_overs
         assert after == seen[-1]["id"]
     assert [format_connection_id(row["id"]) for row in seen] == ["3-7-1", "3-7-2", "3-7-3"]
     assert [(row["listener"], row["peer"]) for row in seen] == [("a", f"client-{number}") for number in (1, 2, 3)]
-    assert processor.ask(type="list", after=0, limit=5, listener="none")["rows"] == []
-    assert processor.ask(type="describe", connection=seen[1]["id"])["row"]["peer"] == "client-2"
-    assert processor.ask(type="describe", connection=5)["row"] is None
+    assert processor.ask("list", after=0, limit=5, listener="none")["rows"] == []
+    assert processor.ask("describe", connection=seen[1]["id"])["row"]["peer"] == "client-2"
+    assert processor.ask("describe", connection=5)["row"] is None
 
 
 @pytest.mark.parametrize("tells", [True, False])
@@ -338,16 +296,16 @@ def test_connections_are_listed_page_by_page_under_ids_that_count_the_hand_overs
 def test_of_a_connection_it_tells_that_it_opened_where_that_is_wanted_then_that_it_is_open_then_that_it_closed(
     kind: str, tells: bool, upstream: ScriptedUpstream
 ) -> None:
-    processor = Processor(KINDS[kind].make(), upstream)
-    try:
-        processor.start(rows_at_open=tells)
+    with started(kind, upstream, rows_at_open=tells) as processor:
         clients = [processor.connect() for _ in range(3)]
         day_ns = 86_400 * 10**9
-        asked = {"type": "access", "limit": 2, "every_ms": 10_000, "since_ns": time.monotonic_ns(), "until_ns": time.monotonic_ns() + day_ns}
-        first = processor.ask(after=0, **asked)
+        asked = {"limit": 2, "every_ms": 10_000, "since_ns": time.monotonic_ns(), "until_ns": time.monotonic_ns() + day_ns}
+        first = processor.ask("access", after=0, **asked)
         assert format_connection_id(first["next"]) == "3-7-2"
-        assert processor.ask(after=first["next"], **asked)["next"] == 0
-        assert processor.ask(after=0, **{**asked, "until_ns": time.monotonic_ns() + 5 * 10**9})["next"] == 0, "none is ten seconds old by then"
+        assert processor.ask("access", after=first["next"], **asked)["next"] == 0
+        assert processor.ask("access", after=0, **{**asked, "until_ns": time.monotonic_ns() + 5 * 10**9})["next"] == 0, (
+            "none is ten seconds old by then"
+        )
         for client in clients:
             client.close()
         processor.until(lambda: len(processor.closed) == 3)
@@ -356,33 +314,29 @@ def test_of_a_connection_it_tells_that_it_opened_where_that_is_wanted_then_that_
         assert told == {"opened": ids if tells else [], "access": ids, "closed": told["closed"]}
         assert sorted(told["closed"]) == ids
         assert [event for event, number in processor.told if number == "3-7-1"] == ["opened", "access", "closed"][0 if tells else 1 :]
-    finally:
-        processor.close()
 
 
 def test_the_idlest_are_closed_unless_their_listener_is_spared(processor: Processor) -> None:
     clients = [processor.connect() for _ in range(3)]
-    assert processor.ask(type="evict", count=2, spared="a")["affected"] == []
-    assert [format_connection_id(number) for number in processor.ask(type="evict", count=2, spared="b")["affected"]] == ["3-7-1", "3-7-2"]
+    assert processor.ask("evict", count=2, spared="a")["affected"] == []
+    assert [format_connection_id(number) for number in processor.ask("evict", count=2, spared="b")["affected"]] == ["3-7-1", "3-7-2"]
     processor.until(lambda: len(processor.closed) == 2)
     assert [(row["peer"], row["cause"]) for row in processor.closed] == [("client-1", "limit"), ("client-2", "limit")]
     clients[2].sendall(frame(b"still"))
     assert clients[2].recv(100) == frame(b"still")
-    assert len(processor.ask(type="evict", count=9, spared=None)["affected"]) == 1
+    assert len(processor.ask("evict", count=9, spared=None)["affected"]) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_holds_memory_is_told_with_what_and_since_when(kind: str, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_PROCESSOR", "holding")  # which then says so of every connection; the real one knows nothing of it
-    processor = Processor(KINDS[kind].make(), upstream)
-    try:
-        processor.start()
-        assert processor.ask(type="holders", limit=5)["rows"] == []
+    with started(kind, upstream) as processor:
+        assert processor.ask("holders", limit=5)["rows"] == []
         client = processor.connect()
         client.sendall(frame(bytes(20_000))[:10_000])
         rows: list[Row] = []
         while not rows or (kind == "real" and rows[0]["bytes"] < 10_000):
-            rows = processor.ask(type="holders", limit=5)["rows"]
+            rows = processor.ask("holders", limit=5)["rows"]
         (row,) = rows
         assert set(row) == {"id", "listener", "side", "peer", "kind", "bytes", "muted", "muted_ns", "last_active_ns"}
         assert (format_connection_id(row["id"]), row["listener"], row["side"], row["peer"], row["kind"]) == (
@@ -392,36 +346,30 @@ def test_who_holds_memory_is_told_with_what_and_since_when(kind: str, upstream: 
         if kind == "real":
             assert processor.gauge("memory_pool.usage", "frames", "begun") >= 0
             assert (row["muted"], row["muted_ns"]) == ([], 0)
-    finally:
-        processor.close()
 
 
 def test_a_hand_over_that_cannot_be_used_takes_one_id_too(upstream: ScriptedUpstream) -> None:
     """So that control, which counts them, can tell the ids of those that go with their processor. The real one only: the fake takes what it gets."""
-    processor = Processor(COMMAND, upstream)
-    try:
-        processor.start()
+    with started("real", upstream) as processor:
         with open(__file__, "rb") as no_socket:
             assert send_handovers(processor.handover, [Handover(5, int(socket.AF_UNIX), "a", "no-socket")], [no_socket.fileno()])
         processor.connect()
         processor.until(lambda: processor.closed)
         assert [(format_connection_id(row["id"]), row["peer"]) for row in processor.closed] == [("3-7-1", "no-socket")]
-        (row,) = processor.ask(type="list", after=0, limit=5, listener="a")["rows"]
+        (row,) = processor.ask("list", after=0, limit=5, listener="a")["rows"]
         assert format_connection_id(row["id"]) == "3-7-2"
-    finally:
-        processor.close()
 
 
 def test_mute_unmute_and_close_say_for_whom_they_are_in_force(processor: Processor) -> None:
     for _ in range(2):
         processor.connect()
-    first, second = [row["id"] for row in processor.ask(type="list", after=0, limit=5, listener=None)["rows"]]
-    answer = processor.ask(type="mute", connections=[first, 5], reason="test")
+    first, second = [row["id"] for row in processor.ask("list", after=0, limit=5, listener=None)["rows"]]
+    answer = processor.ask("mute", connections=[first, 5], reason="test")
     assert (answer["affected"], answer["missing"], answer["undone"]) == ([first], [5], [])
-    rows = processor.ask(type="list", after=0, limit=5, listener=None)["rows"]
+    rows = processor.ask("list", after=0, limit=5, listener=None)["rows"]
     assert [row["muted"] for row in rows] == [["admin"], []]
-    assert sorted(processor.ask(type="unmute", listener="a")["affected"]) == [first, second]
-    assert processor.ask(type="close", connections=[second], reason="test")["affected"] == [second]
+    assert sorted(processor.ask("unmute", listener="a")["affected"]) == [first, second]
+    assert processor.ask("close", connections=[second], reason="test")["affected"] == [second]
     processor.until(lambda: processor.closed)
     assert [(row["id"], row["cause"], row["listener"], row["peer"]) for row in processor.closed] == [(second, "admin", "a", "client-2")]
     assert processor.clients[1].recv(1) == b""
@@ -437,7 +385,7 @@ def test_a_client_that_leaves_has_its_row_with_what_passed(processor: Processor)
 
 def test_a_drain_is_answered_at_once_and_its_end_is_told(processor: Processor) -> None:
     processor.connect()
-    assert processor.ask(type="drain", timeout_ms=5000)["type"] == "result"
+    assert processor.ask("drain", timeout_ms=5000)["type"] == "result"
     processor.until(lambda: processor.notices[-1]["type"] == "drained")
     assert (processor.notices[-1]["open"], processor.notices[-1]["cut_off"]) == (0, 0)
     assert [row["cause"] for row in processor.closed] == ["drained"]
@@ -445,43 +393,37 @@ def test_a_drain_is_answered_at_once_and_its_end_is_told(processor: Processor) -
 
 def test_told_to_stop_it_tells_of_its_connections_and_ends(processor: Processor) -> None:
     processor.connect()
-    processor.post({"type": "stop"})
+    processor.send({"type": "stop"})
     with contextlib.suppress(EOFError, ConnectionError):
         processor.until(lambda: False)
     assert [row["cause"] for row in processor.closed] == ["drained"]
-    assert processor.process.wait(10) == 0
+    assert processor.popen.wait(10) == 0
 
 
 def test_it_ends_when_control_is_gone(processor: Processor) -> None:
-    processor.commands.close()
-    assert processor.process.wait(10) == 0
+    processor.command.close()
+    assert processor.popen.wait(10) == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_socket_to_a_handler_process_is_no_connection_and_ends_with_either_of_the_two(kind: str, upstream: ScriptedUpstream) -> None:
-    processor = Processor(KINDS[kind].make(), upstream, fleet.fleet_config(1, handler=fleet.ECHO))
-    try:
-        processor.start()
+    with started(kind, upstream, fleet.fleet_config(1, handler=fleet.ECHO)) as processor:
         ends = [processor.join(f"0.{generation}") for generation in (7, 8)]
-        assert processor.ask(type="list")["rows"] == []
+        assert processor.ask("list")["rows"] == []
         assert (processor.gauge("connection.accepted", "a"), processor.gauge("connection.active", "downstream", "a")) == (0, 0)
         ends.pop().close()
-        assert processor.ask(type="list")["rows"] == []
-        assert processor.process.poll() is None
-        processor.process.kill()
+        assert processor.ask("list")["rows"] == []
+        assert processor.popen.poll() is None
+        processor.popen.kill()
         with contextlib.suppress(ConnectionResetError):  # when it has not read what we sent
             assert ends[0].recv(1) == b""
         ends[0].close()
-    finally:
-        processor.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_socket_to_a_handler_process_that_ends_or_does_not_come_is_told_by_its_number_and_why(kind: str, upstream: ScriptedUpstream) -> None:
     """Control judges whether the handler process has ended, too."""
-    processor = Processor(KINDS[kind].make(), upstream, fleet.fleet_config(1, handler=fleet.ECHO))
-    try:
-        processor.start()
+    with started(kind, upstream, fleet.fleet_config(1, handler=fleet.ECHO)) as processor:
         processor.join("0.7").close()
         assert processor.parted() == {"type": "parted", "pair": processor.pair, "error": ""}
         broken = processor.join("0.7")
@@ -494,9 +436,7 @@ def test_a_socket_to_a_handler_process_that_ends_or_does_not_come_is_told_by_its
         processor.handover.send(b"%d 1 @handler 0.7" % 77)
         assert processor.parted() == {"type": "parted", "pair": 77, "error": "no descriptor to be had"}
         processor.join("0.7")
-        processor.post({"type": "stop"})  # its own end is none that it tells of
+        processor.send({"type": "stop"})  # its own end is none that it tells of
         with contextlib.suppress(EOFError, ConnectionError):
             processor.until(lambda: False)
         assert [notice["type"] for notice in processor.notices if notice["type"] != "log"] == ["ready", "parted", "parted", "parted"]
-    finally:
-        processor.close()

@@ -56,7 +56,6 @@ class Pair:
 
 
 def drain(transport: Transport, size: int = 65536) -> bytes:
-    """Read until there is nothing, or the end."""
     data = b""
     while piece := transport.read(size):
         data += piece

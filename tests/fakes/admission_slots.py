@@ -1,4 +1,4 @@
-"""Who waits for a turn, and nothing else; and the words for where a frame is."""
+"""An owner of an admission slot that only waits for its turn, and the words for the states of a frame."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ SENDS: Final = "sending"
 
 
 class Owner(SlotOwner):
-    """Writes down that it was told."""
+    """Notes in ``log`` that its slot was granted."""
 
     def __init__(self, log: list["Owner"] | None = None) -> None:
         self.log = log

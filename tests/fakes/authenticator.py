@@ -12,6 +12,7 @@ from framegate.proxy.network.timer import NEVER
 from framegate.proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
 from tests.fakes.clock import MS
 from tests.fakes.network import NetBench
+from tests.fakes.upstream import frame as framed  # noqa: F401 - for the tests
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,14 +171,7 @@ class ScriptedAuthenticators(AuthenticatorFactory):
 Begun = tuple[Channel, socket.socket, ScriptedAuthenticator]
 
 
-def framed(body: bytes) -> bytes:
-    """A frame of this body."""
-    return len(body).to_bytes(4, "big") + body
-
-
-def begin(
-    net: NetBench, *script: Act, side: str = "downstream", delay_ms: int = 0, tcp: bool = True
-) -> tuple[Channel, socket.socket, ScriptedAuthenticator]:
+def begin(net: NetBench, *script: Act, side: str = "downstream", delay_ms: int = 0, tcp: bool = True) -> Begun:
     """A channel that has made its first step, its peer, and its authenticator."""
     factory = ScriptedAuthenticators(*script)
     options = net.options(side=side, authenticators=factory, failed_authentication_delay_ns=delay_ms * MS)

@@ -5,15 +5,13 @@ import json
 import secrets
 from collections.abc import Iterator
 
-__all__ = ["Canaries"]
-
 _LEAST = 12
 """Bytes of a secret that must be there to be told from others."""
 _PIECE = 16
 
 
 class Canaries:
-    """All of a test, by the place that each was put in."""
+    """The secrets of a test, each under the name of the place where it is used."""
 
     def __init__(self) -> None:
         self._cores: dict[str, bytes] = {}
@@ -24,7 +22,7 @@ class Canaries:
         return f'Pä"s%s\\,={core}'
 
     def word(self, place: str) -> str:
-        """The same for where letters and digits belong only."""
+        """A secret for places where only letters and digits may stand."""
         return self._new(place)
 
     def _new(self, place: str) -> str:
@@ -35,7 +33,7 @@ class Canaries:
         return core
 
     def keep(self, place: str, secret: str | bytes) -> None:
-        """One that is made elsewhere: a key, a part of a token."""
+        """Look for a secret that was made elsewhere: a key, a part of a token."""
         core = secret.encode() if isinstance(secret, str) else secret
         assert len(core) >= _LEAST, f"{place} is too short to be told from others"
         assert place not in self._cores, f"{place} is taken"
@@ -46,14 +44,14 @@ class Canaries:
         return list(self._cores)
 
     def found(self, data: bytes | str) -> list[str]:
-        """The places whose secrets are in data, in some form."""
+        """The places whose secrets stand in the data, in some form."""
         where = data.encode(errors="surrogateescape") if isinstance(data, str) else data
         forms = {place: [form for piece in _pieces(core) for form in _forms(piece)] for place, core in self._cores.items()}
         return [place for place, written in forms.items() if any(form in where for form in written)]
 
 
 def _pieces(core: bytes) -> list[bytes]:
-    """Some of a long one is too much."""
+    """The parts of a secret that are looked for: a part of a long one must not be found either."""
     return [core[start : start + _PIECE] for start in range(0, len(core) - _LEAST + 1, _PIECE)]
 
 

@@ -5,8 +5,6 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-__all__ = ["at_every_turn", "run"]
-
 
 class CancellingLoop(asyncio.SelectorEventLoop):
     """Counts its turns, from one wait for events to the next."""

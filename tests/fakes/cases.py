@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["each_of"]
-
 Test = Callable[..., None]
 
 

@@ -4,8 +4,6 @@ from array import array
 
 from tests.fakes.plane import FakePlane
 
-__all__ = ["fill"]
-
 
 def fill(plane: FakePlane, slot: int, values: dict[tuple[str, ...], int | list[int]]) -> None:
     """Publish an image that holds these values, by metric name and attribute values, and zeros."""

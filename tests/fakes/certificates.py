@@ -24,14 +24,15 @@ class Authority:
         path: the authority's own certificate.
     """
 
-    def __init__(self, folder: Path, name: str = "test authority") -> None:
+    def __init__(self, folder: Path, name: str = "test authority", issuer: "Authority | None" = None) -> None:
         self._folder = folder
         self._lists = 0
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        builder = self._builder(self._name, self._key.public_key(), signs=True)
+        signer = issuer or self
+        builder = signer._builder(self._name, self._key.public_key(), signs=True)
         self.path = folder / f"{name.replace(' ', '-')}.crt"
-        self.path.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        self.path.write_bytes(builder.sign(signer._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
     def leaf(self, name: str, **leaf: Any) -> tuple[str, str]:
         """As ``leaf_pem``: paths of certificate and key."""
@@ -52,6 +53,7 @@ class Authority:
         lifetime: tuple[datetime.timedelta, datetime.timedelta] = (-YEAR, YEAR),
         key: PrivateKey | None = None,
         organization: str = "Test",
+        usage: x509.ObjectIdentifier | None = None,
     ) -> tuple[bytes, bytes]:
         """A certificate for ``CN=name,O=organization``: as PEM, and its key. ``lifetime``: from now."""
         key = key or ec.generate_private_key(ec.SECP256R1())
@@ -62,6 +64,8 @@ class Authority:
         builder = self._builder(subject, key.public_key(), signs=False, lifetime=lifetime)
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        if usage is not None:
+            builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         signed = builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
         return signed, key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
@@ -106,39 +110,17 @@ class Authority:
         )
 
 
-class Intermediate:
-    """An authority between the root and a leaf, with what it signs."""
+class Intermediate(Authority):
+    """An authority below a root, which is in ``root.crt``. ``root`` and ``pem`` are their certificates."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._root_key, self._key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-        self.root = self.sign("root", self._root_key, "root", self._root_key, authority=True)
-        self.pem = self.sign("between", self._key, "root", self._root_key, authority=True)
-        (folder / "root.crt").write_bytes(self.root)
+        root = Authority(folder, "root")
+        super().__init__(folder, "between", root)
+        self.root, self.pem = root.path.read_bytes(), self.path.read_bytes()
 
-    def leaf(self, *behind: bytes, first: bytes = b"", **extra: Any) -> tuple[str, str]:
-        key = ec.generate_private_key(ec.SECP256R1())
-        (self._folder / "leaf.crt").write_bytes(first + b"".join([self.sign("leaf", key, "between", self._key, **extra), *behind]))
-        (self._folder / "leaf.key").write_bytes(
-            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        )
-        return str(self._folder / "leaf.crt"), str(self._folder / "leaf.key")
-
-    def sign(self, name: str, key: Any, maker: str, maker_key: Any, *, authority: bool = False, usage: x509.ObjectIdentifier | None = None) -> bytes:
-        names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)]) for text in (name, maker)]
-        now = datetime.datetime.now(datetime.UTC)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(names[0])
-            .issuer_name(names[1])
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-        )
-        builder = (
-            builder.not_valid_before(now - YEAR).not_valid_after(now + YEAR).add_extension(x509.BasicConstraints(authority, None), critical=True)
-        )
-        if not authority:
-            builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        if usage is not None:
-            builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-        return builder.sign(maker_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    def chain(self, *behind: bytes, **leaf: Any) -> tuple[str, str]:
+        """A leaf with other certificates behind it, as of ``leaf``."""
+        certificate, key = self.leaf("leaf", **leaf)
+        with open(certificate, "ab") as file:
+            file.write(b"".join(behind))
+        return certificate, key

@@ -20,8 +20,6 @@ from framegate.proxy.config.model import TapConfig, TapRule
 from tests.fakes.plane import FakePlane
 from tests.fakes.serving import serving
 
-__all__ = ["TAP", "VERBS", "Answering", "Cli", "answering", "run_cli", "served", "start_cli"]
-
 ROOT: Final = Path(__file__).parents[2]
 TAP: Final = TapConfig(directory="/nowhere", rules=(TapRule(name="all"),))
 VERBS: Final = (
@@ -82,7 +80,6 @@ class Answering(grpc.GenericRpcHandler):
         self.ended = threading.Event()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """The same for every method."""
 
         def call(request: bytes, context: grpc.ServicerContext) -> bytes:
             self.arrived.set()
@@ -129,7 +126,6 @@ class Cli:
 
 @contextlib.contextmanager
 def served(tap: TapConfig | None = None) -> Iterator[Cli]:
-    """A service for the length of a test."""
     ready, done = threading.Event(), asyncio.Event()
     found: list[Cli] = []
     loop = asyncio.new_event_loop()

@@ -6,8 +6,6 @@ import click
 
 from framegate.control.cli.commands import main
 
-__all__ = ["parse"]
-
 TAP = "/var/lib/framegate/tap"
 """Where the sidecar's tap is; commands look whether it is there."""
 

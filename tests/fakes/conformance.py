@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 
 import tests.fakes
 
-__all__ = ["Kind", "faults", "implementations", "suites"]
-
 ROOMS = ("framegate.proxy.", "framegate.control.")
 FAKES = "tests.fakes."
 TESTS = Path(__file__).resolve().parent.parent
@@ -37,7 +35,6 @@ class Kind(NamedTuple):
 
 
 def suites() -> list[ModuleType]:
-    """Every suite."""
     paths = [path for path in TESTS.rglob("test_*.py") if DECLARATION in path.read_text()]
     return [importlib.import_module(".".join(("tests", *path.relative_to(TESTS).with_suffix("").parts))) for path in sorted(paths)]
 

@@ -12,8 +12,6 @@ from tests.fakes.peer import Peer
 from tests.fakes.tls import TlsWorld
 from tests.fakes.world import SECOND, World
 
-__all__ = ["KIB", "MIB", "Couple", "Crowd"]
-
 KIB = 1024
 MIB = 1024 * KIB
 READ = 512 * KIB  # by one read the pool may be passed, which may be booked on both sides
@@ -147,7 +145,7 @@ class Crowd(World):
         raise AssertionError(f"it did not come to that in {turns} turns: {self.standing()}")
 
     def rest(self) -> None:
-        """Turn until nothing has moved for a while; not for ever, for some never stop."""
+        """Turn until nothing has moved for a while, or ``REST`` turns have passed: some peers never stop."""
         last, still, end = -1, 0, self.polls + REST
         while still < 15 and self.polls < end:
             moved = sum(peer.sent + peer.seen for couple in self.couples for peer in couple.peers) + int(self.pool.used)

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
-__all__ = ["VALUES", "Combination", "covering", "pairs_of", "possible_pairs"]
-
 VALUES: Final[dict[str, tuple[str, ...]]] = {
     "protocol": ("framed", "kafka"),
     "client_framing": ("int32", "varint", "header"),
@@ -90,10 +88,10 @@ class Combination:
 Pair = tuple[tuple[str, Any], ...]
 
 
-def pairs_of(combination: Combination, strength: int = 2) -> frozenset[Pair]:
-    """The pairs (or triples, by ``strength``) of features with their values."""
+def pairs_of(combination: Combination) -> frozenset[Pair]:
+    """The pairs of features with their values."""
     values = [(field.name, getattr(combination, field.name)) for field in fields(combination)]
-    return frozenset(itertools.combinations(values, strength))
+    return frozenset(itertools.combinations(values, 2))
 
 
 def _random(rng: random.Random, fixed: Iterable[tuple[str, str]] = ()) -> Combination | None:

@@ -8,7 +8,6 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 from framegate.control.v1 import channel_service_pb2 as channels_pb2
@@ -22,10 +21,7 @@ from framegate.proxy.auth.messages import ApiRange
 from tests.fakes import sasl_frames
 from tests.fakes.feature_model import Combination
 from tests.fakes.framegate import Framegate, Row
-from tests.fakes.traffic import channel_ids
-from tests.fakes.upstream import ScriptedUpstream, reset
-
-__all__ = ["HANDLERS", "HEADER", "LIMIT", "USER", "Client", "Upstream"]
+from tests.fakes.upstream import ScriptedUpstream, peer_name, reset
 
 LIMIT: Final = 3 << 20
 USER, PASSWORD = "alice", "canary-52d1"
@@ -70,7 +66,6 @@ def answers_kafka(frame, context):
 
 
 def encode(framing: str, body: bytes) -> bytes:
-    """A frame: its header and its body."""
     size = len(body)
     if framing == "varint":
         header = b""
@@ -127,7 +122,6 @@ class Upstream(ScriptedUpstream):
         super().__init__(self._talk)
 
     def end(self) -> None:
-        """End every connection in order."""
         for sock in self.sockets:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -196,7 +190,6 @@ class Client:
     # --- bytes ---------------------------------------------------------------------------------------------------------------------
 
     def _body(self) -> bytes:
-        """The body of the next request."""
         size = self._rng.choice(SIZES[self.combination.sizes])
         number = len(self.sent)
         payload = struct.pack(">I", number) + NOISE[number : number + size - 4]
@@ -245,8 +238,12 @@ class Client:
             if reads:
                 self._receive(0.01)
 
+    def _ask(self, body: bytes, behind: bytes = b"", *, reads: bool = True) -> None:
+        """Send a request, and other bytes behind it."""
+        self.sent.append(body)
+        self._send(encode(self.combination.client_framing, body) + behind, reads=reads)
+
     def _await(self, count: int) -> None:
-        """Wait until so many requests are answered."""
         deadline = time.monotonic() + 30
         while self.answered < count:
             assert time.monotonic() < deadline, f"{self.answered} of {count} answers came"
@@ -259,8 +256,7 @@ class Client:
         for _ in range(count):
             if not late:
                 self._await(len(self.sent) + 1 - window)
-            self.sent.append(self._body())
-            self._send(encode(self.combination.client_framing, self.sent[-1]), reads=not late)
+            self._ask(self._body(), reads=not late)
         self._await(len(self.sent))
 
     def recorded(self) -> list[bytes]:
@@ -270,9 +266,8 @@ class Client:
     # --- its course ----------------------------------------------------------------------------------------------------------------
 
     def open(self, proxy: Framegate) -> None:
-        """Connect and log in."""
         self._raw = self._sock = socket.create_connection(proxy.address(self.name), timeout=20, source_address=(self.address, 0))
-        self.peer = "{}:{}".format(*self._raw.getsockname())
+        self.peer = peer_name(self._raw)
         if self._tls is not None:
             self._sock = self._tls.wrap_socket(self._sock, server_hostname="localhost")
         if self.combination.sasl != "no":
@@ -303,7 +298,6 @@ class Client:
             self.close(proxy)
 
     def abandon(self) -> None:
-        """Leave: something was not as it should be."""
         self.abandoned = True
         if self._raw is not None:
             self._sock.close()
@@ -322,8 +316,7 @@ class Client:
         deadline = time.monotonic() + 20
         with contextlib.suppress(EOFError, ConnectionError):
             while time.monotonic() < deadline:
-                self.sent.append(self._body())
-                self._send(encode(self.combination.client_framing, self.sent[-1]))
+                self._ask(self._body())
                 self._await(len(self.sent))
                 self._receive(0.02)
             raise AssertionError("a drain did not end it")
@@ -337,7 +330,6 @@ class Client:
         self.judge()
 
     def judge(self) -> None:
-        """The rules of a pair."""
         ending, got = self.combination.ending, self.upstream.requests
         if ending == "drain" and self.row["frames"]["request"] == len(self.sent) - 1:
             self.sent.pop()  # it was not taken
@@ -355,11 +347,7 @@ class Client:
     # --- actions -------------------------------------------------------------------------------------------------------------------
 
     def _selector(self, proxy: Framegate) -> channels_pb2.ChannelSelector:
-        return channels_pb2.ChannelSelector(channels=channels_pb2.ChannelIds(ids=[channel_ids(proxy)[self.peer]]))
-
-    def _call(self, proxy: Framegate, call: Callable[[Any], Any]) -> None:
-        with proxy.api() as channel:
-            call(channel)
+        return channels_pb2.ChannelSelector(channels=channels_pb2.ChannelIds(ids=[proxy.channels()[self.peer].id]))
 
     def _action_no(self, proxy: Framegate) -> None:
         """Nothing."""
@@ -367,25 +355,22 @@ class Client:
     def _action_mute(self, proxy: Framegate) -> None:
         """Nothing of what is sent passes until it is unmuted."""
         selector = self._selector(proxy)
-        self._call(
-            proxy, lambda at: ChannelServiceStub(at).MuteChannels(channels_pb2.MuteChannelsRequest(selector=selector, reason="test"), timeout=20)
-        )
-        before = len(self.upstream.requests)
-        self.sent.append(self._body()[:1000])
-        self._send(encode(self.combination.client_framing, self.sent[-1]))
-        assert not self._receive(0.05), "an answer of a muted connection"
-        assert len(self.upstream.requests) == before
-        self._call(
-            proxy, lambda at: ChannelServiceStub(at).UnmuteChannels(channels_pb2.UnmuteChannelsRequest(selector=selector, reason="test"), timeout=20)
-        )
+        with proxy.api() as channel:
+            stub = ChannelServiceStub(channel)
+            stub.MuteChannels(channels_pb2.MuteChannelsRequest(selector=selector, reason="test"), timeout=20)
+            before = len(self.upstream.requests)
+            self._ask(self._body()[:1000])
+            assert not self._receive(0.05), "an answer of a muted connection"
+            assert len(self.upstream.requests) == before
+            stub.UnmuteChannels(channels_pb2.UnmuteChannelsRequest(selector=selector, reason="test"), timeout=20)
 
     def _action_limit(self, proxy: Framegate) -> None:
         """The limit is as large as the largest frame so far, and as before again."""
         for size in (max(map(len, self.sent)), LIMIT):
             wanted = limits_pb2.UpdateLimitRequest(limit=limits_pb2.Limit(listener=self.name, max_receive_size_bytes=size))
-            self._call(proxy, lambda at, wanted=wanted: LimitServiceStub(at).UpdateLimit(wanted, timeout=20))
-            self.sent.append(max(self.sent, key=len) if self.combination.protocol == "framed" else self._body()[:16])
-            self._send(encode(self.combination.client_framing, self.sent[-1]))
+            with proxy.api() as channel:
+                LimitServiceStub(channel).UpdateLimit(wanted, timeout=20)
+            self._ask(max(self.sent, key=len) if self.combination.protocol == "framed" else self._body()[:16])
             self._await(len(self.sent))
 
     def _action_login(self, proxy: Framegate) -> None:
@@ -394,15 +379,11 @@ class Client:
         self._login()
 
     def _action_rule(self, proxy: Framegate) -> None:
-        """Its tap rule is deleted and made again."""
-
-        def change(at: Any) -> None:
-            stub = TapServiceStub(at)
+        with proxy.api() as channel:
+            stub = TapServiceStub(channel)
             rule = stub.GetTapRule(taps_pb2.GetTapRuleRequest(name=self.name), timeout=20).tap_rule
             stub.DeleteTapRule(taps_pb2.DeleteTapRuleRequest(name=self.name), timeout=20)
             stub.CreateTapRule(taps_pb2.CreateTapRuleRequest(tap_rule=rule), timeout=20)
-
-        self._call(proxy, change)
 
     # --- endings -------------------------------------------------------------------------------------------------------------------
 
@@ -432,13 +413,11 @@ class Client:
         self._until_end()
 
     def _frame_too_large(self, proxy: Framegate) -> None:
-        self.sent.append(self._body())
-        self._send(encode(self.combination.client_framing, self.sent[-1]) + header_of(self.combination.client_framing, LIMIT + 1))
+        self._ask(self._body(), header_of(self.combination.client_framing, LIMIT + 1))
         self._until_end()
 
     def _negative_size(self, proxy: Framegate) -> None:
-        self.sent.append(self._body())
-        self._send(encode(self.combination.client_framing, self.sent[-1]) + b"\xff\xff\xff\xff")
+        self._ask(self._body(), b"\xff\xff\xff\xff")
         self._until_end()
 
     def _within_a_frame(self, proxy: Framegate) -> None:
@@ -457,7 +436,6 @@ class Client:
 
     def _admin(self, proxy: Framegate) -> None:
         selector = self._selector(proxy)
-        self._call(
-            proxy, lambda at: ChannelServiceStub(at).CloseChannels(channels_pb2.CloseChannelsRequest(selector=selector, reason="test"), timeout=20)
-        )
+        with proxy.api() as channel:
+            ChannelServiceStub(channel).CloseChannels(channels_pb2.CloseChannelsRequest(selector=selector, reason="test"), timeout=20)
         self._until_end()

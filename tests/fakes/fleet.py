@@ -36,24 +36,6 @@ from framegate.proxy.config.model import MIB, HandlersConfig, ListenerConfig, Me
 from framegate.proxy.server.messages import ErrorReply, StartMessage
 from framegate.proxy.server.protocol import WIRE_VERSION, Message, Request
 
-__all__ = [
-    "COMMAND",
-    "ECHO",
-    "HANDLER_COMMAND",
-    "START",
-    "Client",
-    "Fleet",
-    "MemoryLog",
-    "facts",
-    "fleet",
-    "fleet_config",
-    "one_processor",
-    "open_channels",
-    "run",
-    "run_processor",
-    "until",
-]
-
 COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("processor.py")))
 HANDLER_COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("handler.py")))
 ECHO = "framegate.proxy.handler.echo:echo"
@@ -333,6 +315,6 @@ class FakeRequest(Request[Row]):
 
 
 async def until(condition: Any) -> None:
-    """Wait until something is true; the fleet's timeout ends the wait."""
+    """Wait until a condition is true; the fleet's timeout ends the wait."""
     while not condition():
         await asyncio.sleep(0.005)

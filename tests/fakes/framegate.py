@@ -21,9 +21,7 @@ import grpc
 from framegate.control.v1 import channel_service_pb2 as channels_pb2
 from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 from tests.fakes.log import row_fault
-from tests.fakes.upstream import frame, read_frame
-
-__all__ = ["Framegate", "Witness", "processor_pids"]
+from tests.fakes.upstream import ask, peer_name
 
 ROOT = Path(__file__).parents[2]
 Row = dict[str, Any]
@@ -40,6 +38,42 @@ def _command(pid: str) -> bytes:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""
+
+
+def config_before(endpoint: str, **listener: Any) -> Row:
+    """One plaintext listener ``plain`` before the upstream ``echo``."""
+    return {
+        "memory_pool": {"size": "8MiB"},
+        "listeners": [{"name": "plain", "address": "127.0.0.1:0", "upstream": "echo", "max_receive_size": "1MiB", **listener}],
+        "upstreams": [{"name": "echo", "endpoints": [endpoint]}],
+    }
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def until(found: Callable[[], Any], what: object = "it did not come true", timeout: float = 10.0) -> Any:
+    """What ``found`` gives, as soon as it is true; ``what`` is the message when it is not in time."""
+    deadline = time.monotonic() + timeout
+    while not (result := found()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+    return result
+
+
+def run_cli(*words: str, text: str | None = None) -> "subprocess.CompletedProcess[str]":
+    """A command of ``framegate``; ``text`` is its standard input."""
+    command = [sys.executable, "-m", "framegate.control.cli", *words]
+    return subprocess.run(command, cwd=ROOT, input=text, capture_output=True, text=True, timeout=30, check=False)
 
 
 class Framegate:
@@ -66,6 +100,7 @@ class Framegate:
         path = folder / "framegate.yaml"
         path.write_text(json.dumps(self.config, indent=1))
         self.rows: list[Row] = []
+        self._clients: list[socket.socket] = []
         self._odd: dict[str, Row] = {}  # by what is wrong with them
         self._changed = threading.Condition()
         self.process = subprocess.Popen(
@@ -118,9 +153,13 @@ class Framegate:
                     raise AssertionError(f"no such row within {timeout} s; it printed\n{printed}\n{self.errors}")
                 self._changed.wait(min(left, 0.2))
 
+    def events(self, name: str) -> list[Row]:
+        """The rows of an event so far."""
+        return [row for row in self.rows if row["event"] == name]
+
     def closed_row(self, client: socket.socket | str, timeout: float = 10.0) -> Row:
         """The row of a client's connection once it is closed."""
-        peer = client if isinstance(client, str) else "{}:{}".format(*client.getsockname()[:2])
+        peer = client if isinstance(client, str) else peer_name(client)
         return self.wait_row(lambda row: row["event"] == "closed" and row["peer"] == peer, timeout)
 
     def ended_row(self, client: socket.socket) -> Row:
@@ -135,6 +174,12 @@ class Framegate:
     def api(self) -> grpc.Channel:
         """A new client channel of the admin socket; close it."""
         return grpc.insecure_channel(self.serving["admin"])
+
+    def channels(self) -> dict[str, channels_pb2.Channel]:
+        """The open channels, by peer."""
+        with self.api() as channel:
+            answer = ChannelServiceStub(channel).ListChannels(channels_pb2.ListChannelsRequest(), timeout=30)
+        return {item.peer_address: item for item in answer.channels}
 
     def closed_cause(self, identifier: str) -> str:
         """The cause of a closed connection as the API tells it; empty when it does not know it."""
@@ -155,9 +200,13 @@ class Framegate:
         return sum(value for key, value in self.metrics().items() if key.partition("{")[0] == name and all(label in key for label in wanted))
 
     def cli(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """Run ``framegate`` against it."""
-        command = [sys.executable, "-m", "framegate.control.cli", *arguments, "--address", self.serving["admin"]]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+        return run_cli(*arguments, "--address", self.serving["admin"])
+
+    def json(self, *arguments: str) -> Any:
+        """What a command of ``framegate`` against it prints as JSON; it must be good."""
+        done = self.cli(*arguments, "--output", "json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
 
     # --- connections and processes ---------------------------------------------------------------------------------------------
 
@@ -166,10 +215,11 @@ class Framegate:
         return host.strip("[]"), int(port)
 
     def connect(self, listener: str, tls: ssl.SSLContext | None = None, timeout: float = 10.0) -> socket.socket:
-        """A client's socket, after the handshake when ``tls`` is given."""
+        """A client's socket, after the handshake when ``tls`` is given; it is closed at the end of the block at the latest."""
         sock = socket.create_connection(self.address(listener), timeout=timeout)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock if tls is None else tls.wrap_socket(sock, server_hostname="localhost")
+        self._clients.append(sock if tls is None else tls.wrap_socket(sock, server_hostname="localhost"))
+        return self._clients[-1]
 
     @property
     def processors(self) -> list[int]:
@@ -202,6 +252,10 @@ class Framegate:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for client in self._clients:
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)  # which wakes a thread that sends or receives
+            client.close()
         self.stop()
         assert kind is not None or not self._odd, f"rows that deploy/log.schema.json does not know: {self._odd}"
 
@@ -221,8 +275,7 @@ class Witness:
         try:
             while not self._stop.is_set():
                 body = self.count.to_bytes(8, "big") * (self._size // 8)
-                self.sock.sendall(frame(body))
-                assert read_frame(self.sock) == body, "another frame came back"
+                assert ask(self.sock, body) == body, "another frame came back"
                 self.count += 1
                 time.sleep(0.001)
         except Exception as error:

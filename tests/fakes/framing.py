@@ -12,7 +12,7 @@ HEADER = 2
 
 
 class LittleFraming(Framing):
-    """What knows of it beside this file is wrong."""
+    """No code outside of this file knows this framing."""
 
     def __init__(self) -> None:
         super().__init__("int32", HEADER, HEADER)  # the tap's log knows no other name

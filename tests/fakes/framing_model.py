@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-__all__ = ["MODELS", "stream"]
-
 
 def varint(size: int) -> bytes:
     out = b""

@@ -10,6 +10,7 @@ from framegate.proxy.relay.handled_pair import HandledLeg
 from framegate.proxy.relay.handler_process import HandlerProcess
 from framegate.proxy.relay.pair import Pair
 from framegate.proxy.relay.request_channel import RequestChannel
+from tests.fakes.handler_process import whole_records
 from tests.fakes.world import SECOND, World
 
 MS = 1_000_000
@@ -69,7 +70,6 @@ class Process:
         raise AssertionError("the processor does not read")
 
     def read(self) -> None:
-        """Take in what is here."""
         while True:
             try:
                 data = self.socket.recv(1 << 20)
@@ -78,27 +78,22 @@ class Process:
             if not data:
                 self.ended = True
                 return
-            data = self._reader.take(data)
-            position = 0
-            while data and (end := wire.record_end(data, position)) >= 0:
-                self._take(data, position, end)
-                position = end
-            if data:
-                self._reader.keep(data, position)
+            for record in whole_records(self._reader, data):
+                self._take(record)
 
-    def _take(self, data: bytes, position: int, end: int) -> None:
-        kind = data[position + 4]
+    def _take(self, record: bytes) -> None:
+        kind = record[4]
         if kind == wire.OPEN:
-            connection, facts = wire.read_open(data, position, end)
+            connection, facts = wire.read_open(record, 0, len(record))
             assert connection not in self.opened
             self.opened[connection] = facts
         elif kind == wire.CLOSED:
-            self.closed.append(wire.read_closed(data, position))
+            self.closed.append(wire.read_closed(record, 0))
         elif kind == wire.SEND:
-            self.wanted.append(wire.read_send(data, position))
+            self.wanted.append(wire.read_send(record, 0))
         else:
             assert kind == wire.REQUEST
-            connection, direction, sequence, header, body, _ = wire.read_requests(data, position)[0]
+            connection, direction, sequence, header, body, _ = wire.read_requests(record, 0)[0]
             assert connection in self.opened, "OPEN comes first"
             assert connection not in self.closed, "nothing comes after CLOSED"
             self.asked.append(Asked(direction, connection, sequence, header, body))
@@ -106,13 +101,7 @@ class Process:
             self.most = max(self.most, self.under_way)
 
     def take(self, count: int = 1) -> list[Asked]:
-        """The next requests, polling meanwhile."""
-        for _ in range(400):
-            self.read()
-            if len(self.asked) >= count:
-                break
-            self.world.selector.poll(5)
-        assert len(self.asked) >= count, f"{len(self.asked)} of {count} requests"
+        self.world.until(lambda: self.read() or len(self.asked) >= count)
         taken, self.asked = self.asked[:count], self.asked[count:]
         return taken
 
@@ -131,7 +120,6 @@ class Process:
         return wire.encode_replies([(action, asked.direction, throttle_ms, asked.connection, asked.sequence, began_ns, ended_ns, body)])
 
     def reply(self, asked: Asked, action: int, body: bytes = b"", throttle_ms: int = 0, **times: int) -> None:
-        """Reply to a request, and poll."""
         self.under_way -= 1
         if len(body) > wire.LONG:
             self.announce(asked, len(body))
@@ -140,21 +128,13 @@ class Process:
         self.world.poll()
 
     def announce(self, asked: Asked, size: int) -> None:
-        """Say that a reply of so many bytes waits."""
         self.send(self.record(asked, wire.HELD, size.to_bytes(8, "big")))
 
     def await_send(self, asked: Asked) -> None:
-        """Until the processor asks for a reply that waits."""
-        for _ in range(400):
-            self.read()
-            if (asked.connection, asked.direction) in self.wanted:
-                self.wanted.remove((asked.connection, asked.direction))
-                return
-            self.world.selector.poll(5)
-        raise AssertionError("it is not asked for")
+        self.world.until(lambda: self.read() or (asked.connection, asked.direction) in self.wanted)
+        self.wanted.remove((asked.connection, asked.direction))
 
     def die(self) -> None:
-        """The process ends."""
         self.socket.close()
         self.world.poll()
 
@@ -185,13 +165,11 @@ class HandledWorld(World):
         return process
 
     def served(self) -> tuple[socket.socket, Pair]:
-        """A client, and its open pair, without an upstream."""
         client, pair = self.client()
         self.until(lambda: pair.state.value == "open")
         return client, pair
 
     def cell(self, name: str, *values: str) -> int:
-        """A counter or gauge of the listener."""
         from framegate.proxy.cells import LISTENER_BLOCK
 
         return int(self.counters.listeners["l"].counts.cells[LISTENER_BLOCK.at(f"framegate.handler.{name}", *values)])

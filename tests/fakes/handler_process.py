@@ -3,12 +3,12 @@
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from framegate.control.fleet.handler_process import COMMAND
 from framegate.proxy.handler.activity import HeartbeatCells, HeartbeatSample, create_cells
 from framegate.proxy.relay import handler_wire as wire
 from framegate.proxy.relay.handler_wire import RecordReader, record_end
@@ -17,9 +17,12 @@ from framegate.proxy.server.messages import HandlerStartMessage
 from framegate.proxy.server.protocol import WIRE_VERSION, read_handler_notice, read_handler_ready
 
 PATIENCE = 20.0
+HELD = "held"
 
 
 class Reply(NamedTuple):
+    """A reply as it was read."""
+
     action: str
     direction: str
     throttle_ms: int
@@ -38,6 +41,26 @@ def request(connection: int, sequence: int, body: bytes, direction: int = 0, hea
     """The record of a frame, framed as int32 unless a header says otherwise."""
     before = len(body).to_bytes(4, "big") if header is None else header
     return wire.request_head(direction, len(before), connection, sequence, len(body)) + before + body
+
+
+def whole_records(reader: RecordReader, received: bytes) -> list[bytes]:
+    """The records that are whole with what came now; the reader keeps the rest."""
+    found: list[bytes] = []
+    data = reader.take(received)
+    position = 0
+    while data and (end := record_end(data, position)) >= 0:
+        found.append(data[position:end])
+        position = end
+    if data:
+        reader.keep(data, position)
+    return found
+
+
+def reply_of(record: bytes) -> Reply:
+    """What a record says. Its action is ``held`` when its body waits until it is asked for."""
+    action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, body = wire.read_reply(record, 0, len(record))
+    name = HELD if action == wire.HELD else wire.ACTIONS[action]
+    return Reply(name, wire.DIRECTIONS[direction], throttle_ms, connection, sequence, record[body:], began_ns, ended_ns)
 
 
 class Records:
@@ -65,13 +88,7 @@ class Records:
             data = self.socket.recv(65536)
             if not data:
                 raise EOFError
-            data = self._reader.take(data)
-            position = 0
-            while data and (end := record_end(data, position)) >= 0:
-                self._found.append(data[position:end])
-                position = end
-            if data:
-                self._reader.keep(data, position)
+            self._found += whole_records(self._reader, data)
         return self._found.pop(0)
 
     def hello(self) -> wire.Hello:
@@ -83,11 +100,11 @@ class Records:
         """The next one; one that waits is asked for."""
         data = self.record()
         assert data[4] == wire.REPLY
-        action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, body = wire.read_reply(data, 0, len(data))
-        if action == wire.HELD:
-            self.send(wire.encode_send(connection, direction))
+        found = reply_of(data)
+        if found.action == HELD:
+            self.send(wire.encode_send(found.connection, wire.DIRECTIONS.index(found.direction)))
             return self.reply()
-        return Reply(wire.ACTIONS[action], wire.DIRECTIONS[direction], throttle_ms, connection, sequence, data[body:], began_ns, ended_ns)
+        return found
 
     def replies(self, count: int) -> list[Reply]:
         return [self.reply() for _ in range(count)]
@@ -102,9 +119,9 @@ class Records:
 
 
 class HandlerProcess:
-    """One process, started as control starts it; to be used with ``with``."""
+    """One process, started as control starts it; to be used with ``with``. Whatever it says is judged as control judges it."""
 
-    def __init__(self, *, stdout: int | None = None, stderr: int | None = None) -> None:
+    def __init__(self, command_line: tuple[str, ...] = COMMAND, *, stdout: int | None = None, stderr: int | None = None) -> None:
         self.command, command = socket.socketpair()
         self.handover, handover = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         arguments = ["--slot", "3", "--handover-fd", str(handover.fileno()), "--command-fd", str(command.fileno())]
@@ -112,7 +129,7 @@ class HandlerProcess:
         self._cells = HeartbeatCells(cells)
         with command, handover:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "framegate.proxy.handler", *arguments, "--cells-fd", str(cells)],
+                [*command_line, *arguments, "--cells-fd", str(cells)],
                 pass_fds=(handover.fileno(), command.fileno(), cells),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
@@ -137,26 +154,18 @@ class HandlerProcess:
             if stream is not None:
                 stream.close()
 
-    def start(self, handlers: dict[str, str], path: Sequence[Path] = ()) -> None:
-        """Say the first words."""
-        self.tell(
-            HandlerStartMessage(
-                type="start",
-                wire=WIRE_VERSION,
-                slot=3,
-                generation=1,
-                node="test",
-                handlers=handlers,
-                path=[str(folder) for folder in path],
-            )
-        )
+    def start(self, handlers: dict[str, str], path: Sequence[Path] = (), **changes: Any) -> None:
+        """Say the first words; a change to None leaves a word out."""
+        folders = [str(folder) for folder in path]
+        message = HandlerStartMessage(type="start", wire=WIRE_VERSION, slot=3, generation=1, node="test", handlers=handlers, path=folders)
+        self.tell({key: value for key, value in {**message, **changes}.items() if value is not None})
 
     def serve(self, handlers: dict[str, str], path: Sequence[Path] = ()) -> dict[str, Any]:
         """Start, and wait until it is ready; what it says then."""
         self.start(handlers, path)
         message = self.message()
         assert message["type"] == "ready", message
-        return dict(read_handler_ready(message))
+        return message
 
     def tell(self, message: Mapping[str, Any]) -> None:
         self.command.sendall(encode(message))
@@ -165,13 +174,10 @@ class HandlerProcess:
         """The next message, of those kinds, or any; EOFError: there is none to come."""
         for message in self._all():
             if not kinds or message["type"] in kinds:
-                if message["type"] in ("log", "parted"):
-                    read_handler_notice(message)
                 return message
         raise EOFError
 
     def beat(self) -> HeartbeatSample:
-        """What it tells next of how it stands."""
         before, deadline = self._cells.heartbeat_ns, time.monotonic() + PATIENCE
         while self._cells.heartbeat_ns == before:
             assert time.monotonic() < deadline, "its heartbeat stands"
@@ -179,7 +185,6 @@ class HandlerProcess:
         return self._cells.read()
 
     def row(self, event: str) -> dict[str, Any]:
-        """The next row of that name."""
         while (message := self.message("log"))["event"] != event:
             pass
         fields: dict[str, Any] = message["fields"]
@@ -195,7 +200,6 @@ class HandlerProcess:
         return self._records[-1]
 
     def wait(self) -> int:
-        """Its exit code."""
         return self.process.wait(PATIENCE)
 
     def resident(self) -> int:
@@ -209,4 +213,7 @@ class HandlerProcess:
             data = self.command.recv(65536)
             if not data:
                 return
-            self._messages += self._reader.feed(data)
+            for message in self._reader.feed(data):
+                judge: Any = {"ready": read_handler_ready, "failed": dict}.get(message["type"], read_handler_notice)
+                judge(message)
+                self._messages.append(message)

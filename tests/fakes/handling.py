@@ -13,8 +13,8 @@ from framegate.proxy.handler.load import LoadedHandler
 from framegate.proxy.handler.processor import Processor
 from framegate.proxy.handler.reply_buffer import ReplyBuffer
 from framegate.proxy.relay import handler_wire as wire
-from framegate.proxy.relay.handler_wire import RecordReader, record_end
-from tests.fakes.handler_process import Reply
+from framegate.proxy.relay.handler_wire import RecordReader
+from tests.fakes.handler_process import HELD, Reply, reply_of, whole_records
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -86,23 +86,16 @@ class Handled:
             data = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self.ours, 65536), 20)
             if not data:
                 raise EOFError
-            data = self._reader.take(data)
-            position = 0
-            while data and (end := record_end(data, position)) >= 0:
-                self._found.append(data[position:end])
-                position = end
-            if data:
-                self._reader.keep(data, position)
+            self._found += whole_records(self._reader, data)
         return self._found.pop(0)
 
     async def reply(self) -> Reply:
         """The next one; one that waits is asked for."""
-        data = await self.record()
-        action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, body = wire.read_reply(data, 0, len(data))
-        if action == wire.HELD:
-            await self.send(wire.encode_send(connection, direction))
+        found = reply_of(await self.record())
+        if found.action == HELD:
+            await self.send(wire.encode_send(found.connection, wire.DIRECTIONS.index(found.direction)))
             return await self.reply()
-        return Reply(wire.ACTIONS[action], wire.DIRECTIONS[direction], throttle_ms, connection, sequence, data[body:], began_ns, ended_ns)
+        return found
 
     async def ended(self) -> bool:
         """Whether the socket was closed; records before that are passed over."""

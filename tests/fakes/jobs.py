@@ -61,14 +61,12 @@ def running(**told: Any) -> Iterator["subprocess.Popen[str]"]:
 
 
 def tell(job: "subprocess.Popen[str]", **told: Any) -> None:
-    """Let a job begin that started Spark and waits."""
     assert job.stdin is not None
     job.stdin.write(json.dumps(told) + "\n")
     job.stdin.flush()
 
 
 def table(output: Path, name: str) -> list[dict[str, Any]]:
-    """The rows of a table, read without Spark."""
     return [row for part in sorted((output / name).glob("date=*/hour=*/*.parquet")) for row in pq.ParquetFile(part).read().to_pylist()]
 
 

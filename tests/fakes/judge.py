@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from framegate.proxy.tap.completeness import Verdict, WindowRow, verify
+from framegate.proxy.tap.completeness import Verdict, verify
 from framegate.proxy.tap.ledger import Ledger, read_ledger, run_of
 from framegate.proxy.tap.record import FLAG_TRUNCATED, HASH_BYTES
 from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.traffic import Client, Traffic
-
-__all__ = ["Account", "judge"]
 
 WHOLE: Final = {"complete", "cut", "open"}
 Key = tuple[str, str, str]
@@ -93,7 +91,7 @@ def judge(directory: Path, traffic: Traffic, tapped: Tapped, faults: Iterable[st
                 account.stored += len(numbers)
                 account.missing += truth - len(numbers & set(range(truth)))
                 account.quiet = account.quiet and answers == client.sent
-    _add_verdict(accounts, verdict, ledger)
+    _add_verdict(accounts, verdict)
     _add_gaps(accounts, root, ledger)
     for key, account in accounts.items():
         _check(key, account, ledger, verdict)
@@ -129,11 +127,11 @@ def _kept(body: bytes, capture: str) -> bytes:
     return b"" if capture == "lengths" else body if capture == "full" else body[: int(capture)]
 
 
-def _add_verdict(accounts: dict[Key, Account], verdict: Verdict, ledger: Ledger) -> None:
+def _add_verdict(accounts: dict[Key, Account], verdict: Verdict) -> None:
     """What the windows say; each that has frames must be of an account."""
     for row in verdict.rows:
         key = (row.stream, row.listener or "", row.direction)
-        if key not in accounts and not _empty(row):
+        if key not in accounts and (row.seen or row.accounted):
             accounts[key] = Account()
         if key in accounts:
             account = accounts[key]
@@ -142,10 +140,6 @@ def _add_verdict(accounts: dict[Key, Account], verdict: Verdict, ledger: Ledger)
             account.seen += row.seen
             account.exact += row.lost + row.sampled
             account.unknown += row.unknown
-
-
-def _empty(row: WindowRow) -> bool:
-    return not (row.seen or row.accounted)
 
 
 def _owner(stream: str, ledger: Ledger) -> str:

@@ -2,9 +2,7 @@
 
 import struct
 
-
-def framed(body: bytes) -> bytes:
-    return struct.pack(">i", len(body)) + body
+from tests.fakes.upstream import frame as framed
 
 
 def request(key: int, version: int, correlation: int, rest: bytes = b"", client_id: bytes = b"\xff\xff") -> bytes:

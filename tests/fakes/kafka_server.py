@@ -9,8 +9,6 @@ from typing import Final
 
 from framegate.proxy.handler import CLOSE, Context, Result
 
-__all__ = ["API_VERSIONS", "CLUSTER", "METADATA", "TOPIC", "KafkaServer"]
-
 METADATA: Final = 3
 API_VERSIONS: Final = 18
 VERSIONS: Final = {METADATA: (8, 8), API_VERSIONS: (0, 4)}

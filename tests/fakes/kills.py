@@ -14,13 +14,11 @@ from typing import Any, Final
 from framegate.proxy.tap.completeness import verify
 from framegate.proxy.tap.ledger import read_ledger
 from framegate.proxy.tap.log_reader import LogError
-from tests.fakes.framegate import Framegate, processor_pids
+from tests.fakes.framegate import Framegate, alive, processor_pids
 from tests.fakes.judge import Account, Key, judge
 from tests.fakes.small_disk import fill
 from tests.fakes.tap_read import read_frames
 from tests.fakes.traffic import Traffic
-
-__all__ = ["KINDS", "SETTINGS", "Campaign", "Kill", "table"]
 
 Row = dict[str, Any]
 WAIT_S: Final = 40
@@ -61,14 +59,6 @@ def captured(rules: list[Row]) -> Callable[[str, str], str]:
     return tapped
 
 
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that nobody has reaped yet does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 class Campaign:
     """Traffic, a proxy, and what kills it.
 
@@ -86,7 +76,7 @@ class Campaign:
         self.traffic = Traffic(seed)
         self.kills: list[Kill] = []
         self.disk = disk
-        self.retention = "budget" in tap  # takes what would be compared
+        self.retention = "budget" in tap  # it deletes segments that would be compared
         self._folder = folder
         self._rules = SETTINGS[rules]
         self._tap = {
@@ -102,7 +92,6 @@ class Campaign:
     # --- the proxy ---------------------------------------------------------------------------------------------------------------
 
     def begin(self) -> Framegate:
-        """Start it, on the same directory."""
         sides = {"upstream": "echo", "max_receive_size": "1MiB"}
         config = {
             "processors": 2,
@@ -117,7 +106,6 @@ class Campaign:
         return proxy
 
     def clients(self, count: int = 4) -> None:
-        """So many more."""
         self.traffic.connect(self.proxy, [self.rng.choice("ab") for _ in range(count)], self.directory)
 
     def flood(self) -> None:
@@ -127,7 +115,6 @@ class Campaign:
         self.traffic.flood(self.rng.choice([5, 100, 1000, 3000]))
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for something that happens."""
         deadline = time.monotonic() + WAIT_S
         while not condition():
             if time.monotonic() > deadline:
@@ -180,10 +167,6 @@ class Campaign:
         if self.proxy.process.poll() is None:
             self.traffic.stop()
             assert self.proxy.stop(WAIT_S) == 0
-        return self.look(*faults)
-
-    def look(self, *faults: str) -> dict[Key, Account]:
-        """The same of a proxy that has ended."""
         self.traffic.part()
         accounts = judge(self.directory, self.traffic, captured(self._rules), faults)
         for kill in self.kills:
@@ -191,7 +174,6 @@ class Campaign:
         return accounts
 
     def close(self) -> None:
-        """End all that runs, however it is."""
         pids = [pid for pid in (self.proxy.process.pid, *self.left) if alive(pid)]
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in pids:
@@ -202,7 +184,6 @@ class Campaign:
 
     @property
     def left(self) -> list[int]:
-        """Processors that run."""
         try:
             return processor_pids(self.proxy.process.pid)
         except FileNotFoundError:
@@ -219,12 +200,15 @@ class Campaign:
         pid, stream = self.rng.choice(sorted(self.streams().items()))
         os.kill(pid, signal.SIGKILL)
         self.note(kind, [stream])
-        self.part([stream])
-        self.settled([stream])
+        self.recovered([stream])
+
+    def recovered(self, streams: list[str]) -> None:
+        """Clients of these streams go; wait until their accounts are settled and both slots serve again."""
+        self.part(streams)
+        self.settled(streams)
         self.revived()
 
     def note(self, kind: str, streams: list[str]) -> None:
-        """A kill happened."""
         self.kills.append(Kill(kind, streams))
 
     def everything(self, pids: list[int]) -> None:
@@ -243,7 +227,7 @@ class Campaign:
         self.revived()
 
 
-def under_flood(campaign: Campaign) -> None:
+def flood(campaign: Campaign) -> None:
     """A processor, while all send as fast as they can."""
     campaign.flood()
     campaign.one("flood")
@@ -297,9 +281,7 @@ def two(campaign: Campaign) -> None:
         os.kill(pid, signal.SIGKILL)
         campaign.note("two", [stream])
         time.sleep(campaign.rng.random() / 10)
-    campaign.part(list(streams.values()))
-    campaign.settled(list(streams.values()))
-    campaign.revived()
+    campaign.recovered(list(streams.values()))
 
 
 def newborn(campaign: Campaign) -> None:
@@ -314,9 +296,7 @@ def newborn(campaign: Campaign) -> None:
     time.sleep(campaign.rng.random() / 5)
     os.kill(successor, signal.SIGKILL)
     campaign.note("newborn", [])
-    campaign.part([stream])
-    campaign.settled([stream])
-    campaign.revived()
+    campaign.recovered([stream])
 
 
 def settling(campaign: Campaign) -> None:
@@ -375,9 +355,7 @@ def orphans(campaign: Campaign) -> None:
                 os.kill(pid, signal.SIGCONT)
     before.wait()
     campaign.until(lambda: not any(alive(pid) for pid in streams), "processors end without control")
-    campaign.part(list(streams.values()))
-    campaign.settled(list(streams.values()))
-    campaign.revived()
+    campaign.recovered(list(streams.values()))
 
 
 def standstill(campaign: Campaign) -> None:
@@ -387,9 +365,7 @@ def standstill(campaign: Campaign) -> None:
     os.kill(pid, signal.SIGSTOP)
     campaign.until(lambda: not alive(pid), "it is killed")
     campaign.note("standstill", [stream])
-    campaign.part([stream])
-    campaign.settled([stream])
-    campaign.revived()
+    campaign.recovered([stream])
 
 
 def in_order(campaign: Campaign) -> None:
@@ -469,22 +445,9 @@ def full_at_exit(campaign: Campaign) -> None:
     campaign.again(streams)
 
 
-KINDS: Final[dict[str, Callable[[Campaign], None]]] = {
-    "flood": under_flood,
-    "idle": idle,
-    "group": group,
-    "two": two,
-    "newborn": newborn,
-    "settling": settling,
-    "control": control,
-    "orphans": orphans,
-    "standstill": standstill,
-    "in order": in_order,
-    "full for a while": full_for_a_while,
-    "full at kill": full_at_kill,
-    "full group": full_group,
-    "full at exit": full_at_exit,
-}
+_ORDINARY = (flood, idle, group, two, newborn, settling, control, orphans, standstill, in_order)
+_OF_FULL_DISKS = (full_for_a_while, full_at_kill, full_group, full_at_exit)
+KINDS: Final[dict[str, Callable[[Campaign], None]]] = {kind.__name__.replace("_", " "): kind for kind in (*_ORDINARY, *_OF_FULL_DISKS)}
 
 
 def table(kills: list[Kill]) -> str:

@@ -63,18 +63,15 @@ class Limited:
         self.talkers: list[Talker] = []
 
     def put(self, in_force: LimitsInForce) -> None:
-        """Have other limits in force, for open pairs, too."""
         self.world.relay.pairs.quotas.set_limits(in_force)
         for pair in list(self.world.relay.pairs.open.values()):
             self.world.relay.follow_limits(pair)
 
-    def talk(self, body: int, *, answers: bool = False, message: bytes = b"", buffers: int = 0, **options: Any) -> Talker:
+    def talk(self, body: int, *, answers: bool = False, message: bytes = b"", **options: Any) -> Talker:
         """Open a pair, and have one side of it talk."""
         client, upstream, pair = self.world.pair(**options)
         for sock in (client, upstream):
             sock.setblocking(False)
-            if buffers:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers)
         source, sink = (upstream, client) if answers else (client, upstream)
         self.talkers.append(Talker(source, sink, pair, message or frame(b"x" * body)))
         return self.talkers[-1]

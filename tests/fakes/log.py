@@ -8,8 +8,6 @@ import jsonschema
 from framegate.control.logs.catalog import EVENTS
 from framegate.control.logs.schema import json_schema
 
-__all__ = ["row_fault"]
-
 
 @functools.cache
 def _validator(event: str) -> Any:

@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any, Self
 
 from framegate.proxy.cells import CellLayout, CellReader, CellWriter, create
@@ -173,7 +172,6 @@ class LoopBench:
                 self.read.append(message)
 
     def of(self, kind: str) -> list[Message]:
-        """The messages of one type that were read."""
         return [message for message in self.read if message["type"] == kind]
 
     def end(self) -> None:
@@ -204,7 +202,7 @@ class LoopBench:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *failure: object) -> None:
         for sock in (*self._ours, *self.clients, self.command, self.handover, self.signals, self.upstream):
             sock.close()
         self.cells.close()

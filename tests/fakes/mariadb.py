@@ -7,12 +7,9 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from framegate.control.demo.processes import ending_with_us
-
-__all__ = ["LARGEST", "PASSWORD", "USER", "MariaDB", "missing_packages", "perl", "sql"]
 
 USER = "app"
 PASSWORD = "a-secret-of-the-tests"
@@ -98,22 +95,14 @@ class MariaDB:
             self._process.kill()
             self._process.wait()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *failure: object) -> None:
         self._stop()
 
 
 def sql(
     address: tuple[str, int], statements: str, *options: str, password: str = PASSWORD, timeout: float = 30.0
 ) -> "subprocess.CompletedProcess[bytes]":
-    """MariaDB's command line at a port: rows on standard output, a line for each, values between tabs, nothing escaped, no names.
-
-    Args:
-        address: of the proxy.
-        statements: what it reads.
-        options: more of its own.
-        password: of the user.
-        timeout: seconds it may take.
-    """
+    """MariaDB's command line at a port: rows on standard output, a line for each, values between tabs, nothing escaped, no names."""
     command = ["mariadb", "--no-defaults", "--protocol=tcp", f"--host={address[0]}", f"--port={address[1]}", f"--user={USER}", "--database=peers"]
     command += ["--skip-ssl", f"--max-allowed-packet={LARGEST}", "--batch", "--raw", "--skip-column-names", *options]
     return subprocess.run(

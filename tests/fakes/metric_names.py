@@ -8,8 +8,6 @@ from framegate.control.telemetry.catalogue import EXPORTED, label_name, promethe
 from framegate.control.telemetry.fold import PER_WORKER, WORKER
 from framegate.proxy.cells import PIPELINE_METRICS
 
-__all__ = ["DERIVED", "ELSEWHERE", "TARGET", "asked", "declared"]
-
 ELSEWHERE = frozenset(prometheus_name(metric.name, metric.unit, monotonic=metric.kind == "counter") for metric in PIPELINE_METRICS)
 """What the Spark job exports."""
 MONITOR: Mapping[str, set[str]] = {"up": set(), "scrape_duration_seconds": set()}

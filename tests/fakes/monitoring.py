@@ -15,7 +15,6 @@ import urllib.request
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -25,8 +24,6 @@ from framegate.control.telemetry.provider import start
 from framegate.proxy.cells import LISTENER, METRICS, Metric
 from framegate.proxy.config.model import PrometheusConfig, TelemetryConfig
 from tests.fakes.plane import FakePlane, fake_config
-
-__all__ = ["Prometheus", "Samples", "program", "scrapes"]
 
 STEP_S = 15
 """Between two scrapes."""
@@ -44,7 +41,7 @@ def program(name: str) -> str | None:
 def scrapes(count: int, grow: float = 10) -> Samples:
     """Real scrapes of a control process whose plane counts: before each one every counter, gauge and bucket has grown by ``grow``.
 
-    Who counts nothing is ready all the same.
+    Where nothing has been counted yet, framegate is ready all the same.
     """
     config = dataclasses.replace(fake_config("unix:unused", None), telemetry=TelemetryConfig(prometheus=PrometheusConfig(address="127.0.0.1:0")))
     plane = FakePlane(config)
@@ -87,7 +84,7 @@ def _parsed(text: str) -> list[Sample]:
 
 
 class Prometheus:
-    """A real one over samples that it finds in its database: nobody scrapes, and nobody waits. A context manager.
+    """A real one over samples that it finds in its database: it does not scrape. A context manager.
 
     Args:
         folder: an empty one.
@@ -145,7 +142,7 @@ class Prometheus:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.stop()
 
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["WAYS", "Mounted", "Way"]
-
 Way = Literal["link", "rename", "in place"]
 WAYS: tuple[Way, ...] = ("link", "rename", "in place")
 

@@ -20,6 +20,7 @@ from framegate.proxy.network.transport import MAX_READ, Transport
 from framegate.proxy.network.write_half import WriteHalf
 from tests.fakes.clock import SECOND, FakeClock
 from tests.fakes.pools import KIND, found_in
+from tests.fakes.upstream import reset as reset
 
 
 def frame(size: int, fill: bytes = b"x") -> bytes:
@@ -28,12 +29,11 @@ def frame(size: int, fill: bytes = b"x") -> bytes:
 
 
 def run_of(data: bytes, frames: int = 1) -> Run:
-    """A run that came whole in one read."""
     return Run(None, 0, data, 0, len(data), frames, 0)
 
 
 class Trace:
-    """Goes with whoever holds it."""
+    """Is deleted together with the object that holds it."""
 
 
 def trace_of(owner: object) -> "weakref.ref[Trace]":
@@ -69,7 +69,7 @@ class Recorder:
         self.room: tuple[int, bool] = (1 << 31, True)
         self.passes: dict[Channel, Channel] = {}
 
-    def _note(self, word: str, channel: Channel) -> None:
+    def note(self, word: str, channel: Channel) -> None:
         self.told.append((word, channel))
         if word in self.on:
             self.on[word](channel)
@@ -77,55 +77,17 @@ class Recorder:
     def words(self, channel: Channel | None = None) -> list[str]:
         return [word for word, who in self.told if channel is None or who is channel]
 
-    def ready(self, channel: Channel) -> None:
-        self._note("ready", channel)
-
     def received(self, channel: Channel, run: Run) -> None:
         self.data[channel] = self.data.get(channel, b"") + b"".join(run.pieces())
         self.frames[channel] = self.frames.get(channel, 0) + run.frames
         if self.on_run is not None:
             self.on_run(channel, run)
         channel.discard(run)
-        self._note("received", channel)
-
-    def may_read(self, channel: Channel) -> bool:
-        return self.gate is None or self.gate(channel)
-
-    def was_read(self, channel: Channel) -> None:
-        self.reads.append(int(channel.bytes_received))
-
-    def room_for(self, channel: Channel) -> tuple[int, bool]:
-        return self.room
-
-    def wait_for_room(self, channel: Channel) -> None:
-        channel.mute(PEER)
-        self._note("wait_for_room", channel)
-
-    def pipe_target(self, channel: Channel) -> Channel | None:
-        return self.passes.get(channel)
-
-    def was_piped(self, channel: Channel, size: int, frames: int) -> None:
-        self.frames[channel] = self.frames.get(channel, 0) + frames
-        self._note("was_piped", channel)
-
-    def sent(self, channel: Channel) -> None:
-        self._note("sent", channel)
-
-    def muted(self, channel: Channel) -> None:
-        self._note("muted", channel)
-
-    def end_of_stream(self, channel: Channel) -> None:
-        self._note("end_of_stream", channel)
-
-    def write_ended(self, channel: Channel) -> None:
-        self._note("write_ended", channel)
-
-    def closed(self, channel: Channel) -> None:
-        self._note("closed", channel)
+        self.note("received", channel)
 
 
 class RecorderSink(ChannelSink):
-    """One channel's, which passes on to a recorder.
+    """One channel's, which tells a recorder.
 
     Attributes:
         channel: to be set when the call that makes it has returned.
@@ -136,47 +98,49 @@ class RecorderSink(ChannelSink):
         self.channel: Channel
 
     def ready(self) -> None:
-        self._recorder.ready(self.channel)
+        self._recorder.note("ready", self.channel)
 
     def received(self, run: Run) -> None:
         self._recorder.received(self.channel, run)
 
     def may_read(self) -> bool:
-        return self._recorder.may_read(self.channel)
+        return self._recorder.gate is None or self._recorder.gate(self.channel)
 
     def read_limit(self) -> int:
         return self._recorder.most
 
     def was_read(self) -> None:
-        self._recorder.was_read(self.channel)
+        self._recorder.reads.append(int(self.channel.bytes_received))
 
     def room_for(self) -> tuple[int, bool]:
-        return self._recorder.room_for(self.channel)
+        return self._recorder.room
 
     def wait_for_room(self) -> None:
-        self._recorder.wait_for_room(self.channel)
+        self.channel.mute(PEER)
+        self._recorder.note("wait_for_room", self.channel)
 
     def pipe_target(self) -> WriteHalf | None:
-        target = self._recorder.pipe_target(self.channel)
+        target = self._recorder.passes.get(self.channel)
         return None if target is None else target.write_half
 
     def was_piped(self, size: int, frames: int) -> None:
-        self._recorder.was_piped(self.channel, size, frames)
+        self._recorder.frames[self.channel] = self._recorder.frames.get(self.channel, 0) + frames
+        self._recorder.note("was_piped", self.channel)
 
     def sent(self) -> None:
-        self._recorder.sent(self.channel)
+        self._recorder.note("sent", self.channel)
 
     def muted(self) -> None:
-        self._recorder.muted(self.channel)
+        self._recorder.note("muted", self.channel)
 
     def end_of_stream(self) -> None:
-        self._recorder.end_of_stream(self.channel)
+        self._recorder.note("end_of_stream", self.channel)
 
     def write_ended(self) -> None:
-        self._recorder.write_ended(self.channel)
+        self._recorder.note("write_ended", self.channel)
 
     def closed(self) -> None:
-        self._recorder.closed(self.channel)
+        self._recorder.note("closed", self.channel)
 
 
 class NetBench:
@@ -225,7 +189,7 @@ class NetBench:
         )
 
     def register(self, sock: socket.socket, channel_id: int, options: ChannelOptions, *, peer: str = "") -> Channel:
-        """As ``Selector.register``, with a sink of the recorder's."""
+        """As ``Selector.register``, with a sink that tells the recorder."""
         sink = RecorderSink(self.listener)
         sink.channel = self.selector.register(sock, channel_id, options, sink, peer=peer)
         return sink.channel
@@ -251,7 +215,6 @@ class NetBench:
         return channel, peer
 
     def keep(self, peer: socket.socket) -> None:
-        """Close a peer at the end, too."""
         self._peers.append(peer)
 
     def ready_pair(self, options: ChannelOptions | None = None, *, tcp: bool = False) -> tuple[Channel, socket.socket]:
@@ -306,16 +269,9 @@ def net_bench(*, pool: int = 1 << 20, kind: str = KIND) -> Iterator[NetBench]:
 
 
 def tcp_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected TCP sockets on the loopback."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         peer = socket.create_connection(server.getsockname())
         ours, _ = server.accept()
     for sock in (ours, peer):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return ours, peer
-
-
-def reset(sock: socket.socket) -> None:
-    """Close with RST instead of FIN."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sock.close()

@@ -10,8 +10,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-__all__ = ["HAS_OPENSSL", "Said", "Server", "s_client", "s_server"]
-
 HAS_OPENSSL = shutil.which("openssl") is not None
 SECONDS = 10.0
 
@@ -74,11 +72,9 @@ class Server:
         self.address = address
 
     def receive(self, wanted: bytes) -> bytes:
-        """What clients sent, until these bytes were among it."""
         return read_until(self.process, wanted)
 
     def send(self, data: bytes) -> None:
-        """Send to the client at hand."""
         assert self.process.stdin is not None
         self.process.stdin.write(data)
         self.process.stdin.flush()

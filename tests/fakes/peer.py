@@ -8,8 +8,6 @@ import ssl
 import struct
 from typing import Final
 
-__all__ = ["Peer", "body"]
-
 ALL: Final = 1 << 20  # bytes that move in one turn at most
 CHUNK: Final = 1 << 16
 RECORD: Final = 1 << 14  # of TLS: offered one at a time, so that what the socket took is what can be read at the other end
@@ -70,7 +68,6 @@ class Peer:
             self.ends.append(len(self.given))
 
     def give_frame(self, data: bytes) -> None:
-        """Queue one frame as it is."""
         self.given += data
         self.ends.append(len(self.given))
 
@@ -87,12 +84,10 @@ class Peer:
         socket.socket.shutdown(self.sock, socket.SHUT_WR)  # an SSLSocket's own would forget that it speaks TLS
 
     def reset(self) -> None:
-        """Close with RST."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close()
 
     def close(self) -> None:
-        """Close; what comes afterwards is not seen."""
         self.ended = self.ended or "end"
         self.sock.close()
 
@@ -118,7 +113,6 @@ class Peer:
     # Moving.
 
     def turn(self) -> None:
-        """Move what can be moved now."""
         if self.ended:
             return
         if self.shaking and not self._shake():

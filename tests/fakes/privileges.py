@@ -1,4 +1,4 @@
-"""To be nobody in particular: root may write everywhere, so what depends on permissions shows only without it."""
+"""To drop root's rights for a while: root may write everywhere, so permissions have an effect only without them."""
 
 import contextlib
 import os
@@ -6,14 +6,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["everybodys_folder", "unprivileged"]
-
 _NOBODY = 65534
 
 
 @contextlib.contextmanager
 def unprivileged() -> Iterator[None]:
-    """Inside, this process may do what an ordinary user may; nothing changes for who is no root."""
+    """Inside, this process may do what an ordinary user may; nothing changes when it is not root's."""
     if os.geteuid() != 0:
         yield
         return

@@ -33,6 +33,7 @@ import socket
 import sys
 import time
 from array import array
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from framegate.proxy.cells import CellLayout, CellWriter, State
@@ -62,6 +63,7 @@ from framegate.proxy.server.messages import (
 from framegate.proxy.server.pair_rows import is_due
 from framegate.proxy.server.protocol import WIRE_VERSION, event_notice, read_command, read_start
 from framegate.proxy.server.rows import (
+    ChannelRow,
     EndpointDownRow,
     HandoverFailedRow,
     HolderRow,
@@ -76,11 +78,26 @@ from framegate.proxy.server.schema import schema_of
 
 
 def numbers_of(row: StoresRow | None) -> dict[str, int]:
-    """Which store each owner has."""
     return {} if row is None else {owner: store["number"] for owner, store in row["stores"].items()}
 
 
 LOST = LostRow(bytes=0, request=0, response=0)
+
+
+def channel_row(number: int, handover: Handover) -> ChannelRow:
+    return ChannelRow(
+        id=number,
+        listener=handover.listener,
+        peer=handover.peer,
+        upstream="u",
+        endpoint="127.0.0.1:1",
+        principal="ANONYMOUS",
+        mechanism=None,
+        tls=None,
+        frames=TrafficRow(request=0, response=0),
+        bytes=TrafficRow(request=0, response=0),
+        opened_ns=handover.accepted_ns,
+    )
 
 
 class FakeProcessor:
@@ -227,7 +244,6 @@ class FakeProcessor:
         return self.judge_rules(change.get("tap_rules", []))
 
     def judge_rules(self, rows: list[dict[str, Any]]) -> str:
-        """The same, of tap rules."""
         try:
             rules = [rule_from_wire(row) for row in rows]
             for network in (network for rule in rules for network in rule.networks):
@@ -269,17 +285,7 @@ class FakeProcessor:
     def rows(self) -> list[OpenRow]:
         return [
             OpenRow(
-                id=number,
-                listener=item.listener,
-                peer=item.peer,
-                upstream="u",
-                endpoint="127.0.0.1:1",
-                principal="ANONYMOUS",
-                mechanism=None,
-                tls=None,
-                frames=TrafficRow(request=0, response=0),
-                bytes=TrafficRow(request=0, response=0),
-                opened_ns=1,
+                **{**channel_row(number, item), "opened_ns": 1},
                 state="open",
                 muted=["admin"] if number in self.muted else [],
                 muted_upstream=[],
@@ -314,28 +320,21 @@ class FakeProcessor:
         left_out = 1 if self.mode == "partly" else 0
         return found[left_out:], missing, found[:left_out]
 
-    def on_mute(self, message: dict[str, Any]) -> None:
+    def act(self, message: dict[str, Any], action: Callable[[list[int]], None]) -> None:
         if self.mode == "deaf":
             return
         affected, missing, undone = self.named(message)
-        self.muted |= set(affected)
+        action(affected)
         self.send(BulkReply(type="result", id=message["id"], affected=affected, missing=missing, undone=undone))
+
+    def on_mute(self, message: dict[str, Any]) -> None:
+        self.act(message, self.muted.update)
 
     def on_unmute(self, message: dict[str, Any]) -> None:
-        if self.mode == "deaf":
-            return
-        affected, missing, undone = self.named(message)
-        self.muted -= set(affected)
-        self.send(BulkReply(type="result", id=message["id"], affected=affected, missing=missing, undone=undone))
+        self.act(message, self.muted.difference_update)
 
     def on_close(self, message: dict[str, Any]) -> None:
-        if self.mode == "deaf":
-            return
-        affected, missing, undone = self.named(message)
-        for descriptor, (_, number, _) in list(self.connections.items()):
-            if number in affected:
-                self.close(descriptor, "admin")
-        self.send(BulkReply(type="result", id=message["id"], affected=affected, missing=missing, undone=undone))
+        self.act(message, lambda numbers: self.close_all("admin", numbers))
 
     def on_evict(self, message: dict[str, Any]) -> None:
         """The oldest are the idlest."""
@@ -344,9 +343,7 @@ class FakeProcessor:
         if self.mode == "deaf":
             return
         idlest = sorted(number for _, number, item in self.connections.values() if item.listener != message["spared"])[: message["count"]]
-        for descriptor, (_, number, _) in list(self.connections.items()):
-            if number in idlest:
-                self.close(descriptor, "limit")
+        self.close_all("limit", idlest)
         self.send(EvictReply(type="result", id=message["id"], affected=idlest))
 
     def on_upstreams(self, message: dict[str, Any]) -> None:
@@ -405,13 +402,11 @@ class FakeProcessor:
         if self.mode == "busy" and self.connections:
             self.draining = True
             return
-        for descriptor in list(self.connections):
-            self.close(descriptor, "drained")
+        self.close_all("drained")
         self.send(DrainedNotice(type="drained", open=0, cut_off=0))
 
     def on_stop(self, message: dict[str, Any]) -> None:
-        for descriptor in list(self.connections):
-            self.close(descriptor, "drained")
+        self.close_all("drained")
         sys.exit(0)
 
     def take(self) -> None:
@@ -487,6 +482,12 @@ class FakeProcessor:
         else:
             self.close(descriptor, "peer_closed")
 
+    def close_all(self, cause: str, numbers: Sequence[int] | None = None) -> None:
+        """Close the connections of these numbers; None: all."""
+        for descriptor, (_, number, _) in list(self.connections.items()):
+            if numbers is None or number in numbers:
+                self.close(descriptor, cause)
+
     def close(self, descriptor: int, cause: str) -> None:
         connection, number, handover = self.connections.pop(descriptor)
         self.selector.unregister(connection)
@@ -503,17 +504,7 @@ class FakeProcessor:
     def line(number: int, handover: Handover, **fields: Any) -> str:
         """A row of a connection, with what it has besides."""
         row = OpenedRow(
-            id=number,
-            listener=handover.listener,
-            peer=handover.peer,
-            upstream="u",
-            endpoint="127.0.0.1:1",
-            principal="ANONYMOUS",
-            mechanism=None,
-            tls=None,
-            frames=TrafficRow(request=0, response=0),
-            bytes=TrafficRow(request=0, response=0),
-            opened_ns=handover.accepted_ns,
+            **channel_row(number, handover),
             handshake_ns=None,
             connect_ns=1000,
             connect_started_ns=handover.accepted_ns,

@@ -3,8 +3,6 @@
 import gc
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
-__all__ = ["bytes_reached"]
-
 OTHERS = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, str)
 
 

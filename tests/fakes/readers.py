@@ -39,7 +39,7 @@ class Reader(Waiter):
         return self._waits_for is not None
 
     def let_in(self, late_ns: int) -> None:
-        assert self.waits, "who does not wait is let in"
+        assert self.waits, "only a reader that waits is let in"
         for bucket in self.buckets:
             if bucket is not self._waits_for:
                 bucket.make_good(late_ns)

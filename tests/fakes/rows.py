@@ -8,8 +8,6 @@ from framegate.proxy.server.link import decode_row, split_line
 from framegate.proxy.server.rows import AccessRow, ChannelRow, ClosedRow, LostRow, MuteRow, OpenedRow, OpenRow, TlsRow, TrafficRow
 from framegate.proxy.server.schema import schema_of
 
-__all__ = ["OPENED_NS", "access_row", "closed_row", "decode_line", "line_of", "open_row", "opened_row"]
-
 OPENED_NS = 1_800_000_000_500_000_000
 CHANNEL = ChannelRow(
     id=(1 << 29) + 1,

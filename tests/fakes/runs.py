@@ -7,7 +7,6 @@ from framegate.proxy.network.run import PART, PART_FIRST, PART_LAST, Run
 
 
 def framed(bodies: Sequence[bytes]) -> bytes:
-    """Whole frames back to back."""
     return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
 
 

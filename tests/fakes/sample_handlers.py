@@ -68,7 +68,6 @@ WORDS: dict[bytes, Callable[[bytes, Context], object]] = {
 
 
 def scripted(frame: bytes, context: Context) -> object:
-    """Does what the first word says."""
     word, _, rest = frame.partition(b" ")
     return WORDS[word](rest, context)
 

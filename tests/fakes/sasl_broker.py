@@ -15,8 +15,6 @@ from framegate.proxy.auth.scram import HASHES, ScramServer
 from tests.fakes.sasl_frames import stored
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 
-__all__ = ["SaslBroker"]
-
 _API_VERSIONS, _HANDSHAKE, _TOKEN = 18, 17, 36
 
 
@@ -46,7 +44,6 @@ class SaslBroker(ScriptedUpstream):
         self.hold: Callable[[int], None] = lambda key: None
 
     def asked(self) -> list[int]:
-        """The keys of all requests, in order."""
         return [key for key, _, _ in self.requests]
 
     def _talk(self, sock: socket.socket) -> None:

@@ -66,12 +66,10 @@ def known_apis(*ranges: ApiRange, tags: tuple[tuple[int, bytes], ...] = ()) -> K
 
 
 def handshake(mechanism: str, correlation: int = 7, version: int = 1) -> bytes:
-    """SaslHandshake."""
     return request(17, version, correlation, string(mechanism))
 
 
 def handshake_answer(*mechanisms: str, error: int = 0, correlation: int = 7) -> bytes:
-    """Its answer."""
     return struct.pack(">ihi", correlation, error, len(mechanisms)) + b"".join(map(string, mechanisms))
 
 
@@ -85,7 +83,6 @@ def token(data: bytes, correlation: int = 7, version: int = 2) -> bytes:
 def token_answer(
     data: bytes = b"", *, error: int = 0, message: str | None = None, lifetime: int = 0, version: int = 2, correlation: int = 7
 ) -> bytes:
-    """Its answer."""
     if version == 2:
         words = b"\0" if message is None else compact(message.encode())
         return struct.pack(">ibh", correlation, 0, error) + words + compact(data) + struct.pack(">q", lifetime) + b"\0"

@@ -5,8 +5,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["run_by"]
-
 
 def run_by(run: Callable[..., Any], *arguments: Any, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Make a test of a coroutine function: it is run as ``run(coroutine, *arguments, **options)``.

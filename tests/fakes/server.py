@@ -4,11 +4,10 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
-from pathlib import Path
 from typing import Any
 
+from framegate.control.fleet.processor import COMMAND
 from framegate.proxy.cells import CellLayout, CellReader, create
 from framegate.proxy.config.model import ProxyConfig, to_wire
 from framegate.proxy.server.link import Handover, LinkReader, encode, send_handovers
@@ -17,43 +16,27 @@ from framegate.proxy.server.protocol import WIRE_VERSION
 from tests.fakes.rows import decode_line
 
 Message = dict[str, Any]
-ROOT = Path(__file__).parents[2]
 
 
-class Echo:
-    """A plaintext upstream that sends back what it gets, and ends its stream when the client did."""
-
-    def __init__(self) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self.listener.getsockname()[1]
-        self.accepted = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = self.listener.accept()
-            except OSError:
-                return
-            self.accepted += 1
-            threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
-
-    def _serve(self, sock: socket.socket) -> None:
-        with sock:
-            try:
-                while data := sock.recv(65536):
-                    sock.sendall(data)
-            except OSError:
-                return
-
-    def close(self) -> None:
-        self.listener.close()
+def echo_bytes(sock: socket.socket) -> None:
+    """A script of an upstream that sends back what it gets, and ends its stream when the client did."""
+    while data := sock.recv(65536):
+        sock.sendall(data)
 
 
 class ServerProcess:
-    """``python -P -m framegate.proxy.server`` with our ends of its sockets."""
+    """A processor with our ends of its sockets.
 
-    def __init__(self, config: ProxyConfig, *, start: bool = True, **overrides: object) -> None:
+    Args:
+        command: of the processor, which is another one for the fake.
+        overrides: words of the start message.
+
+    Attributes:
+        notices: what it said that answered nothing, but for rows of connections that opened or are open.
+    """
+
+    def __init__(self, config: ProxyConfig, *, start: bool = True, command: tuple[str, ...] = COMMAND, **overrides: object) -> None:
+        self._command_line = command
         self.config = config
         self.layout = CellLayout.of(config)
         self.cells_fd = create(self.layout)
@@ -75,15 +58,12 @@ class ServerProcess:
         self.reader = LinkReader()
         descriptors = (their_handover.fileno(), their_command.fileno(), self.cells_fd)
         numbers = ["--handover-fd", str(descriptors[0]), "--command-fd", str(descriptors[1]), "--cells-fd", str(descriptors[2])]
-        environment = {**os.environ}
-        if "site-packages" not in str(ROOT / "proxy"):
-            environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         with their_handover, their_command:
             self.popen = subprocess.Popen(
-                [sys.executable, "-P", "-m", "framegate.proxy.server", "--slot", "3", *numbers],
+                [*self._command_line, "--slot", "3", *numbers],
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
-                env=environment,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )
 
     def start_message(self, **overrides: object) -> Message:
@@ -99,34 +79,40 @@ class ServerProcess:
         )
         return {**message, **overrides}
 
-    def send(self, message: Message) -> None:
-        self.command.sendall(encode(message))
+    def send(self, *messages: Message) -> None:
+        self.command.sendall(b"".join(map(encode, messages)))
 
     def receive(self, timeout_s: float = 5.0) -> bool:
         """Read what is there; False at the end of the link."""
         self.command.settimeout(timeout_s)
         data = self.command.recv(1 << 16)
         for message in self.reader.feed(data):
-            if message["type"] == "closed":
-                self.notices += [{"type": message["type"], "row": decode_line(line)} for line in message["rows"]]
-            elif message.get("id") is None:
-                self.notices.append(message)
-            else:
-                self._answers[message["id"]] = message
+            self.take(message)
         return bool(data)
 
+    def take(self, message: Message) -> None:
+        if message["type"] == "closed":
+            self.notices += [{"type": message["type"], "row": decode_line(line)} for line in message["rows"]]
+        elif message.get("id") is None:
+            self.notices.append(message)
+        else:
+            self._answers[message["id"]] = message
+
     def notice(self, *kinds: str) -> Message:
-        """The next notice of one of these kinds."""
         while True:
             for index, message in enumerate(self.notices):
                 if message["type"] in kinds:
                     return self.notices.pop(index)
             assert self.receive(), f"the link ended without {kinds}"
 
-    def ask(self, kind: str, **fields: object) -> Message:
+    def begin(self, kind: str, **fields: object) -> int:
+        """Ask, and do not wait; the number of the answer."""
         self._ids += 1
         self.send({"type": kind, "id": self._ids, **fields})
-        return self.answer(self._ids)
+        return self._ids
+
+    def ask(self, kind: str, **fields: object) -> Message:
+        return self.answer(self.begin(kind, **fields))
 
     def encode(self, kind: str, identifier: int, **fields: object) -> bytes:
         return encode({"type": kind, "id": identifier, **fields})
@@ -171,15 +157,6 @@ class ServerProcess:
         self.popen.wait()
         self.cells.close()
         os.close(self.cells_fd)
-
-
-def receive_exactly(sock: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        piece = sock.recv(size - len(data))
-        assert piece, f"the stream ended after {len(data)} of {size} bytes"
-        data += piece
-    return data
 
 
 def receive_all(sock: socket.socket) -> bytes:

@@ -18,8 +18,6 @@ from tests.fakes.plane import FakePlane, fake_config
 if TYPE_CHECKING:
     from framegate.control.telemetry.traces import CallSpans
 
-__all__ = ["Serving", "run", "serving"]
-
 T = TypeVar("T")
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["fill", "tiny_disk"]
-
 MNT_DETACH: Final = 2
 
 

@@ -10,8 +10,6 @@ from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.world import World
 
-__all__ = ["ALL", "Steered"]
-
 CONFIG = ProxyConfig(
     node="n",
     listeners=(ListenerConfig(name="l", address="x", upstream="u"),),

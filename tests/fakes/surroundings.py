@@ -7,8 +7,6 @@ from framegate.control.doctor.finding import Finding
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
 
-__all__ = ["around", "config_of", "levels", "one"]
-
 
 def config_of(
     endpoint: str = "127.0.0.1:1", listener: dict[str, Any] | None = None, upstream: dict[str, Any] | None = None, **keys: Any
@@ -39,5 +37,4 @@ def one(findings: Any, subject: str) -> Finding:
 
 
 def levels(findings: Any) -> list[str]:
-    """Of each, in order."""
     return [item.level for item in findings]

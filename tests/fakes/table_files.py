@@ -34,7 +34,6 @@ def stage(store: ParquetStore, batch: int, *, at_us: int | None = None, rows: in
 
 
 def publish(store: ParquetStore, batch: int, *, at_us: int | None = None, rows: int = 3, files: int = 1, payload: bytes = b"x") -> None:
-    """Stage one batch and publish it."""
     store.clear_staging()
     stage(store, batch, at_us=at_us, rows=rows, files=files, payload=payload)
     store.publish(batch, "query", TIME_COLUMNS)

@@ -3,9 +3,7 @@
 import contextlib
 import struct
 from collections.abc import Callable
-from typing import Any
 
-from framegate.proxy.relay.pair import Pair
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.world import World, frame
 
@@ -31,8 +29,7 @@ class Talk:
 
     Args:
         window: questions that the client leaves unanswered before it waits.
-        burst: it asks so many in one turn at most, and none again before all are answered that it asked, if ``in_bursts``.
-        pause_ns: between an answer and the next question.
+        burst: it asks so many in one turn at most.
         delay_ns: between a question and its answer.
         size: bytes of each question, and of each answer, besides its number.
         reads: whether the upstream reads at all.
@@ -53,14 +50,14 @@ class Talk:
         *,
         window: int = 1,
         burst: int = 1 << 30,
-        in_bursts: bool = False,
-        pause_ns: int = 0,
         delay_ns: int = 0,
         size: int = 100,
         reads: bool = True,
         each_turn: Callable[[], object] = lambda: None,
     ) -> None:
-        self.client, self.upstream, self.pair = self._join(world)
+        self.client, self.upstream, self.pair = world.pair()
+        for sock in (self.client, self.upstream):
+            sock.setblocking(False)
         self.asked = 0
         self.served: list[int] = []
         self.answered: list[int] = []
@@ -72,26 +69,18 @@ class Talk:
         self._world = world
         self._each_turn = each_turn
         self._kafka = world.route.kafka
-        self._window, self._burst, self._in_bursts = window, burst, in_bursts
-        self._pause_ns, self._delay_ns = pause_ns, delay_ns
+        self._window, self._burst = window, burst
+        self._delay_ns = delay_ns
         self._body = bytes(size)
         self.frame_size = len(self._question(1))
         self._begun = 0  # questions that were made
         self._asking = b""
         self._replying = b""
         self._answer_rest = b""
-        self._next_ns = 0
         self._due: list[tuple[int, int]] = []
         self._upstream_ended = False
 
-    def _join(self, world: World) -> tuple[Any, Any, Pair]:
-        client, upstream, pair = world.pair()
-        client.setblocking(False)
-        upstream.setblocking(False)
-        return client, upstream, pair
-
     def turn(self) -> None:
-        """Everybody does what he can; then time goes on."""
         self._be_client()
         self._world.selector.poll(0)
         self._be_upstream()
@@ -131,16 +120,13 @@ class Talk:
     def _hear(self, data: bytes) -> None:
         frames, self._answer_rest = _whole(self._answer_rest + data)
         self.answered += [struct.unpack_from(">i", item, 4)[0] for item in frames]
-        if frames:
-            self._next_ns = self._world.clock.ns + self._pause_ns
 
     def _question(self, number: int) -> bytes:
         return request(3, 9, number, self._body) if self._kafka else frame(struct.pack(">i", number) + self._body)
 
     def _ask(self) -> None:
         open_questions = self._begun - len(self.answered)
-        may_ask = self._world.clock.ns >= self._next_ns and not (self._in_bursts and open_questions)
-        for _ in range(min(self._window - open_questions, self._burst) if may_ask else 0):
+        for _ in range(min(self._window - open_questions, self._burst)):
             if len(self._asking) > READ:
                 break
             self._begun += 1

@@ -11,8 +11,6 @@ from framegate.proxy.tap.headers import SEGMENT_HEADER, SEGMENT_MAGIC
 from framegate.proxy.tap.record import DIRECTIONS, SEGMENT_HEADER_BYTES
 from tests.fakes.tap_read import read_frames, read_gaps
 
-__all__ = ["as_version", "chop", "flip", "missing", "segment_files", "stored"]
-
 
 def stored(root: Path, stream: str | None = None) -> dict[str, int]:
     """Frames in the log by direction, of a stream or of all."""
@@ -32,7 +30,6 @@ def segment_files(root: Path, stream: str = "*") -> list[Path]:
 
 
 def flip(path: Path, position: int, bits: int = 0x40) -> None:
-    """Change one byte."""
     with path.open("r+b") as file:
         file.seek(position)
         (byte,) = file.read(1)
@@ -41,7 +38,6 @@ def flip(path: Path, position: int, bits: int = 0x40) -> None:
 
 
 def chop(path: Path, size: int) -> None:
-    """Cut a file to a size."""
     os.truncate(path, size)
 
 

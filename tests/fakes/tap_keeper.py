@@ -15,8 +15,6 @@ from tests.fakes.fleet import MemoryLog
 from tests.fakes.tap_log import FakeProcessor
 from tests.fakes.tap_read import read_gaps
 
-__all__ = ["crash", "death", "gaps", "keeper", "processor", "until"]
-
 
 def keeper(directory: Path, *, on_segment: SegmentTold | None = None, **tap: Any) -> tuple[TapKeeper, MemoryLog, Meters]:
     log, meters = MemoryLog(), Meters()

@@ -15,7 +15,7 @@ from framegate.proxy.tap.frame_tap import FrameTap
 from framegate.proxy.tap.record import DIRECTIONS
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
-from tests.fakes.runs import pieces_of
+from tests.fakes.runs import framed, pieces_of
 
 START_NS = 1_700_000_000_000_000_000
 MINUTE_NS = 60_000_000_000
@@ -30,11 +30,6 @@ def ints(values: Sequence[int] | None) -> "vec[i32] | None":
     for value in values:
         numbers = append(numbers, i32(value))
     return numbers
-
-
-def framed(bodies: Sequence[bytes]) -> bytes:
-    """A run of whole frames."""
-    return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
 
 
 def demo_body(connection: int, sequence: int, payload: bytes) -> bytes:
@@ -61,7 +56,6 @@ class FakeProcessor:
         self._points: dict[tuple[int, str], FrameTap] = {}
 
     def point(self, connection: int, direction: str, *, listener: str = "main", protocol: str = "framed", principal: str | None = "CN=a") -> FrameTap:
-        """The tap of one direction of a connection."""
         key = (connection, direction)
         if key not in self._points:
             found = self._rules.match(listener, protocol, DIRECTIONS.index(direction), principal, f"10.0.0.1:{connection}", connection)
@@ -81,7 +75,6 @@ class FakeProcessor:
         latencies: Sequence[int] | None = None,
         sensitive: Sequence[int] | None = None,
     ) -> None:
-        """Append one run: one chunk."""
         run = framed(bodies)
         first = self.sent.get((connection, direction), 0)
         point = self.point(connection, direction, protocol=protocol)
@@ -115,16 +108,13 @@ class FakeProcessor:
                 self.flush()
 
     def flush(self) -> None:
-        """Write what was appended as a block."""
         self.writer.poll_due(1)
         self.writer.poll_due(1 + self.config.flush_ms * 1_000_000)
         self.writer.write_queued()
 
     def block(self, bodies: Sequence[bytes], **facts: int | str) -> None:
-        """One chunk in one block."""
         self.send(bodies, **facts)  # type: ignore[arg-type]
         self.flush()
 
     def close(self) -> None:
-        """Flush and seal."""
         assert self.writer.flush_and_close(1000)

@@ -8,8 +8,6 @@ from framegate.proxy.tap.log_block import Frame, GapRecord, LogBlock
 from framegate.proxy.tap.log_reader import START, DamagedBlockError, Joiner, first_offset, open_segment, read_block, segments, streams, walk
 from framegate.proxy.tap.record import SEGMENT_HEADER_BYTES
 
-__all__ = ["read_blocks", "read_frames", "read_gaps", "segment_facts"]
-
 
 def segment_facts(path: str) -> dict[str, str | int]:
     """What a segment's header says: node, slot, stream, boot_id, created_ns, base, version.

@@ -14,8 +14,6 @@ from framegate.control.telemetry.log_records import LogRecords
 from framegate.control.telemetry.traces import Traces
 from tests.fakes.otlp_receiver import OtlpReceiver
 
-__all__ = ["Tracing", "recording", "tracing"]
-
 RESOURCE = Resource({"service.name": "framegate"})
 
 

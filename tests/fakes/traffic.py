@@ -1,23 +1,17 @@
-"""Traffic that knows itself: every frame says whose it is and which number it has, and both ends note what reached them."""
+"""Traffic whose frames carry the number of their client and their own number; both ends keep what reached them."""
 
 import contextlib
 import random
 import socket
 import struct
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from framegate.control.v1 import channel_service_pb2 as channels_pb2
-from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 from framegate.proxy.network.connection_id import parse_connection_id
 from framegate.proxy.tap.ledger import read_ledger
-from tests.fakes.framegate import Framegate
-from tests.fakes.upstream import ScriptedUpstream, frame
-
-__all__ = ["Client", "Echo", "Traffic", "body_of"]
+from tests.fakes.framegate import Framegate, until
+from tests.fakes.upstream import ScriptedUpstream, frame, peer_name
 
 HEADER: Final = struct.Struct(">IQI")
 LENGTH: Final = struct.Struct(">i")
@@ -26,15 +20,16 @@ SIZES: Final = (HEADER.size, 20, 100, 100, 100, 1000, 5000)
 LARGE: Final = 300_000
 """Above what passes whole: an answer of this size is cut through."""
 BATCH: Final = 40
+WAIT_S: Final = 40
 
 
 def body_of(client: int, number: int, size: int) -> bytes:
-    """The body of a frame: whose, which, how long; the rest follows from that."""
+    """The body of a frame: its client, its number and its size, then bytes that follow from these."""
     return HEADER.pack(client, number, size) + PADDING[number % 251 : number % 251 + size - HEADER.size]
 
 
 def bodies(data: bytes) -> list[tuple[int, int]]:
-    """Whose and which the whole frames in a stream of bytes are; every byte of them is checked."""
+    """Client and number of each whole frame in a stream of bytes; every byte of the frames is checked."""
     found, at = [], 0
     while at + LENGTH.size <= len(data):
         end = at + LENGTH.size + LENGTH.unpack_from(data, at)[0]
@@ -46,13 +41,6 @@ def bodies(data: bytes) -> list[tuple[int, int]]:
         found.append((client, number))
         at = end
     return found
-
-
-def channel_ids(proxy: Framegate) -> dict[str, str]:
-    """The id of every open channel, by peer."""
-    with proxy.api() as channel:
-        answer = ChannelServiceStub(channel).ListChannels(channels_pb2.ListChannelsRequest(), timeout=30)
-    return {item.peer_address: item.id for item in answer.channels}
 
 
 class Echo:
@@ -118,10 +106,9 @@ class Client:
 
     @property
     def peer(self) -> str:
-        return "{}:{}".format(*self.sock.getsockname()[:2])
+        return peer_name(self.sock)
 
     def body(self, number: int) -> bytes:
-        """Of its frame of that number."""
         return body_of(self.number, number, self._sizes[number % 64])
 
     @property
@@ -137,7 +124,6 @@ class Client:
 
     @property
     def quiet(self) -> bool:
-        """Every frame has come back."""
         return self.answered == self.sent
 
     def received(self) -> int:
@@ -166,7 +152,7 @@ class Client:
                 self._came += data
 
     def settle(self) -> None:
-        """Wait for the writer; what it sends has somebody who reads it, or an end."""
+        """Wait until the writer has sent everything, or its connection has ended."""
         if self._writer.ident is not None:
             self._writer.join(30)
             assert not self._writer.is_alive(), "a client is stuck"
@@ -203,21 +189,16 @@ class Traffic:
             fresh.append(Client(len(self.clients) + len(fresh) + 1, listener, sock, self._rng.randrange(1 << 30), large=large))
         self.clients += fresh
         self.here += fresh
-        ids: dict[str, str] = {}
-
-        def known() -> bool:
-            ids.update(channel_ids(proxy))
-            return all(client.peer in ids for client in fresh)
-
-        self._wait(known, "channel")
+        peers = {client.peer for client in fresh}
+        listed = until(lambda: peers <= (found := proxy.channels()).keys() and found, "no channel came", WAIT_S)
         streams = {
             int(stream.rsplit(".", 2)[1]): stream
             for stream, stream_record in read_ledger(str(directory)).streams.items()
             if not stream_record.recovery
         }
         for client in fresh:
-            client.id = parse_connection_id(ids[client.peer])
-            client.stream = streams[int(ids[client.peer].split("-")[0])]
+            client.id = parse_connection_id(listed[client.peer].id)
+            client.stream = streams[int(listed[client.peer].id.split("-")[0])]
 
     def flood(self, answers: int, most: int = 5000) -> None:
         """Have all clients send as fast as they can; return when so many answers more have come."""
@@ -226,10 +207,9 @@ class Traffic:
         for client in self.here:
             client.settle()
             client.flood(most, self._stop)
-        self._wait(lambda: sum(client.answered for client in self.here) >= goal or all(client.quiet for client in self.here), "answers")
+        until(lambda: sum(client.answered for client in self.here) >= goal or all(client.quiet for client in self.here), "no answers came", WAIT_S)
 
     def stop(self) -> None:
-        """No client sends any more."""
         self._stop.set()
         for client in self.here:
             client.settle()
@@ -243,16 +223,9 @@ class Traffic:
         self.quiet()
 
     def quiet(self) -> None:
-        """Wait until all that was sent has come back."""
         for client in self.here:
             client.settle()
-        self._wait(lambda: all(client.quiet for client in self.here), "the last answers")
-
-    def _wait(self, done: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + 40
-        while not done():
-            assert time.monotonic() < deadline, f"no {what} came"
-            time.sleep(0.001)
+        until(lambda: all(client.quiet for client in self.here), "the last answers did not come", WAIT_S)
 
     def part(self, streams: set[str] | None = None) -> None:
         """Let the clients go whose processors are gone; None: all."""

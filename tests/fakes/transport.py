@@ -39,11 +39,8 @@ class Wire:
 
     def take(self, size: int) -> bytes | None:
         """Bytes, ``b""`` at the end, None when nothing has arrived."""
-        if self.stalled or not (self._bytes or self.fin):
-            return None
-        size = min(size, self.split or size)
-        data = bytes(self._bytes[:size])
-        del self._bytes[:size]
+        data = self.peek(size)
+        del self._bytes[: len(data or b"")]
         return data
 
     def peek(self, size: int) -> bytes | None:
@@ -123,7 +120,6 @@ class MemorySocket:
 
 
 def as_socket(fake: MemorySocket) -> socket.socket:
-    """The fake where a socket is asked for."""
     return cast(socket.socket, fake)
 
 
@@ -200,6 +196,5 @@ class MemoryTransport(Transport):
 
 
 def memory_transports(capacity: int = 1 << 20, split: int | None = None) -> tuple[MemoryTransport, MemoryTransport]:
-    """Two connected transports."""
     there, back = Wire(capacity, split), Wire(capacity, split)
     return MemoryTransport(back, there), MemoryTransport(there, back)

@@ -5,8 +5,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-
-__all__ = ["ScriptedUpstream", "echo", "frame", "read_exactly", "read_frame", "refusing_port", "reset"]
+from typing import Self
 
 Script = Callable[[socket.socket], None]
 
@@ -32,8 +31,18 @@ def read_frame(sock: socket.socket) -> bytes:
     return read_exactly(sock, struct.unpack(">i", read_exactly(sock, 4))[0])
 
 
+def ask(sock: socket.socket, body: bytes) -> bytes:
+    """Send a frame; the body of the next one that comes."""
+    sock.sendall(frame(body))
+    return read_frame(sock)
+
+
+def peer_name(sock: socket.socket) -> str:
+    """A client's own address, which rows and the API call its peer."""
+    return "{}:{}".format(*sock.getsockname()[:2])
+
+
 def reset(sock: socket.socket) -> None:
-    """Close with RST."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
 
@@ -81,6 +90,12 @@ class ScriptedUpstream:
         with sock, contextlib.suppress(OSError, EOFError):
             self._script(sock)
         self._open.discard(sock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

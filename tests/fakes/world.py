@@ -1,7 +1,6 @@
 """Pairs over real loopback sockets and a real selector, with a clock of the test's own."""
 
 import socket
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -30,18 +29,15 @@ from framegate.proxy.server.pair_rows import closed_line, endpoint_down_row, end
 from framegate.proxy.server.rows import ClosedRow, EndpointDownRow, EndpointUpRow, OpenedRow
 from tests.fakes.pools import found_in, pool_of
 from tests.fakes.rows import decode_line
+from tests.fakes.upstream import frame
+from tests.fakes.upstream import reset as reset
 
 SECOND = 1_000_000_000
 SMALL = 256 * 1024  # the largest frame, header counted, that is never cut through
 
 
 class HandClock(Clock):
-    """Stands still until it is told to move.
-
-    Attributes:
-        ns: what it shows.
-        readings_left: after so many readings one raises, as a bug of ours would; below 0: none does.
-    """
+    """Stands still until a test moves ``ns``. After ``readings_left`` readings one raises, as a bug of ours would; below 0: none does."""
 
     def __init__(self) -> None:
         self.ns = 1000 * SECOND
@@ -79,10 +75,6 @@ class Told(PairWatcher):
 
     def endpoint_changed(self, upstream: Upstream, endpoint: Endpoint) -> None:
         self.endpoints.append(endpoint_down_row(upstream, endpoint) if endpoint.down else endpoint_up_row(upstream, endpoint))
-
-
-def frame(body: bytes) -> bytes:
-    return struct.pack(">i", len(body)) + body
 
 
 def endpoint_of(address: Any) -> Endpoint:
@@ -209,7 +201,6 @@ class World:
 
     @property
     def row(self) -> ClosedRow:
-        """The one closed row."""
         assert len(self.rows) == 1, self.rows
         return self.rows[0]
 
@@ -249,37 +240,32 @@ class World:
 
     def read(self, sock: socket.socket, size: int) -> bytes:
         """Exactly so many bytes, polling meanwhile."""
-        data = b""
-        sock.setblocking(False)
-        for _ in range(2000):
-            try:
-                piece = sock.recv(size - len(data))
-            except BlockingIOError:
-                self.selector.poll(2)
-                continue
-            assert piece, f"the stream ended after {len(data)} of {size} bytes"
-            data += piece
-            if len(data) == size:
-                break
-        sock.settimeout(2)
-        assert len(data) == size, f"{len(data)} of {size} bytes"
+        data, ended = self._receive(sock, size)
+        assert len(data) == size, f"{len(data)} of {size} bytes, and then {'the end' if ended else 'nothing'}"
         return data
 
     def ended(self, sock: socket.socket) -> bytes:
         """All until the end of the stream, polling meanwhile."""
-        data = b""
+        data, ended = self._receive(sock, 1 << 40)
+        assert ended, "the stream did not end"
+        return data
+
+    def _receive(self, sock: socket.socket, size: int) -> tuple[bytes, bool]:
+        """So many bytes, or fewer when the stream ends before, or nothing comes for long; and whether it ended."""
+        data, ended = b"", False
         sock.setblocking(False)
         for _ in range(2000):
             try:
-                piece = sock.recv(65536)
+                piece = sock.recv(min(size - len(data), 1 << 20))
             except BlockingIOError:
                 self.selector.poll(2)
                 continue
-            if not piece:
-                sock.settimeout(2)
-                return data
             data += piece
-        raise AssertionError("the stream did not end")
+            ended = not piece
+            if ended or len(data) == size:
+                break
+        sock.settimeout(2)
+        return data, ended
 
     def fill(self, sock: socket.socket) -> int:
         """Send frames until the socket takes no more; how many frames were begun (the last may be cut)."""
@@ -324,9 +310,3 @@ class World:
         upstream = self.counters.upstreams["u"].counts.cells
         assert (upstream[CONNECTING], upstream[USED]) == (0, 0)
         assert not any(endpoint.probed for endpoint in self.upstream.endpoints), "a probe was not given back"
-
-
-def reset(sock: socket.socket) -> None:
-    """Close with a RST."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sock.close()

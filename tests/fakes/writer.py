@@ -48,12 +48,10 @@ class Log:
         return self.point(connection).append_part(piece_of(raw[start:end], bits), number, 1000, False, None, None)
 
     def tick(self, ns: int = 20 * MS) -> int:
-        """One poll of the loop, later."""
         self.now += ns
         return int(self.writer.poll_due(self.now))
 
     def flush(self) -> None:
-        """What is gathered goes to the disk."""
         self.tick(0)
         self.tick()
         self.writer.write_queued()

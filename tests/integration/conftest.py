@@ -5,22 +5,25 @@ from typing import Any
 
 import pytest
 
+from framegate.control.demo.certificates import Certificates, create
+from tests.fakes.framegate import config_before
 from tests.fakes.upstream import ScriptedUpstream
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates, made once for all tests."""
+    return create(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture
 def upstream() -> Iterator[ScriptedUpstream]:
     """Sends every frame back."""
-    started = ScriptedUpstream()
-    yield started
-    started.close()
+    with ScriptedUpstream() as started:
+        yield started
 
 
 @pytest.fixture
 def plain(upstream: ScriptedUpstream) -> dict[str, Any]:
     """The configuration of one plaintext listener ``plain`` before the echo upstream."""
-    return {
-        "memory_pool": {"size": "8MiB"},
-        "listeners": [{"name": "plain", "address": "127.0.0.1:0", "upstream": "echo", "max_receive_size": "1MiB"}],
-        "upstreams": [{"name": "echo", "endpoints": [upstream.address]}],
-    }
+    return config_before(upstream.address)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from framegate.control.demo.certificates import Certificates, create
-from tests.fakes.framegate import Framegate, Row, Witness
-from tests.fakes.upstream import ScriptedUpstream, echo, frame, read_exactly, read_frame, refusing_port, reset
+from framegate.control.demo.certificates import Certificates
+from tests.fakes.framegate import Framegate, Row, Witness, until
+from tests.fakes.upstream import ScriptedUpstream, ask, echo, frame, peer_name, read_exactly, read_frame, refusing_port, reset
 
 LIMIT = 256 * 1024
 LATE = [b"late one", b"late two", b"late three"]
@@ -26,84 +26,49 @@ def answer_after_end(sock: socket.socket) -> None:
         sock.sendall(frame(body))
 
 
-class Upstreams:
-    """One upstream for each behaviour, and what they saw."""
+def cut(sock: socket.socket) -> None:
+    """Ends within its second answer."""
+    body = read_frame(sock)
+    sock.sendall(frame(body) + struct.pack(">i", 100) + b"only ten b")
 
-    def __init__(self) -> None:
-        self.received: list[bytes] = []
-        self.echo = ScriptedUpstream(echo)
-        self.cut = ScriptedUpstream(self._cut)
-        self.late = ScriptedUpstream(answer_after_end)
-        self.ending = ScriptedUpstream(self._ending)
 
-    @staticmethod
-    def _cut(sock: socket.socket) -> None:
-        body = read_frame(sock)
-        sock.sendall(frame(body) + struct.pack(">i", 100) + b"only ten b")
+received: list[bytes] = []
+"""What came to ``ending`` after it had ended its own stream."""
 
-    def _ending(self, sock: socket.socket) -> None:
-        """Answers once, ends its own stream, and goes on reading."""
-        sock.sendall(frame(read_frame(sock)))
-        sock.shutdown(socket.SHUT_WR)
-        with contextlib.suppress(EOFError):
-            while True:
-                self.received.append(read_frame(sock))
 
-    def close(self) -> None:
-        for upstream in (self.echo, self.cut, self.late, self.ending):
-            upstream.close()
+def ending(sock: socket.socket) -> None:
+    """Answers once, ends its own stream, and goes on reading."""
+    sock.sendall(frame(read_frame(sock)))
+    sock.shutdown(socket.SHUT_WR)
+    with contextlib.suppress(EOFError):
+        while True:
+            received.append(read_frame(sock))
+
+
+SCRIPTS = {"plain": echo, "cut": cut, "late": answer_after_end, "ending": ending}
+"""What an upstream does, by the listener before it."""
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return create(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def upstreams() -> Iterator[Upstreams]:
-    started = Upstreams()
-    yield started
-    started.close()
-
-
-@pytest.fixture(scope="module")
-def nobody() -> Iterator[int]:
-    with refusing_port() as port:
-        yield port
-
-
-@pytest.fixture(scope="module")
-def proxy(tmp_path_factory: pytest.TempPathFactory, made: Certificates, upstreams: Upstreams, nobody: int) -> Iterator[Framegate]:
+def proxy(tmp_path_factory: pytest.TempPathFactory, made: Certificates) -> Iterator[Framegate]:
     timeouts = {"stall": "1s", "handshake": "1s", "half_close": "5s"}
     listener = {"address": "127.0.0.1:0", "max_receive_size": LIMIT, "timeouts": timeouts, "min_rate": "1KiB"}
     tls = {"certificate": str(made.server), "key": str(made.server_key)}
-    config = {
-        "memory_pool": {"size": "8MiB"},
-        "listeners": [
-            {"name": "plain", "upstream": "echo", **listener},
-            {"name": "tls", "upstream": "echo", "tls": tls, **listener},
-            {"name": "refused", "upstream": "nobody", **listener},
-            {"name": "cut", "upstream": "cut", **listener},
-            {"name": "late", "upstream": "late", **listener},
-            {"name": "ending", "upstream": "ending", **listener},
-        ],
-        "upstreams": [
-            {"name": "echo", "endpoints": [upstreams.echo.address]},
-            {"name": "nobody", "endpoints": [f"127.0.0.1:{nobody}"]},
-            {"name": "cut", "endpoints": [upstreams.cut.address]},
-            {"name": "late", "endpoints": [upstreams.late.address]},
-            {"name": "ending", "endpoints": [upstreams.ending.address]},
-        ],
-    }
-    with Framegate(tmp_path_factory.mktemp("framegate"), config) as running:
-        yield running
+    with contextlib.ExitStack() as undo:
+        endpoints = {name: undo.enter_context(ScriptedUpstream(script)).address for name, script in SCRIPTS.items()}
+        endpoints["refused"] = f"127.0.0.1:{undo.enter_context(refusing_port())}"
+        config = {
+            "memory_pool": {"size": "8MiB"},
+            "listeners": [{"name": name, "upstream": name, **listener} for name in endpoints]
+            + [{"name": "tls", "upstream": "plain", "tls": tls, **listener}],
+            "upstreams": [{"name": name, "endpoints": [endpoint]} for name, endpoint in endpoints.items()],
+        }
+        yield undo.enter_context(Framegate(tmp_path_factory.mktemp("framegate"), config))
 
 
 @pytest.fixture
 def client_tls(made: Certificates) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(made.ca)
-    return context
+    return ssl.create_default_context(cafile=str(made.ca))
 
 
 @pytest.fixture
@@ -120,17 +85,14 @@ def closed_count(proxy: Framegate, listener: str, cause: str) -> float:
 def closing_for(proxy: Framegate, witness: Witness, listener: str, cause: str, client: socket.socket) -> Iterator[list[Row]]:
     """What happens in the block closes the client's connection for this cause: in the log, the metric and the API. The row is given out."""
     before = closed_count(proxy, listener, cause)
-    peer = "{}:{}".format(*client.getsockname()[:2])
+    peer = peer_name(client)
     rows: list[Row] = []
     with client:
         yield rows
         row = proxy.closed_row(peer)
         rows.append(row)
         assert (row["listener"], row["cause"]) == (listener, cause)
-        deadline = time.monotonic() + 5
-        while closed_count(proxy, listener, cause) != before + 1 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert closed_count(proxy, listener, cause) == before + 1
+        until(lambda: closed_count(proxy, listener, cause) == before + 1)
         assert proxy.closed_cause(row["id"]) == cause
         witness.check()
 
@@ -147,8 +109,7 @@ def test_a_negative_size_ends_the_connection_after_the_good_frames(
 def test_a_frame_of_the_limit_passes_and_one_above_is_refused(proxy: Framegate, witness: Witness) -> None:
     client = proxy.connect("plain")
     body = bytes(LIMIT)
-    client.sendall(frame(body))
-    assert read_frame(client) == body
+    assert ask(client, body) == body
     with closing_for(proxy, witness, "plain", "frame_too_large", client) as rows:
         client.sendall(struct.pack(">i", LIMIT + 1))
     assert rows[0]["frames"]["request"] == 1
@@ -166,8 +127,7 @@ def test_a_peer_that_sends_one_byte_at_a_time_is_cut_off(proxy: Framegate, witne
 
 
 def proxy_closed(proxy: Framegate, client: socket.socket) -> bool:
-    peer = "{}:{}".format(*client.getsockname()[:2])
-    return any(row["event"] == "closed" and row["peer"] == peer for row in proxy.rows)
+    return any(row["event"] == "closed" and row["peer"] == peer_name(client) for row in proxy.rows)
 
 
 @pytest.mark.slow
@@ -180,8 +140,7 @@ def test_a_peer_that_never_reads_is_cut_off(proxy: Framegate, witness: Witness) 
 
 def test_a_reset_mid_frame_is_named(proxy: Framegate, witness: Witness) -> None:
     client = proxy.connect("plain")
-    client.sendall(frame(b"good"))
-    assert read_frame(client) == b"good"
+    assert ask(client, b"good") == b"good"
     with closing_for(proxy, witness, "plain", "peer_reset", client) as rows:
         client.sendall(struct.pack(">i", 100) + b"only ten b")
         time.sleep(0.05)
@@ -190,17 +149,17 @@ def test_a_reset_mid_frame_is_named(proxy: Framegate, witness: Witness) -> None:
 
 
 @pytest.mark.slow
-def test_an_upstream_that_refuses_is_named(proxy: Framegate, witness: Witness) -> None:
-    client = proxy.connect("refused")
-    with closing_for(proxy, witness, "refused", "upstream_refused", client):
+@pytest.mark.parametrize(("listener", "cause"), [("refused", "upstream_refused"), ("tls", "handshake_timeout")])
+def test_an_upstream_that_refuses_and_a_handshake_that_does_not_end_are_named(proxy: Framegate, witness: Witness, listener: str, cause: str) -> None:
+    client = proxy.connect(listener)
+    with closing_for(proxy, witness, listener, cause, client):
         assert client.recv(1) == b""
 
 
 def test_an_upstream_that_goes_mid_frame_delivers_what_was_whole(proxy: Framegate, witness: Witness) -> None:
     client = proxy.connect("cut")
     with closing_for(proxy, witness, "cut", "upstream_closed", client) as rows:
-        client.sendall(frame(b"hello"))
-        assert read_frame(client) == b"hello"
+        assert ask(client, b"hello") == b"hello"
         assert client.recv(1) == b""
         client.shutdown(socket.SHUT_WR)
     assert rows[0]["lost"]["bytes"] == 14
@@ -215,23 +174,15 @@ def test_a_client_that_ends_its_stream_still_gets_every_answer(proxy: Framegate,
         assert client.recv(1) == b""
 
 
-def test_an_upstream_that_ends_its_stream_still_gets_every_frame(proxy: Framegate, witness: Witness, upstreams: Upstreams) -> None:
+def test_an_upstream_that_ends_its_stream_still_gets_every_frame(proxy: Framegate, witness: Witness) -> None:
     client = proxy.connect("ending")
     with closing_for(proxy, witness, "ending", "upstream_closed", client):
-        client.sendall(frame(b"first"))
-        assert read_frame(client) == b"first"
+        assert ask(client, b"first") == b"first"
         assert client.recv(1) == b""
         for number in range(50):
             client.sendall(frame(number.to_bytes(4, "big")))
         client.shutdown(socket.SHUT_WR)
-    assert upstreams.received == [number.to_bytes(4, "big") for number in range(50)]
-
-
-@pytest.mark.slow
-def test_a_handshake_that_does_not_end_is_timed_out(proxy: Framegate, witness: Witness) -> None:
-    client = proxy.connect("tls")
-    with closing_for(proxy, witness, "tls", "handshake_timeout", client):
-        assert client.recv(1) == b""
+    assert received == [number.to_bytes(4, "big") for number in range(50)]
 
 
 def test_good_frames_pass_through_tls(proxy: Framegate, client_tls: ssl.SSLContext) -> None:

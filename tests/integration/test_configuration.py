@@ -3,15 +3,14 @@
 import json
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fakes.framegate import ROOT, Framegate, Witness
+from tests.fakes.framegate import Framegate, Witness, run_cli
 
-FIVE = """\
+FAULTY = """\
 node: edge-1
 listeners:
   - name: plain
@@ -27,16 +26,17 @@ admin: {address: "unix:admin.sock"}
 """
 
 
-def framegate(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "framegate.control.cli", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
-    )
+def both_refuse(path: Path) -> tuple["subprocess.CompletedProcess[str]", "subprocess.CompletedProcess[str]"]:
+    """What check and serve say."""
+    checked, served = run_cli("check", "--config", str(path), "--output", "json"), run_cli("serve", "--config", str(path))
+    assert (checked.returncode, served.returncode, served.stdout) == (2, 2, "")
+    return checked, served
 
 
 @pytest.mark.slow
 def test_every_fault_is_named_with_line_key_value_and_reason(tmp_path: Path) -> None:
     path = tmp_path / "framegate.yaml"
-    path.write_text(FIVE)
+    path.write_text(FAULTY)
     faults = [
         ("4", "listeners[0].address", "127.0.0.1:70000", "port '70000' is not a number"),
         ("5", "listeners[0].max_receive_size", "1GB5", "is not a size"),
@@ -45,10 +45,7 @@ def test_every_fault_is_named_with_line_key_value_and_reason(tmp_path: Path) -> 
         ("7", "listeners[0].tls.key", "none.key", "cannot be read: No such file or directory"),
         ("8", "listeners[0].timeouts.idle", "forever", "is not a time"),
     ]
-    checked = framegate("check", "--config", str(path), "--output", "json")
-    served = framegate("serve", "--config", str(path))
-    assert checked.returncode == served.returncode == 2
-    assert served.stdout == ""
+    checked, served = both_refuse(path)
     for words in faults:
         assert all(word in checked.stdout for word in words), words
         assert any(all(word in line for word in words) for line in served.stderr.splitlines()), words
@@ -71,9 +68,7 @@ def test_what_the_machine_does_not_give_is_told_alike_by_check_and_serve(tmp_pat
     path = tmp_path / "framegate.yaml"
     path.write_text(MACHINE)
     (tmp_path / "file").write_text("")
-    checked = framegate("check", "--config", str(path), "--output", "json")
-    served = framegate("serve", "--config", str(path))
-    assert (checked.returncode, served.returncode, served.stdout) == (2, 2, "")
+    checked, served = both_refuse(path)
     rows = json.loads(checked.stdout)
     assert [row["key"] for row in rows] == ["admin.address", "listeners[0].address", "listeners[1].address", "tap.directory"]
     assert served.stderr.splitlines() == [f"{path}: line {row['line']}: {row['key']} = {row['value']}: {row['reason']}" for row in rows]
@@ -87,7 +82,7 @@ def test_what_runs_can_be_checked_and_is_not_disturbed(tmp_path: Path, plain: di
     listeners = [{**plain["listeners"][0], "address": address, "backlog": 65535}]
     tap = {"directory": "tap", "budget": "128MiB", "rules": [{"name": "all"}]}
     with Framegate(tmp_path, {**plain, "listeners": listeners, "tap": tap}) as proxy, Witness(proxy, "plain") as witness:
-        checked = framegate("check", "--config", str(tmp_path / "framegate.yaml"), "--output", "json")
+        checked = run_cli("check", "--config", str(tmp_path / "framegate.yaml"), "--output", "json")
         witness.check()
         warned = proxy.wait_row(lambda row: row["event"] == "configuration_warning")
     rows = json.loads(checked.stdout)

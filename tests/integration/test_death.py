@@ -2,49 +2,17 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from framegate.control.v1 import channel_service_pb2 as channels_pb2
-from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 from framegate.proxy.tap import log_reader
-from tests.fakes.framegate import Framegate, Witness
+from tests.fakes.framegate import Framegate, Witness, alive, until
 from tests.fakes.tap_files import missing, stored
-from tests.fakes.upstream import frame, read_frame
+from tests.fakes.upstream import ask, peer_name
 
 UNKNOWN = {"request": None, "response": None}
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that nobody has reaped yet does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_until(condition: Any, timeout: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.01)
-
-
-def slots(proxy: Framegate) -> dict[str, int]:
-    """The slot of every open channel, by peer."""
-    with proxy.api() as channel:
-        answer = ChannelServiceStub(channel).ListChannels(channels_pb2.ListChannelsRequest(), timeout=10)
-    return {item.peer_address: item.processor_slot for item in answer.channels}
-
-
-def channel_ids(proxy: Framegate) -> dict[str, str]:
-    """The id of every open channel, by peer."""
-    with proxy.api() as channel:
-        answer = ChannelServiceStub(channel).ListChannels(channels_pb2.ListChannelsRequest(), timeout=10)
-    return {item.peer_address: item.id for item in answer.channels}
 
 
 def gaps(directory: Path) -> dict[str, int]:
@@ -64,19 +32,15 @@ def test_a_killed_processor_takes_only_its_own_connections_and_is_replaced(tmp_p
         witness.check()
         with proxy.connect("plain") as victim:
             for number in range(10):
-                victim.sendall(frame(bytes([number])))
-                assert read_frame(victim) == bytes([number])
-            peers = {"{}:{}".format(*sock.getsockname()[:2]): sock for sock in (victim, witness.sock)}
-            by_peer = slots(proxy)
-            listed = channel_ids(proxy)
-            slot_of = {sock: by_peer[peer] for peer, sock in peers.items()}
-            assert slot_of[victim] != slot_of[witness.sock]
-            slot = slot_of[victim]
+                assert ask(victim, bytes([number])) == bytes([number])
+            listed = proxy.channels()
+            slot = listed[peer_name(victim)].processor_slot
+            assert slot != listed[peer_name(witness.sock)].processor_slot
             pid = proxy.wait_row(lambda row: row["event"] == "processor_ready" and row["slot"] == slot)["pid"]
             os.kill(pid, signal.SIGKILL)
             row = proxy.closed_row(victim)
             assert victim.recv(1) == b""
-        assert (row["cause"], row["id"]) == ("processor_died", listed[row["peer"]])
+        assert (row["cause"], row["id"]) == ("processor_died", listed[row["peer"]].id)
         assert (row["frames"], row["bytes"]) == (UNKNOWN, UNKNOWN)
         died = proxy.wait_row(lambda row: row["event"] == "processor_died")
         assert (died["slot"], died["pid"], died["exit_code"], died["connections"]) == (slot, pid, -9, 1)
@@ -93,7 +57,7 @@ def test_a_killed_processor_takes_only_its_own_connections_and_is_replaced(tmp_p
         with Witness(proxy, "plain") as another, Witness(proxy, "plain") as third:
             another.check()
             third.check()
-            assert set(slots(proxy).values()) == {0, 1}
+            assert {item.processor_slot for item in proxy.channels().values()} == {0, 1}
         witness.check()
     assert proxy.process.returncode == 0
 
@@ -104,13 +68,12 @@ def test_processors_leave_no_orphan_when_control_is_killed(tmp_path: Path, plain
     proxy = Framegate(tmp_path, {**plain, "processors": 2, "tap": tap})
     with proxy.connect("plain") as client:
         for number in range(10):
-            client.sendall(frame(bytes([number])))
-            assert read_frame(client) == bytes([number])
+            assert ask(client, bytes([number])) == bytes([number])
         pids = proxy.processors
         assert len(pids) == 2
         proxy.process.kill()
         proxy.wait()
-        wait_until(lambda: not any(alive(pid) for pid in pids), timeout=8)
+        until(lambda: not any(alive(pid) for pid in pids), timeout=8)
         assert client.recv(1) == b""
     assert stored(tmp_path / "tap") == {"request": 10, "response": 10}
     with Framegate(tmp_path, {**plain, "tap": tap}) as successor, Witness(successor, "plain") as witness:
@@ -119,19 +82,17 @@ def test_processors_leave_no_orphan_when_control_is_killed(tmp_path: Path, plain
 
 @pytest.mark.slow
 def test_an_end_that_is_forced_is_no_crash_and_names_those_it_cut_off(tmp_path: Path, plain: dict[str, Any]) -> None:
-    """The second signal kills the processors while they drain."""
-    proxy = Framegate(tmp_path, {**plain, "drain": {"timeout": "20s", "quiet": "20s"}})
+    proxy = Framegate(tmp_path, {**plain, "drain": {"timeout": "1m", "quiet": "20s"}})
     with proxy.connect("plain") as client:
-        client.sendall(frame(b"x"))
-        assert read_frame(client) == b"x"
-        (identifier,) = channel_ids(proxy).values()
+        assert ask(client, b"x") == b"x"
+        (listed,) = proxy.channels().values()
         proxy.process.send_signal(signal.SIGTERM)
         proxy.wait_row(lambda row: row["event"] == "drain_began")
         proxy.process.send_signal(signal.SIGTERM)
         assert proxy.wait() == 1
     events = [row["event"] for row in proxy.rows]
     assert "processor_died" not in events
-    stopped = next(row for row in proxy.rows if row["event"] == "processor_stopped")
+    stopped = proxy.events("processor_stopped")[0]
     assert (stopped["level"], stopped["forced"], stopped["connections"]) == ("warning", True, 1)
-    closed = next(row for row in proxy.rows if row["event"] == "closed")
-    assert (closed["id"], closed["cause"], closed["frames"]) == (identifier, "drain_timeout", UNKNOWN)
+    closed = proxy.events("closed")[0]
+    assert (closed["id"], closed["cause"], closed["frames"]) == (listed.id, "drain_timeout", UNKNOWN)

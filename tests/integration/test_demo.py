@@ -5,13 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 
 import pytest
 
 from framegate.control.demo.processes import find_java
+from tests.fakes.framegate import until
 
 COMMAND = [sys.executable, "-c", "import sys; from framegate.control.cli import main; sys.exit(main())", "demo"]
 
@@ -56,10 +56,7 @@ def test_a_signal_leaves_no_process_and_no_temporary_folder(tmp_path: Path, numb
     os.kill(demo.pid, number)
     _, said = demo.communicate(timeout=60)
     assert (demo.returncode, said) == (128 + number, f"framegate demo: {word}\n")
-    deadline = time.monotonic() + 30
-    while (left := with_mark(mark)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert left == []
+    until(lambda: not with_mark(mark), "a process is left", 30)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demo"]
     mine = [path for path in set(Path("/tmp").glob("framegate-spark-*")) - before if not Path("/proc", path.name.split("-")[2]).exists()]
     assert mine == []

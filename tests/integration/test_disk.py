@@ -1,6 +1,5 @@
 """A full disk under the tap: traffic goes on, every frame that the log lacks is accounted for, and the log goes on when there is room again."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,10 @@ from framegate.control.v1.proxy_service_pb2 import GetProxyRequest
 from framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
 from framegate.control.v1.tap_service_pb2 import ListTapRulesRequest
 from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
-from tests.fakes.framegate import Framegate, Witness
+from tests.fakes.framegate import Framegate, Witness, until
 from tests.fakes.small_disk import tiny_disk
 from tests.fakes.tap_files import missing, stored
-from tests.fakes.upstream import frame, read_frame
-
-
-def dropped(proxy: Framegate) -> float:
-    return proxy.metric("framegate_tap_dropped_total")
+from tests.fakes.upstream import ask
 
 
 @pytest.mark.slow
@@ -31,10 +26,7 @@ def test_a_full_disk_costs_the_log_and_not_the_traffic(tmp_path: Path, plain: di
         if mounted:
             ballast.write_bytes(bytes(512 * 1024))
         with Framegate(tmp_path / "framegate", {**plain, "tap": tap}, prefix=prefix) as proxy, Witness(proxy, "plain", size=20_000) as witness:
-            deadline = time.monotonic() + 20
-            while dropped(proxy) == 0:
-                witness.check()
-                assert time.monotonic() < deadline, "the disk is not full"
+            until(lambda: proxy.metric("framegate_tap_dropped_total") > 0, "the disk is not full", 20)
             before = witness.count
             witness.check()
             assert witness.count > before
@@ -49,8 +41,7 @@ def test_a_full_disk_costs_the_log_and_not_the_traffic(tmp_path: Path, plain: di
             if mounted:
                 ballast.unlink()
                 with proxy.connect("plain") as client:
-                    client.sendall(frame(b"there is room again"))
-                    assert read_frame(client) == b"there is room again"
+                    assert ask(client, b"there is room again") == b"there is room again"
         assert proxy.process.returncode == 0
         if mounted:
             there, gone = stored(directory), missing(directory)

@@ -1,6 +1,5 @@
 """``framegate doctor`` before a real Kafka broker, directly and through a framegate, on listeners with SASL and without."""
 
-import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,16 +13,10 @@ from framegate.control.doctor.surroundings import Surroundings
 from framegate.control.doctor.upstreams import address_probes
 from tests.demo import broker
 from tests.fakes.framegate import Framegate
+from tests.fakes.real_kafka import REAL_KAFKA
 from tests.fakes.surroundings import config_of, levels
 
-_missing = broker.missing_tools()
-pytestmark = [
-    pytest.mark.extended,
-    pytest.mark.slow,
-    pytest.mark.kafka,
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(bool(_missing) and not os.environ.get("CI"), reason=f"needs {' and '.join(_missing)}"),
-]
+pytestmark = [pytest.mark.extended, *REAL_KAFKA]
 MANY_APIS = 50
 
 
@@ -45,7 +38,6 @@ def apis(port: int) -> int:
 
 @pytest.mark.parametrize("listener", ["PLAIN", "SASL"])
 def test_a_broker_answers_before_anybody_has_logged_in(real: broker.Broker, listener: str) -> None:
-    """A JVM's start, once for this file."""
     assert apis(real.ports[listener]) > MANY_APIS
 
 

@@ -126,11 +126,10 @@ class Batch:
             step(proxy)
         except Exception as error:
             client.abandon()
-            rows = [row for row in proxy.rows if row["event"] == "closed" and row["peer"] == client.peer]
+            rows = [row for row in proxy.events("closed") if row["peer"] == client.peer]
             self.failures.append(f"{client.name} {client.combination}: {type(error).__name__}: {str(error)[:800]} {rows}")
 
     def compare_tap(self) -> None:
-        """What the log has of each connection."""
         directory = str(self.folder / "tap")
         judged = verify(directory)
         unproved = [row for row in judged.rows if row.state not in ("complete", "lost")]

@@ -1,6 +1,5 @@
 """A whole framegate with handlers: answers, and what happens to connections, processes and rows when a handler raises, hangs, grows or is killed."""
 
-import json
 import os
 import resource
 import signal
@@ -14,8 +13,8 @@ import pytest
 
 from framegate.control.v1 import handler_service_pb2 as handlers_pb2
 from framegate.control.v1.handler_service_pb2_grpc import HandlerServiceStub
-from tests.fakes.framegate import Framegate, Row, Witness
-from tests.fakes.upstream import frame, read_frame
+from tests.fakes.framegate import Framegate, Row, Witness, alive, until
+from tests.fakes.upstream import ask, frame, read_frame
 
 HANDLERS = '''
 import gc
@@ -86,22 +85,9 @@ def start(folder: Path, changes: Row | None = None, *, wait: bool = True, **hand
     return Framegate(folder, {**config(**handlers), **(changes or {})}, wait=wait)
 
 
-def ask(sock: socket.socket, body: bytes) -> bytes:
-    sock.sendall(frame(body))
-    return read_frame(sock)
-
-
 def processes(proxy: Framegate) -> list[handlers_pb2.HandlerProcess]:
     with proxy.api() as channel:
         return list(HandlerServiceStub(channel).ListHandlers(handlers_pb2.ListHandlersRequest(), timeout=10).processes)
-
-
-def until(found: Callable[[], Any], timeout: float = 10.0) -> Any:
-    deadline = time.monotonic() + timeout
-    while not (result := found()):
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.01)
-    return result
 
 
 def busy(proxy: Framegate) -> int:
@@ -120,13 +106,6 @@ def event(name: str, **fields: Any) -> Callable[[Row], bool]:
     return lambda row: row["event"] == name and all(row[key] == value for key, value in fields.items())
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 @pytest.mark.slow
 def test_a_handler_answers_and_is_listed_and_counted(tmp_path: Path) -> None:
     with start(tmp_path, {"processors": 2}) as proxy:
@@ -139,15 +118,13 @@ def test_a_handler_answers_and_is_listed_and_counted(tmp_path: Path) -> None:
             assert [(found.listener, found.name, found.description) for found in item.handlers] == [
                 ("plain", "mine:Obedient", "Does what a frame says, and answers it.")
             ]
-        shown = proxy.cli("handlers", "list")
-        assert shown.returncode == 0, shown.stderr
-        assert shown.stdout.count("plain: mine:Obedient (requests, responses)") == 2
-        assert [row["pid"] for row in json.loads(proxy.cli("handlers", "list", "--output", "json").stdout)] == [item.pid for item in processes(proxy)]
+        assert proxy.cli("handlers", "list").stdout.count("plain: mine:Obedient (requests, responses)") == 2
+        assert [row["pid"] for row in proxy.json("handlers", "list")] == [item.pid for item in processes(proxy)]
         assert "mine:Obedient" in proxy.cli("listeners", "list").stdout
         assert any(line.split() == ["handler", "processes", "2", "of", "2", "running"] for line in proxy.cli("status").stdout.splitlines())
         until(lambda: proxy.metric("framegate_handler_requests_total", framegate_handler_action="answer") == 12)
         assert proxy.metric("process_memory_usage_bytes", framegate_process="handler-0") > 0
-        assert len([row for row in proxy.rows if row["event"] == "handler_output" and row["line"] == "started"]) == 2
+        assert len([row for row in proxy.events("handler_output") if row["line"] == "started"]) == 2
         for client in clients:
             client.shutdown(socket.SHUT_WR)
             assert proxy.closed_row(client)["frames"] == {"request": 3, "response": 3}
@@ -179,8 +156,6 @@ def test_a_process_that_is_killed_costs_the_requests_that_it_had_and_nobody_else
         assert proxy.metric("framegate_handler_restarts_total", framegate_reason="died") == 1
         with proxy.connect("plain") as late:
             assert ask(late, b"count") == b"1"
-        for client in clients:
-            client.close()
 
 
 def descriptors(*pids: int) -> list[int]:
@@ -205,11 +180,11 @@ def test_a_socket_that_breaks_while_both_live_is_replaced_and_the_process_goes_o
                     assert read_frame(victim) == b"forget"
                     victim.sendall(frame(b"x"))
                 assert proxy.ended_row(victim)["cause"] == "handler_failed"
-            until(lambda times=times: len([row for row in proxy.rows if row["event"] == "handler_rejoined"]) == times)
+            until(lambda times=times: len(proxy.events("handler_rejoined")) == times)
             assert ask(calm, b"count") == b"1", "its handler remembers nothing: the connection is another's"
             with proxy.connect("plain") as late:
                 assert ask(late, b"count") == b"1"
-        rows = [row for row in proxy.rows if row["event"] == "handler_rejoined"]
+        rows = proxy.events("handler_rejoined")
         assert [(row["slot"], row["pid"], row["processor"], row["level"]) for row in rows] == [(0, handler.pid, 0, "warning")] * 3
         assert all(said in row["error"] and row["apart_ms"] >= 100 for row in rows)
         until(lambda: all(now <= then for now, then in zip(descriptors(*pids), before, strict=True)))
@@ -231,7 +206,7 @@ def test_a_process_that_had_no_descriptor_for_its_end_is_joined_when_it_has_one(
         resource.prlimit(starved, resource.RLIMIT_NOFILE, (3, allowed[1]))
         os.kill(killed, signal.SIGKILL)
         proxy.wait_row(event("handover_failed"))
-        until(lambda: len([row for row in proxy.rows if row["event"] == "handover_failed"]) >= 2)
+        until(lambda: len(proxy.events("handover_failed")) >= 2)
         resource.prlimit(starved, resource.RLIMIT_NOFILE, allowed)
         client = proxy.connect("plain")
         assert ask(client, b"count") == b"1"
@@ -276,8 +251,6 @@ def test_new_connections_go_to_a_process_that_was_restarted(tmp_path: Path) -> N
 
         restarted, other = until(lambda: (counts := asked(1))[0] and counts)  # the processor knows it by then
         assert asked(4) == [restarted + 4, other]
-        for client in (*clients, *late):
-            client.close()
 
 
 @pytest.mark.slow
@@ -308,7 +281,7 @@ def test_a_handler_that_raises_ends_its_connection_and_is_told_with_its_tracebac
                 assert row["cause"] == "handler_failed"
                 assert f"ValueError: number {number}" in row["detail"]
         seconds = time.monotonic() - began
-        raised = [row for row in proxy.rows if row["event"] == "handler_raised"]
+        raised = proxy.events("handler_raised")
         assert 1 <= len(raised) <= 2 + seconds
         assert (raised[0]["listener"], raised[0]["handler"], raised[0]["suppressed"]) == ("plain", "mine:Obedient", 0)
         assert "ValueError: number 0" in raised[0]["error"]
@@ -375,10 +348,8 @@ def test_a_processor_that_is_replaced_has_its_handlers(tmp_path: Path) -> None:
         assert answer.returncode == 0, answer.stderr
         clients = [proxy.connect("plain") for _ in range(4)]
         assert [ask(client, b"count") for client in clients] == [b"1"] * 4
-        slots = {row["slot"] for row in proxy.rows if row["event"] == "processor_ready"}
+        slots = {row["slot"] for row in proxy.events("processor_ready")}
         assert slots == {0, 1}
-        for client in clients:
-            client.close()
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Faults of memory against whole processes: few bytes, hostages of every kind; ``tests/proxy/relay/test_circle.py`` the third."""
+"""Attacks on memory against whole processes: few bytes, and clients that hold memory in every way; ``tests/proxy/relay/test_circle.py`` has more."""
 
 import contextlib
 import socket
@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from framegate.control.demo.certificates import Certificates, create
-from tests.fakes.framegate import Framegate
-from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
+from framegate.control.demo.certificates import Certificates
+from tests.fakes.framegate import Framegate, resident_bytes
+from tests.fakes.upstream import ScriptedUpstream, ask, echo, frame, read_frame
 
 pytestmark = pytest.mark.slow
 
@@ -23,29 +23,23 @@ MIB = 1024 * KIB
 BLOCK = bytes(range(256)) * 256  # 64 KiB
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return create(tmp_path_factory.mktemp("certificates"))
-
-
 @pytest.fixture(params=["plain", pytest.param("tls", marks=pytest.mark.extended)])
-def start(request: pytest.FixtureRequest, made: Certificates, tmp_path: Path) -> Iterator[Callable[..., "Setting"]]:
+def start(request: pytest.FixtureRequest, made: Certificates, tmp_path: Path) -> Iterator["Start"]:
     """Starts one framegate before one upstream, with TLS towards clients or without."""
     with contextlib.ExitStack() as stack:
 
         def build(script: Callable[[socket.socket], None], pool: str | None, **listener: Any) -> Setting:
-            upstream = stack.enter_context(contextlib.closing(ScriptedUpstream(script)))
+            upstream = stack.enter_context(ScriptedUpstream(script))
             row = {"name": "l", "address": "127.0.0.1:0", "upstream": "u", **listener}
             context = None
             if request.param == "tls":
                 row["tls"] = {"certificate": str(made.server), "key": str(made.server_key)}
-                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-                context.load_verify_locations(made.ca)
+                context = ssl.create_default_context(cafile=str(made.ca))
             limit = {"max_receive_size": row["max_receive_size"]} if "max_receive_size" in row else {}
             config: dict[str, Any] = {"listeners": [row], "upstreams": [{"name": "u", "endpoints": [upstream.address], **limit}]}
             if pool is not None:
                 config["memory_pool"] = {"size": pool}
-            return Setting(stack.enter_context(Framegate(tmp_path / "framegate", config)), context, stack)
+            return Setting(stack.enter_context(Framegate(tmp_path / "framegate", config)), context)
 
         yield build
 
@@ -53,66 +47,33 @@ def start(request: pytest.FixtureRequest, made: Certificates, tmp_path: Path) ->
 class Setting:
     """A running framegate, and connections that are closed with it."""
 
-    def __init__(self, proxy: Framegate, context: ssl.SSLContext | None, stack: contextlib.ExitStack) -> None:
+    def __init__(self, proxy: Framegate, context: ssl.SSLContext | None) -> None:
         self.proxy = proxy
         self._context = context
-        self._stack = stack
 
     def connect(self) -> socket.socket:
-        return self._stack.enter_context(self.proxy.connect("l", self._context, timeout=20))
+        return self.proxy.connect("l", self._context, timeout=20)
 
     def resident(self) -> int:
-        """Bytes of memory of the one processor."""
         (pid,) = self.proxy.processors
-        fields = Path(f"/proc/{pid}/statm").read_text().split()
-        return int(fields[1]) * 4096
+        return resident_bytes(pid)
 
     @property
     def closed(self) -> list[str]:
-        return [f"{row['cause']}: {row['detail']}" for row in self.proxy.rows if row["event"] == "closed"]
+        return [f"{row['cause']}: {row['detail']}" for row in self.proxy.events("closed")]
+
+
+Start = Callable[..., Setting]
 
 
 def round_trip(sock: socket.socket, body: bytes) -> float:
     """Seconds that a frame takes there and back."""
     before = time.monotonic()
-    sock.sendall(frame(body))
-    assert read_frame(sock) == body
+    assert ask(sock, body) == body
     return time.monotonic() - before
 
 
-def echo(sock: socket.socket) -> None:
-    """Sends every frame back; reads a whole one, and then answers."""
-    buffer = bytearray()
-    while True:
-        header = bytearray(4)
-        fill(sock, header)
-        (size,) = struct.unpack(">i", header)
-        if len(buffer) < size:
-            buffer = bytearray(size)
-        with memoryview(buffer)[:size] as view:
-            fill(sock, view)
-            sock.sendall(header)
-            sock.sendall(view)
-
-
-def fill(sock: socket.socket, buffer: bytearray | memoryview) -> None:
-    """Receive until the buffer is full."""
-    with memoryview(buffer) as view:
-        done = 0
-        while done < len(view):
-            count = sock.recv_into(view[done:], min(len(view) - done, MIB))
-            if count == 0:
-                raise EOFError
-            done += count
-
-
-WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-
-
-# Few bytes.
-
-
-def test_clients_that_announce_much_and_send_little_stop_nobody(start):
+def test_clients_that_announce_much_and_send_little_stop_nobody(start: Start) -> None:
     """The defaults: a pool of 256 MiB, frames of 100 MiB. Three announce 99 MiB each, and go on with 4 kB/s."""
     setting = start(echo, None)
     good = setting.connect()
@@ -132,12 +93,6 @@ def test_clients_that_announce_much_and_send_little_stop_nobody(start):
     assert slowest < 2
     assert setting.resident() - idle < 8 * MIB
     assert not setting.closed
-
-
-# The circle.
-
-
-# Hostages.
 
 
 def send_some(sock: socket.socket, data: bytes) -> None:
@@ -171,7 +126,7 @@ KINDS: tuple[bytes, ...] = (
 )
 
 
-def test_hostages_of_every_kind_do_not_delay_small_frames_nor_take_more_than_the_pool(start):
+def test_hostages_of_every_kind_do_not_delay_small_frames_nor_take_more_than_the_pool(start: Start) -> None:
     """Three hundred, a pool of 4 MiB. A hundred bytes and 64 KiB pass meanwhile, and memory stays within the pool and what is stated.
 
     It takes some seconds: three hundred connections, half of the time with a handshake each.

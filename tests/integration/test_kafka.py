@@ -25,6 +25,8 @@ from framegate.proxy.pipeline.tables import TableWriter
 from framegate.proxy.pipeline.views import ask
 from framegate.proxy.tap.log_block import Frame
 from tests.demo import broker, kafka, records, small_pool
+from tests.fakes.framegate import until
+from tests.fakes.real_kafka import REAL_KAFKA
 from tests.fakes.tap_read import read_frames
 
 if TYPE_CHECKING:
@@ -35,13 +37,7 @@ USER = "alice"
 COUNT = 3000
 SASL_KEYS = (17, 36)
 
-_missing = broker.missing_tools()
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.kafka,
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(bool(_missing) and not os.environ.get("CI"), reason=f"needs {' and '.join(_missing)}"),
-]
+pytestmark = REAL_KAFKA
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,12 +81,8 @@ def settled(real: broker.Broker) -> dict[tuple[str, int], int]:
 
 def tapped(stage: Stage, at_least: int) -> list[Frame]:
     """The frames in the tap's log, once there are so many."""
-    deadline = time.monotonic() + 10
-    while True:
-        frames = list(read_frames(str(stage.workspace.tap)))
-        if len(frames) >= at_least or time.monotonic() > deadline:
-            return frames
-        time.sleep(0.05)
+    found: list[Frame] = until(lambda: len(frames := list(read_frames(str(stage.workspace.tap)))) >= at_least and frames, "too few frames")
+    return found
 
 
 def request_key(frame: Frame) -> tuple[int, int]:
@@ -131,10 +123,12 @@ def fetched(behind: Behind) -> small_pool.Fetched:
     """Consumers have fetched batches of 50 MiB through a pool of 16 MiB, and the tap has written what it matched."""
     serving = behind.plain_serving
     found = small_pool.perform(behind.plain, serving.admin, f"127.0.0.1:{serving.port}", lambda row: None)
-    deadline = time.monotonic() + 30
-    while (metrics := Metrics.scrape(serving.prometheus)).sum("framegate_tap_matched_total") != metrics.sum("framegate_tap_flushed_total"):
-        assert time.monotonic() < deadline, "the tap writes what it matched"
-        time.sleep(0.05)
+
+    def is_written() -> bool:
+        metrics = Metrics.scrape(serving.prometheus)
+        return metrics.sum("framegate_tap_matched_total") == metrics.sum("framegate_tap_flushed_total")
+
+    until(is_written, "the tap writes what it matched", 30)
     return found
 
 

@@ -1,8 +1,6 @@
 """A handler that is a Kafka server: librdkafka and Kafka's own Java client are answered by the user's Python, without a broker."""
 
-import os
 import shutil
-import struct
 import subprocess
 from collections.abc import Iterator
 
@@ -16,9 +14,8 @@ from framegate.control.demo.processes import find_java
 from tests.demo import broker
 from tests.fakes import kafka_server
 from tests.fakes.framegate import Framegate
-from tests.fakes.upstream import frame, read_frame
+from tests.fakes.real_kafka import HAS_BROKER
 
-_missing = broker.missing_tools()
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 
@@ -50,10 +47,10 @@ def test_librdkafka_is_answered(proxy: Framegate) -> None:
 
 @pytest.mark.extended
 @pytest.mark.kafka
-@pytest.mark.skipif(bool(_missing) and not os.environ.get("CI"), reason=f"not run: needs {' and '.join(_missing)}")
+@HAS_BROKER
 def test_kafkas_own_client_reads_the_handlers_versions(proxy: Framegate) -> None:
     java = find_java()
-    assert java is not None, "asked for by missing_tools"
+    assert java is not None, "the mark asks for it"
     tool = "org.apache.kafka.tools.BrokerApiVersionsCommand"
     command = [java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{broker.prepare()}/jars/*", tool, "--bootstrap-server", address(proxy)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -62,16 +59,3 @@ def test_kafkas_own_client_reads_the_handlers_versions(proxy: Framegate) -> None
     assert lines[0].startswith(f"{address(proxy)} (id: 1 rack: null")
     supported = [line for line in lines[1:-1] if "UNSUPPORTED" not in line and line != ")"]
     assert supported == ["Metadata(3): 8 [usable: 8]", "ApiVersions(18): 0 to 4 [usable: 4]"]
-
-
-def test_a_version_that_is_not_known_is_answered_as_version_0(proxy: Framegate) -> None:
-    with proxy.connect("kafka") as client:
-        client.sendall(frame(struct.pack(">hhih", kafka_server.API_VERSIONS, 9, 77, -1)))
-        correlation, error, count = struct.unpack_from(">ihi", read_frame(client))
-        assert (correlation, error, count) == (77, 35, 2)
-
-
-def test_a_request_that_is_not_known_ends_the_connection(proxy: Framegate) -> None:
-    with proxy.connect("kafka") as client:
-        client.sendall(frame(struct.pack(">hhih", 0, 9, 1, -1)))
-        assert proxy.ended_row(client)["cause"] == "handler_closed"

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import socket
 import subprocess
 import time
@@ -34,17 +33,11 @@ from framegate.proxy.auth.messages import SUPPORTED, ApiVersionsAnswer, RequestH
 from tests.demo import broker, records
 from tests.demo.kafka import create_topics
 from tests.fakes.framegate import Framegate, Row
+from tests.fakes.real_kafka import REAL_KAFKA
 from tests.fakes.sasl_frames import versions
 from tests.fakes.upstream import frame, read_frame
 
-_missing = broker.missing_tools()
-pytestmark = [
-    pytest.mark.extended,
-    pytest.mark.slow,
-    pytest.mark.kafka,
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(bool(_missing) and not os.environ.get("CI"), reason=f"needs {' and '.join(_missing)}"),
-]
+pytestmark = [pytest.mark.extended, *REAL_KAFKA]
 GATE, SECRET = "gate", "canary-of-gate-7f3"
 PASSWORD = "canary-of-clients-3c1"
 SESSION_S = 4
@@ -92,7 +85,6 @@ class Behind:
         self.proxy = undo.enter_context(Framegate(folder, config))
 
     def put(self, name: str, text: str) -> None:
-        """Write a file of a password."""
         (self._folder / name).write_text(text + "\n")
         (self._folder / name).chmod(0o600)
 
@@ -129,11 +121,7 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
 
 
 def test_the_broker_lets_alice_do_nothing(behind: Behind) -> None:
-    errors: list[KafkaError | None] = []
-    producer = Producer(behind.client("alice", behind.broker.ports["SASL"], **{"message.timeout.ms": 20_000}))
-    producer.produce(TOPIC, b"x", on_delivery=lambda error, _: errors.append(error))
-    producer.flush(25)
-    (error,) = errors
+    error = exchange_once(behind, "alice", behind.broker.ports["SASL"])
     assert error is not None
     assert error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._MSG_TIMED_OUT), "she is known there, and nobody gave her anything"
 
@@ -152,13 +140,13 @@ def test_through_framegate_she_is_somebody_who_may(behind: Behind) -> None:
     assert exchange_once(behind, "bob") is None, "and so is he, with another mechanism"
 
 
-def exchange_once(behind: Behind, user: str) -> KafkaError | None:
-    """What becomes of one record."""
+def exchange_once(behind: Behind, user: str, port: int = 0) -> KafkaError | None:
     errors: list[KafkaError | None] = []
-    producer = Producer(behind.client(user, **{"message.timeout.ms": 20_000}))
+    producer = Producer(behind.client(user, port, **{"message.timeout.ms": 20_000}))
     producer.produce(TOPIC, b"x", on_delivery=lambda error, _: errors.append(error))
     producer.flush(25)
-    return errors[0]
+    (error,) = errors
+    return error
 
 
 def test_sessions_that_the_broker_ends_are_renewed_under_traffic(behind: Behind) -> None:
@@ -173,7 +161,7 @@ def test_sessions_that_the_broker_ends_are_renewed_under_traffic(behind: Behind)
         producer.poll(0.02)
     assert producer.flush(20) == 0
     assert (failed, sent > 100) == ([], True)
-    closed = [row for row in behind.proxy.rows if row["event"] == "closed" and row["opened_ns"] > began_ns]
+    closed = [row for row in behind.proxy.events("closed") if row["opened_ns"] > began_ns]
     assert [row for row in closed if row["cause"] != "peer_closed"] == [], "the broker would have ended each connection with its session"
 
 
@@ -214,7 +202,7 @@ def test_javas_producer_waits_while_our_own_login_is_wrong_and_then_goes_on(behi
         producer.stdin.close()
 
         def refused() -> list[Row]:
-            closed = [row for row in behind.proxy.rows if row["event"] == "closed" and row["opened_ns"] > began_ns]
+            closed = [row for row in behind.proxy.events("closed") if row["opened_ns"] > began_ns]
             return [row for row in closed if row["principal"] == "carol" and row["cause"] == "auth_failed"]
 
         behind.proxy.wait_row(lambda row: len(refused()) >= 4, 60)

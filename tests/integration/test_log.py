@@ -14,7 +14,7 @@ import pytest
 
 from tests.fakes.framegate import ROOT, Framegate
 from tests.fakes.tls import TlsWorld
-from tests.fakes.upstream import frame, read_frame
+from tests.fakes.upstream import ask, peer_name
 
 
 @pytest.mark.slow
@@ -26,15 +26,14 @@ def test_a_connection_has_a_row_when_it_is_open_where_that_is_wanted(tmp_path: P
     with Framegate(tmp_path / "proxy", {**plain, "log": {"access": {"open": True}}}) as proxy:
         for listener, session in (("plain", None), ("tls", context)):
             with proxy.connect(listener, session) as client:
-                peer = "{}:{}".format(*client.getsockname()[:2])
+                peer = peer_name(client)
                 opened = proxy.wait_row(lambda row, peer=peer: row["event"] == "opened" and row["peer"] == peer)  # type: ignore[misc]
-                assert [row for row in proxy.rows if row["event"] == "closed" and row["peer"] == peer] == []
+                assert [row for row in proxy.events("closed") if row["peer"] == peer] == []
                 assert (opened["level"], opened["listener"], opened["attempts"]) == ("info", listener, 1)
                 assert (opened["handshake_ns"] is not None) is (listener == "tls")
                 assert 0 <= opened["connect_ns"] < 10**10
                 assert opened["opened_ns"] <= opened["connect_started_ns"] <= time.time_ns()
-                client.sendall(frame(b"hello"))
-                assert read_frame(client) == b"hello"
+                assert ask(client, b"hello") == b"hello"
             closed = proxy.closed_row(peer)
             assert {key: closed[key] for key in ("id", "handshake_ns", "connect_ns", "attempts")} == {
                 key: opened[key] for key in ("id", "handshake_ns", "connect_ns", "attempts")
@@ -48,12 +47,11 @@ def test_levels_and_events_are_changed_while_it_runs_and_audit_rows_stay(tmp_pat
 
         def connect() -> str:
             with proxy.connect("plain") as client:
-                client.sendall(frame(b"hello"))
-                assert read_frame(client) == b"hello"
-                return "{}:{}".format(*client.getsockname()[:2])
+                assert ask(client, b"hello") == b"hello"
+                return peer_name(client)
 
         proxy.closed_row(connect())
-        assert not [row for row in proxy.rows if row["event"] == "opened"], "nobody wants to know"
+        assert not proxy.events("opened"), "nobody wants to know"
         assert proxy.cli("log", "set", "--level", "error").returncode == 0
         silent = connect()
         assert proxy.cli("log", "set", "--level", "info", "--event", "closed=off").returncode == 0
@@ -61,8 +59,8 @@ def test_levels_and_events_are_changed_while_it_runs_and_audit_rows_stay(tmp_pat
         done = proxy.cli("log", "set", "--event", "closed=on")
         assert done.stdout == "level info, format json; 0 rows dropped since the start\n"
         proxy.closed_row(connect())
-        assert not [row for row in proxy.rows if row["event"] == "closed" and row["peer"] in (silent, silenced)]
-        audits = [(row["before"]["level"], row["after"]) for row in proxy.rows if row["event"] == "audit"]
+        assert not [row for row in proxy.events("closed") if row["peer"] in (silent, silenced)]
+        audits = [(row["before"]["level"], row["after"]) for row in proxy.events("audit")]
         assert audits == [
             ("info", {"level": "error", "silenced_events": []}),
             ("error", {"level": "info", "silenced_events": ["closed"]}),
@@ -101,14 +99,18 @@ def serve(folder: Path, config: dict[str, Any], *options: str, terminal: bool, e
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("terminal", "environment", "coloured"),
-    [(True, {"TERM": "xterm"}, True), pytest.param(True, {"TERM": "xterm", "NO_COLOR": "1"}, False, marks=pytest.mark.extended), (False, {}, False)],
+    ("terminal", "environment", "coloured", "configured", "options"),
+    [
+        (True, {"TERM": "xterm"}, True, "text", ()),
+        pytest.param(True, {"TERM": "xterm", "NO_COLOR": "1"}, False, "text", (), marks=pytest.mark.extended),
+        (False, {}, False, "json", ("--log-format", "text")),
+    ],
 )
-def test_text_is_one_line_a_row_and_in_colour_at_a_terminal_only(
-    tmp_path: Path, plain: dict[str, Any], terminal: bool, environment: dict[str, str], coloured: bool
+def test_text_is_one_line_a_row_and_in_colour_at_a_terminal_only_and_the_command_wins_over_the_configuration(
+    tmp_path: Path, plain: dict[str, Any], terminal: bool, environment: dict[str, str], coloured: bool, configured: str, options: tuple[str, ...]
 ) -> None:
     unset = {"NO_COLOR": "", **environment}
-    lines = serve(tmp_path, {**plain, "log": {"format": "text"}}, terminal=terminal, environment=unset)
+    lines = serve(tmp_path, {**plain, "log": {"format": configured}}, *options, terminal=terminal, environment=unset)
     text = "\n".join(lines)
     assert ("\033[" in text) is coloured
     (stopping,) = [line for line in lines if " stopping " in line]
@@ -116,12 +118,3 @@ def test_text_is_one_line_a_row_and_in_colour_at_a_terminal_only(
     if not coloured:
         assert stopping[24:33] == " INFO    "
         assert text.isprintable() or all(line.isprintable() for line in lines)
-
-
-@pytest.mark.extended
-@pytest.mark.slow
-@pytest.mark.parametrize(("configured", "asked", "is_json"), [("text", "json", True), ("json", "text", False)])
-def test_what_the_command_says_wins_over_the_configuration(tmp_path: Path, plain: dict[str, Any], configured: str, asked: str, is_json: bool) -> None:
-    lines = serve(tmp_path, {**plain, "log": {"format": configured}}, "--log-format", asked, terminal=False)
-    assert lines
-    assert all(line.startswith("{") is is_json for line in lines)

@@ -1,6 +1,5 @@
 """What a user sees of memory: who holds it, in `pool get`, and whether it fits, in `status` and `check`; over real processes."""
 
-import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.framegate import Framegate
-from tests.fakes.upstream import ScriptedUpstream, frame
+from tests.fakes.upstream import ScriptedUpstream, frame, peer_name
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -61,31 +60,25 @@ def proxy(tmp_path_factory: pytest.TempPathFactory, deaf: Deaf) -> Iterator[Fram
         deaf.hears.set()
 
 
-def rows(proxy: Framegate, *arguments: str) -> Any:
-    done = proxy.cli(*arguments, "--output", "json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 @pytest.mark.slow
 def test_those_who_hold_memory_are_named_with_what_they_hold(proxy: Framegate) -> None:
     with proxy.connect("plain") as begun, proxy.connect("plain") as pending:
         begun.sendall(frame(bytes(4 * MIB))[: 2 * MIB])
-        names = {"{}:{}".format(*client.getsockname()[:2]): client for client in (begun, pending)}
+        names = {peer_name(client): client for client in (begun, pending)}
         sender = threading.Thread(target=pending.sendall, args=(frame(bytes(12 * MIB)),))
         sender.start()
         wanted = {("downstream", "KIND_BEGUN"), ("upstream", "KIND_PENDING")}
         found: dict[tuple[str, str], Any] = {}
         while not wanted <= set(found) or found["downstream", "KIND_BEGUN"]["held_bytes"] < 2 * MIB:
-            answer = rows(proxy, "pool", "get")
+            answer = proxy.json("pool", "get")
             found = {(item["side"].removeprefix("SIDE_").lower(), item["kind"]): item for item in answer["holders"] if item["held_bytes"] > MIB}
-        peers = {item["id"]: item["peer_address"] for item in rows(proxy, "channels", "list")}
+        peers = {item["id"]: item["peer_address"] for item in proxy.json("channels", "list")}
         assert names[peers[found["downstream", "KIND_BEGUN"]["channel_id"]]] is begun
         assert names[peers[found["upstream", "KIND_PENDING"]["channel_id"]]] is pending
         assert found["downstream", "KIND_BEGUN"]["peer_address"] in names
-        pool = rows(proxy, "pool", "get", "--top", "0")["memory_pool"]
+        pool = proxy.json("pool", "get", "--top", "0")["memory_pool"]
         while pool["begun_bytes"] < 2 * MIB or pool["pending_bytes"] == 0:  # the cells are written by the loops when they turn
-            pool = rows(proxy, "pool", "get", "--top", "0")["memory_pool"]
+            pool = proxy.json("pool", "get", "--top", "0")["memory_pool"]
         assert pool["usage_bytes"] == sum(pool[f"{kind}_bytes"] for kind in ("begun", "pending", "tls"))
         assert (pool["guaranteed_percents"], pool["tap_bytes"], pool["tap_limit_bytes"]) == ({"plain": 60, "other": 20}, 0, 16 * MIB)
         assert proxy.metric("framegate_memory_pool_usage_bytes", framegate_memory_kind="begun") >= 2 * MIB
@@ -99,10 +92,9 @@ def test_those_who_hold_memory_are_named_with_what_they_hold(proxy: Framegate) -
         sender.join(10)
 
 
-@pytest.mark.extended
 @pytest.mark.slow
 def test_how_large_frames_pass_is_listed_and_what_must_fit_is_refused_at_run_time(proxy: Framegate) -> None:
-    ways = {item["name"]: (item["request_forwarding"], item["response_forwarding"]) for item in rows(proxy, "listeners", "list")}
+    ways = {item["name"]: (item["request_forwarding"], item["response_forwarding"]) for item in proxy.json("listeners", "list")}
     assert ways == {
         "plain": ("FORWARDING_WHOLE", "FORWARDING_CUT_THROUGH"),
         "other": ("FORWARDING_CUT_THROUGH", "FORWARDING_WHOLE"),
@@ -113,4 +105,4 @@ def test_how_large_frames_pass_is_listed_and_what_must_fit_is_refused_at_run_tim
     refused = proxy.cli("pool", "set", "--size", "63MiB")
     assert (refused.returncode, "largest frame of 32MiB" in refused.stderr) == (1, True)
     assert proxy.cli("pool", "set", "--processors", "3").returncode == 1
-    assert rows(proxy, "pool", "get")["memory_pool"]["guaranteed_percents"] == {"plain": 60, "other": 20}
+    assert proxy.json("pool", "get")["memory_pool"]["guaranteed_percents"] == {"plain": 60, "other": 20}

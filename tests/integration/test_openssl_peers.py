@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.certificates import Authority
-from tests.fakes.framegate import Framegate, Row
+from tests.fakes.framegate import Framegate, Row, config_before
 from tests.fakes.openssl import HAS_OPENSSL, Said, s_client, s_server
 from tests.fakes.tap_read import read_frames
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
@@ -37,22 +37,24 @@ class World:
     proxy: Framegate
     authority: str
     server: tuple[str, str]
-    clients: dict[str, tuple[str, str] | None]
+    clients: dict[str, tuple[str, str]]
 
     def ask(
         self, listener: str, version: str, client: str = "missing", *options: str, host: str = "localhost", quiet: bool = True, steps: Any = ECHO
     ) -> tuple[Said, Row]:
         """One frame there and back, or what is said instead; and the row of the connection."""
-        certificate = self.clients[client]
-        shown = [] if certificate is None else ["-cert", certificate[0], "-key", certificate[1]]
+        shown = [] if client == "missing" else self.shown(client)
         fixed = ["-CAfile", self.authority, "-verify_return_error", "-servername", host, f"-tls{version.replace('.', '_')}"]
         before = len(self.closed(listener))
         said = s_client(self.proxy.address(listener), *fixed, *shown, *options, steps=steps, quiet=quiet)
         return said, self.proxy.wait_row(lambda row: row in self.closed(listener)[before:])
 
+    def shown(self, client: str) -> list[str]:
+        certificate, key = self.clients[client]
+        return ["-cert", certificate, "-key", key]
+
     def closed(self, listener: str) -> list[Row]:
-        """The rows of the listener's connections so far."""
-        return [row for row in self.proxy.rows if row["event"] == "closed" and row["listener"] == listener]
+        return [row for row in self.proxy.events("closed") if row["listener"] == listener]
 
     def refused(self, listener: str, version: str, client: str = "missing", *options: str) -> tuple[str, Row]:
         """The alert that the client is told, and the row; no reset came before it."""
@@ -73,7 +75,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     authority, other = Authority(folder), Authority(folder, "other authority")
     server, named = authority.leaf("server"), authority.leaf("named", hosts=("named.example.org",))
     clients = {
-        "missing": None,
         "good": authority.leaf("client", uris=("spiffe://td/ns/prod/sa/client",)),
         "second": authority.leaf("second", uris=("spiffe://td/ns/test/sa/second",)),
         "stranger": other.leaf("stranger"),
@@ -81,10 +82,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         "early": authority.leaf("early", lifetime=(DAY, 9 * DAY)),
         "revoked": authority.leaf("revoked"),
     }
-    revoked = clients["revoked"]
-    assert revoked is not None
     identity = {"certificate": server[0], "key": server[1]}
-    asked = {"client_ca": str(authority.path), "crl": [authority.revocations(revoked[0])]}
+    asked = {"client_ca": str(authority.path), "crl": [authority.revocations(clients["revoked"][0])]}
     spiffe = {"from": "uri", "rules": [r"RULE:spiffe:\/\/td\/ns\/(.*)\/sa\/(.*)/$2@$1/U", "DEFAULT"]}
     kinds: dict[str, dict[str, Any]] = {
         "none": {},
@@ -115,13 +114,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             "allowed_principals": ["RULE:.*@PROD"],
         }
     )
-    upstream = ScriptedUpstream()
     for listener in listeners:
         listener["max_receive_size"] = "1MiB"
-    config = {"memory_pool": {"size": "8MiB"}, "listeners": listeners, "upstreams": [{"name": "echo", "endpoints": [upstream.address]}]}
-    with Framegate(folder / "proxy", config) as proxy:
+    with ScriptedUpstream() as upstream, Framegate(folder / "proxy", {**config_before(upstream.address), "listeners": listeners}) as proxy:
         yield World(proxy, str(authority.path), server, clients)
-    upstream.close()
 
 
 # What is agreed.
@@ -218,22 +214,13 @@ def test_principals_are_mapped_and_only_those_who_may_come_in(world: World, vers
     assert "CLIENT" not in str(world.proxy.metrics())
 
 
-def test_the_same_principal_in_rows_in_the_api_and_in_the_tap(world: World, tmp_path: Path) -> None:
-    good = world.clients["good"]
-    assert good is not None
-    upstream = ScriptedUpstream()
+def test_the_same_principal_in_rows_in_the_api_and_in_the_tap(world: World, upstream: ScriptedUpstream, tmp_path: Path) -> None:
     tls = {"certificate": world.server[0], "key": world.server[1], "client_auth": "required", "client_ca": world.authority}
-    listener = {"name": "plain", "address": "127.0.0.1:0", "upstream": "echo", "max_receive_size": "1MiB", "tls": tls}
-    listener["principal"] = {"rules": ["RULE:^CN=(.*),O=Test$/$1 of Test/U"]}
-    rule = {"name": "mine", "principals": ["CLIENT OF TEST"]}
-    config = {
-        "memory_pool": {"size": "8MiB"},
-        "listeners": [listener],
-        "upstreams": [{"name": "echo", "endpoints": [upstream.address]}],
-        "tap": {"directory": "tap", "rules": [rule]},
-    }
+    principal = {"rules": ["RULE:^CN=(.*),O=Test$/$1 of Test/U"]}
+    tap = {"directory": "tap", "rules": [{"name": "mine", "principals": ["CLIENT OF TEST"]}]}
+    config = {**config_before(upstream.address, tls=tls, principal=principal), "tap": tap}
     context = ssl.create_default_context(cafile=world.authority)
-    context.load_cert_chain(*good)
+    context.load_cert_chain(*world.clients["good"])
     with Framegate(tmp_path / "proxy", config) as proxy:
         with proxy.connect("plain", context) as client:
             client.sendall(HELLO)
@@ -241,7 +228,6 @@ def test_the_same_principal_in_rows_in_the_api_and_in_the_tap(world: World, tmp_
             listed = proxy.cli("channels", "list", "--output", "json")
         row = proxy.wait_row(lambda row: row["event"] == "closed")
         metrics = str(proxy.metrics())
-    upstream.close()
     assert row["principal"] == "CLIENT OF TEST"
     assert '"CLIENT OF TEST"' in listed.stdout
     assert {item.principal for item in read_frames(str(tmp_path / "proxy" / "tap"))} == {"CLIENT OF TEST"}
@@ -271,7 +257,7 @@ def test_a_session_is_resumed_under_its_own_host_and_under_no_other(world: World
     again, _ = world.ask("hosts", version, "good", "-sess_in", session, quiet=False)
     assert b"Reused, TLSv" in again.data
     assert HELLO in again.data
-    for shown, words in (((), "shows no certificate"), (("-cert", *certificate(world, "good")), "certificate is refused")):
+    for shown, words in (([], "shows no certificate"), (world.shown("good"), "certificate is refused")):
         other, row = world.ask("hosts", version, "missing", "-sess_in", session, *shown, host="named.example.org", quiet=False)
         assert b"Reused, TLSv" not in other.data
         assert HELLO not in other.data
@@ -279,31 +265,17 @@ def test_a_session_is_resumed_under_its_own_host_and_under_no_other(world: World
         assert words in row["detail"]
 
 
-def certificate(world: World, client: str) -> tuple[str, str, str]:
-    found = world.clients[client]
-    assert found is not None
-    return found[0], "-key", found[1]
-
-
 @pytest.mark.extended
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_session_of_another_processor_is_a_full_handshake(world: World, version: str, tmp_path: Path) -> None:
-    upstream = ScriptedUpstream()
-    listener = {"name": "hosts", "address": "127.0.0.1:0", "upstream": "echo", "tls": {"certificate": world.server[0], "key": world.server[1]}}
-    config = {
-        "processors": 2,
-        "memory_pool": {"size": "512MiB"},
-        "listeners": [listener],
-        "upstreams": [{"name": "echo", "endpoints": [upstream.address]}],
-    }
+def test_a_session_of_another_processor_is_a_full_handshake(world: World, upstream: ScriptedUpstream, version: str, tmp_path: Path) -> None:
+    config = config_before(upstream.address, name="hosts", tls={"certificate": world.server[0], "key": world.server[1]})
     session = str(tmp_path / "session")
-    with Framegate(tmp_path / "proxy", config) as proxy:
+    with Framegate(tmp_path / "proxy", {**config, "processors": 2}) as proxy:
         two = dataclasses.replace(world, proxy=proxy)
         said = [
             two.ask("hosts", version, "missing", *options, quiet=False)[0]
             for options in (("-sess_out", session), ("-sess_in", session), ("-sess_in", session))
         ]
-    upstream.close()
     assert [HELLO in item.data for item in said] == [True] * 3
     assert [b"Reused, TLSv" in item.data for item in said] == [False, False, True]
 
@@ -348,9 +320,7 @@ def test_garbage_is_named(world: World, listener: str, data: bytes, cause: str, 
 
 def test_a_first_message_that_comes_byte_by_byte_is_read(world: World) -> None:
     context = ssl.create_default_context(cafile=world.authority)
-    good = world.clients["stranger"]
-    assert good is not None
-    context.load_cert_chain(*good)
+    context.load_cert_chain(*world.clients["stranger"])
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context.wrap_bio(incoming, outgoing, server_hostname="named.example.org")
     with world.proxy.connect("hosts") as sock:
@@ -367,25 +337,13 @@ def test_a_first_message_that_comes_byte_by_byte_is_read(world: World) -> None:
         got = b""
         while len(got) < len(HELLO):
             incoming.write(sock.recv(65536))
-            with pytest.MonkeyPatch.context():
-                try:
-                    got += client.read(100)
-                except ssl.SSLWantReadError:
-                    continue
+            with contextlib.suppress(ssl.SSLWantReadError):
+                got += client.read(100)
         assert got == HELLO
     assert dict(client.getpeercert() or {})["subject"][-1] == (("commonName", "named"),)
 
 
 # Towards an upstream.
-
-
-def through(proxy: Framegate, listener: str) -> Row:
-    """The row of a client whose upstream is not to our liking, or we not to its."""
-    with proxy.connect(listener) as client:
-        client.sendall(HELLO)
-        while client.recv(100):
-            pass
-        return proxy.closed_row(client)
 
 
 @contextlib.contextmanager
@@ -434,7 +392,6 @@ class Behind:
 @pytest.fixture(scope="module")
 def behind(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
     good = world.clients["good"]
-    assert good is not None
     with contextlib.ExitStack() as stack:
         upstreams: dict[str, tuple[str, dict[str, Any] | None]] = {}
         for name, (options, tls, _, _) in REFUSALS.items():
@@ -466,23 +423,20 @@ def test_frames_towards_an_upstream_that_wants_our_certificate(behind: Behind, v
         assert read_frame(client) == b"answer\n"
 
 
-@pytest.mark.parametrize("name", REFUSALS)
-def test_an_upstream_that_is_refused_or_refuses_us(behind: Behind, name: str) -> None:
-    _, _, cause, words = REFUSALS[name]
-    row = through(behind.proxy, name)
-    assert (row["cause"], row["side"]) == (cause, "upstream")
-    assert words in row["detail"]
-
-
 @pytest.mark.parametrize(
     ("name", "cause", "words"),
     [
+        *((name, cause, words) for name, (_, _, cause, words) in REFUSALS.items()),
         ("http", "tls_failed", "not TLS: the first bytes of the upstream are 48 54 54 50"),
         ("alert", "wrong_protocol", "the first bytes are TLS"),
     ],
 )
-def test_an_upstream_that_speaks_plain_text_or_tls_where_the_other_is_expected_is_named(behind: Behind, name: str, cause: str, words: str) -> None:
-    row = through(behind.proxy, name)
+def test_an_upstream_that_is_refused_or_refuses_us(behind: Behind, name: str, cause: str, words: str) -> None:
+    with behind.proxy.connect(name) as client:
+        client.sendall(HELLO)
+        while client.recv(100):
+            pass
+        row = behind.proxy.closed_row(client)
     assert (row["cause"], row["side"]) == (cause, "upstream")
     assert words in row["detail"]
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.framegate import until
+
 USER = 10001
 PREPARE = """
 set -e
@@ -80,7 +82,6 @@ class Contained:
         raise AssertionError(f"framegate did not come: {self.process.communicate()}")
 
     def wait_for(self, event: str) -> None:
-        """Read rows up to that one."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if json.loads(line)["event"] == event:
@@ -154,11 +155,8 @@ def test_orphans_are_reaped_and_a_second_signal_ends_it_at_once() -> None:
     with contained() as made:
         made.wait_for("serving")
         made.run("sh", "-c", "(sleep 0.1 &)")
-        deadline = time.monotonic() + 5
         children = Path(f"/proc/{made.pid}/task/{made.pid}/children")
-        while len(children.read_text().split()) != 1 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert len(children.read_text().split()) == 1, "the processor alone; no zombie"
+        until(lambda: len(children.read_text().split()) == 1, "the processor alone; no zombie")
         pid = made.pid
         os.kill(pid, signal.SIGSTOP)  # so that both wait for it
         os.kill(pid, signal.SIGTERM)

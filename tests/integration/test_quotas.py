@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.framegate import Framegate, Witness
-from tests.fakes.upstream import frame, read_frame
+from tests.fakes.upstream import ask, frame, peer_name, read_frame
 
 REFUSED = "framegate_connection_rejected_total"
 
@@ -22,21 +22,18 @@ def listeners(base: dict[str, Any], /, **limits: dict[str, Any]) -> list[dict[st
 def echoes(sock: socket.socket, body: bytes = b"x") -> bool:
     """Whether a frame comes back before the connection ends."""
     try:
-        sock.sendall(frame(body))
-        return read_frame(sock) == body
+        return ask(sock, body) == body
     except (ConnectionError, EOFError, AssertionError):
         return False
 
 
 def opened(proxy: Framegate, listener: str, count: int) -> list[socket.socket]:
-    """So many connections that work."""
     made = [proxy.connect(listener) for _ in range(count)]
     assert all(echoes(sock) for sock in made)
     return made
 
 
 def closed_by(sock: socket.socket) -> None:
-    """Wait until the other side has ended it."""
     with contextlib.suppress(ConnectionResetError):
         assert sock.recv(1) == b""
 
@@ -45,21 +42,21 @@ def closed_by(sock: socket.socket) -> None:
 def test_limits_under_load_are_raised_lowered_and_removed(tmp_path: Path, plain: dict[str, Any]) -> None:
     """Numbers 182, 185 and 192: while frames pass on another connection."""
     config = {**plain, "processors": 2, "limits": {"per_address": {"connections": 6}}, "listeners": listeners(plain, plain={}, other={})}
-    with Framegate(tmp_path, config) as proxy, contextlib.ExitStack() as close, Witness(proxy, "other") as witness:
-        first = [close.enter_context(sock) for sock in opened(proxy, "plain", 5)]
-        closed_by(close.enter_context(proxy.connect("plain")))
+    with Framegate(tmp_path, config) as proxy, Witness(proxy, "other") as witness:
+        first = opened(proxy, "plain", 5)
+        closed_by(proxy.connect("plain"))
         assert proxy.metric(REFUSED, framegate_listener="plain", framegate_reason="address_connections") == 1
         assert proxy.cli("limits", "set", "--network", "127.0.0.0/8", "--connections", "7").returncode == 0
-        opened_now = close.enter_context(opened(proxy, "plain", 1)[0])
+        opened_now = opened(proxy, "plain", 1)[0]
         assert proxy.cli("limits", "set", "--network", "127.0.0.0/8", "--remove").returncode == 0
-        closed_by(close.enter_context(proxy.connect("plain")))
+        closed_by(proxy.connect("plain"))
         assert proxy.cli("limits", "set", "--per-address", "--connections", "0").returncode == 0
         assert proxy.cli("limits", "set", "--listener", "plain", "--connections", "6").returncode == 0
-        waits = close.enter_context(proxy.connect("plain"))
+        waits = proxy.connect("plain")
         waits.sendall(frame(b"late"))
         row = proxy.wait_row(lambda row: row["event"] == "accept_waits")
         assert row["key"] == "listeners[plain].limits.connections"
-        peer = "{}:{}".format(*opened_now.getsockname())
+        peer = peer_name(opened_now)
         opened_now.close()
         assert read_frame(waits) == b"late"
         proxy.closed_row(peer)
@@ -72,14 +69,14 @@ def test_a_storm_on_the_protected_listener_closes_the_idlest_of_the_other(tmp_pa
     """Numbers 186 and 194."""
     limits = {"connections": 8, "protected_listener": "brokers"}
     config = {**plain, "limits": limits, "listeners": listeners(plain, clients={}, brokers={})}
-    with Framegate(tmp_path, config) as proxy, contextlib.ExitStack() as close:
-        clients = [close.enter_context(sock) for sock in opened(proxy, "clients", 8)]
+    with Framegate(tmp_path, config) as proxy:
+        clients = opened(proxy, "clients", 8)
         for sock in (clients[5], clients[2], clients[7]):  # who moved last; the others are idle since they came
             time.sleep(0.005)
             assert echoes(sock)
-        waits = close.enter_context(proxy.connect("clients"))
+        waits = proxy.connect("clients")
         waits.sendall(frame(b"late"))
-        brokers = [close.enter_context(sock) for sock in opened(proxy, "brokers", 5)]
+        brokers = opened(proxy, "brokers", 5)
         for sock in (clients[0], clients[1], clients[3], clients[4], clients[6]):
             row = proxy.closed_row(sock)
             assert (row["cause"], row["listener"], row["side"]) == ("limit", "clients", "internal")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.framegate import Framegate
+from tests.fakes.framegate import Framegate, config_before
 from tests.fakes.upstream import ScriptedUpstream, frame
 
 RATE = 1_000_000
@@ -36,7 +36,6 @@ class Sinks:
                 self.received += len(data)
 
     def send(self, sock: socket.socket) -> None:
-        """Have a client send until its connection ends."""
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 15)
         sock.settimeout(None)
         self._sockets.append(sock)
@@ -67,20 +66,18 @@ class Sinks:
 
 @pytest.fixture
 def sinks() -> Iterator[Sinks]:
-    made = Sinks()
-    yield made
-    made.close()
+    with contextlib.closing(Sinks()) as made:
+        yield made
 
 
 @pytest.mark.slow  # what passes is measured for seconds, from two seconds after a change of demand
 @pytest.mark.parametrize("where", ["node", *(pytest.param(where, marks=pytest.mark.extended) for where in ("listener", "address"))])
 def test_two_processors_keep_to_one_rate_and_one_that_dies_leaves_its_part(tmp_path: Path, sinks: Sinks, where: str) -> None:
     rate = {"request_bytes_rate": RATE}
-    listener = {"name": "plain", "address": "127.0.0.1:0", "upstream": "u", "max_receive_size": "1MiB"}
     config = {
+        **config_before(sinks.upstream.address, **({"limits": rate} if where == "listener" else {})),
+        "memory_pool": {"size": "256MiB"},
         "processors": 2,
-        "listeners": [{**listener, **({"limits": rate} if where == "listener" else {})}],
-        "upstreams": [{"name": "u", "endpoints": [sinks.upstream.address]}],
         "limits": rate if where == "node" else {"per_address": rate} if where == "address" else {},
     }
     with Framegate(tmp_path, config) as proxy:

@@ -82,7 +82,6 @@ def test_whatever_is_killed_the_log_says_what_it_lacks(tmp_path: Path, kills: li
 
 
 def run(campaign: Campaign, kinds: list[str], kills: list[Kill]) -> None:
-    """One kind after the other, then the judgement."""
     try:
         for kind in kinds:
             campaign.kill(kind)

@@ -8,19 +8,18 @@ from typing import Any
 
 from google.protobuf import proto, struct_pb2
 
-from framegate.proxy.tap import record
+from framegate.proxy.tap import log_reader, record
 from framegate.proxy.tap.completeness import verify
 from tests.fakes.framegate import Framegate
 from tests.fakes.tap_read import read_blocks, read_frames
-from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
+from tests.fakes.upstream import ScriptedUpstream, frame, read_exactly, read_frame
 
 README_HEADER = {"size": 8, "offset": 2, "width": 4, "byte_order": "little", "counts": "frame", "fill": "c0de0001"}
 
 
-def config_of(upstream: ScriptedUpstream, listener: dict[str, Any], **other: Any) -> dict[str, Any]:
-    sides = {"address": "127.0.0.1:0", "upstream": "store", "max_receive_size": "1MiB"}
+def config_of(upstream: ScriptedUpstream, **other: Any) -> dict[str, Any]:
     return {
-        "listeners": [{"name": "events", **sides, **listener}],
+        "listeners": [{"name": "events", "address": "127.0.0.1:0", "upstream": "store", "max_receive_size": "1MiB", "framing": "varint"}],
         "upstreams": [{"name": "store", "endpoints": [upstream.address], **other}],
     }
 
@@ -44,10 +43,9 @@ def test_protobufs_delimited_messages_reach_an_int32_server_and_come_back(tmp_pa
             answer.update({name: value[::-1] for name, value in message.items()})
             sock.sendall(frame(answer.SerializeToString()))
 
-    upstream = ScriptedUpstream(reverse)
     tap = {"directory": "tap", "rules": [{"name": "all"}]}
-    try:
-        with Framegate(tmp_path, {**config_of(upstream, {"framing": "varint"}), "tap": tap}) as proxy, proxy.connect("events") as client:
+    with ScriptedUpstream(reverse) as upstream, Framegate(tmp_path, {**config_of(upstream), "tap": tap}) as proxy:
+        with proxy.connect("events") as client:
             out = io.BytesIO()
             for message in sent:
                 proto.serialize_length_prefixed(message, out)
@@ -57,21 +55,14 @@ def test_protobufs_delimited_messages_reach_an_int32_server_and_come_back(tmp_pa
                     answer = proto.parse_length_prefixed(struct_pb2.Struct, stream)
                     assert answer is not None
                     assert dict(answer.items()) == {name: value[::-1] for name, value in message.items()}
-            client.close()
-            closed = proxy.wait_row(lambda row: row["event"] == "closed")
-            assert (closed["cause"], closed["frames"]) == ("peer_closed", {"request": 40, "response": 40})
-    finally:
-        upstream.close()
+        closed = proxy.wait_row(lambda row: row["event"] == "closed")
+        assert (closed["cause"], closed["frames"]) == ("peer_closed", {"request": 40, "response": 40})
     requests = [item.body for item in read_frames(str(tmp_path / "tap")) if item.direction == "request"]
     assert requests == [message.SerializeToString() for message in sent]
-    rows = [row for block in read_blocks(str(tmp_path / "tap"), only(tmp_path / "tap")) for row in block.rows if row.kind == record.KIND_FRAMES]
+    (stream_name,) = log_reader.streams(str(tmp_path / "tap"))
+    rows = [row for block in read_blocks(str(tmp_path / "tap"), stream_name) for row in block.rows if row.kind == record.KIND_FRAMES]
     assert {(record.DIRECTIONS[row.direction], record.FRAMINGS[row.framing]) for row in rows} == {("request", "varint"), ("response", "int32")}
     assert verify(str(tmp_path / "tap")).complete
-
-
-def only(directory: Path) -> str:
-    (stream,) = (path.name for path in directory.iterdir() if path.is_dir())
-    return stream
 
 
 def test_the_header_of_the_readme(tmp_path: Path) -> None:
@@ -84,15 +75,11 @@ def test_the_header_of_the_readme(tmp_path: Path) -> None:
             assert head[:2] + head[6:] == bytes.fromhex("c0de0001")
             sock.sendall(head + sock.recv(size - 8, socket.MSG_WAITALL))
 
-    upstream = ScriptedUpstream(echo)
-    try:
-        config = config_of(upstream, {"framing": "varint"}, framing="header", header=README_HEADER)
-        with Framegate(tmp_path, config) as proxy, proxy.connect("events") as client:
-            data = b"\x05hello" + b"\xac\x02" + bytes(300) + b"\x01x"
-            client.sendall(data)
-            seen = b""
-            while len(seen) < len(data):
-                seen += client.recv(4096)
-            assert seen == data
-    finally:
-        upstream.close()
+    data = b"\x05hello" + b"\xac\x02" + bytes(300) + b"\x01x"
+    with (
+        ScriptedUpstream(echo) as upstream,
+        Framegate(tmp_path, config_of(upstream, framing="header", header=README_HEADER)) as proxy,
+        proxy.connect("events") as client,
+    ):
+        client.sendall(data)
+        assert read_exactly(client, len(data)) == data

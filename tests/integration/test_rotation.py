@@ -1,6 +1,5 @@
 """Certificates, keys and authorities that are replaced while a whole framegate runs."""
 
-import contextlib
 import datetime
 import hashlib
 import json
@@ -18,7 +17,7 @@ import pytest
 from tests.fakes.certificates import Authority
 from tests.fakes.framegate import Framegate, Witness
 from tests.fakes.mounted import WAYS, Mounted, Way
-from tests.fakes.upstream import frame, read_frame
+from tests.fakes.upstream import ask
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]  # each file that is replaced is judged in a process of its own
 
@@ -52,13 +51,11 @@ class Renewed:
         return fingerprint(certificate)
 
     def replaced(self, count: int = 1) -> None:
-        """Wait until files were replaced so often in all."""
         self.proxy.wait_row(lambda row: self.count("files_replaced") >= count, PATIENCE_S)
 
     def refused(self, count: int) -> Row:
-        """The row of the refusal of that number."""
         self.proxy.wait_row(lambda row: self.count("files_refused") >= count, PATIENCE_S)
-        return [row for row in self.proxy.rows if row["event"] == "files_refused"][count - 1]
+        return self.proxy.events("files_refused")[count - 1]
 
     def count(self, event: str) -> int:
         return sum(row["event"] == event for row in self.proxy.rows)
@@ -72,9 +69,7 @@ class Renewed:
             return hashlib.sha256(der).hexdigest()[:16]
 
     def list(self) -> list[Row]:
-        done = self.proxy.cli("certificates", "list", "--output", "json")
-        assert done.returncode == 0, done.stderr
-        found: list[Row] = json.loads(done.stdout)
+        found: list[Row] = self.proxy.json("certificates", "list")
         return found
 
 
@@ -90,37 +85,25 @@ def renewed(tmp_path: Path, plain: Row) -> Iterator[Renewed]:
 
 
 class Crowd:
-    """Connects, sends a frame, takes it back and goes, again and again; keeps what failed.
+    """Connects, sends a frame, takes it back and goes, 200 times a second; ``done`` counts the connections that were served."""
 
-    Attributes:
-        done: connections that were served; ``rate`` so many a second.
-    """
-
-    def __init__(self, renewed: Renewed, a_second: float) -> None:
+    def __init__(self, renewed: Renewed) -> None:
         self.done = 0
         self.failures: list[str] = []
         self._renewed = renewed
-        self._pause_s = 1 / a_second
-        self._began = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
-    @property
-    def rate(self) -> float:
-        return self.done / (time.monotonic() - self._began)
-
     def _run(self) -> None:
         due = time.monotonic()
-        while not self._stop.is_set():
+        while not self._stop.wait(max(due - time.monotonic(), 0)):
             try:
                 with self._renewed.proxy.connect("plain", self._renewed.context) as client:
-                    client.sendall(frame(b"here"))
-                    assert read_frame(client) == b"here"
+                    assert ask(client, b"here") == b"here"
                 self.done += 1
             except Exception as error:
                 self.failures.append(repr(error))
-            due += self._pause_s
-            time.sleep(max(due - time.monotonic(), 0))
+            due += 1 / 200
 
     def __enter__(self) -> "Crowd":
         self._thread.start()
@@ -137,17 +120,16 @@ def test_nobody_is_refused_while_certificates_are_replaced_and_who_is_connected_
     renewed = Renewed(tmp_path, plain, way)
     with renewed.proxy as proxy, Witness(proxy, "plain", renewed.context) as witness:
         (first,) = {row["fingerprint"][:16] for row in renewed.list()}
-        with Crowd(renewed, 200) as crowd:
+        with Crowd(renewed) as crowd:
             for number in range(1, SWAPS + 1):
                 latest = renewed.renew()
                 renewed.replaced(number)
             witness.check()
         assert (crowd.failures, crowd.done > SWAPS) == ([], True)
-        print(f"{crowd.done} connections, {crowd.rate:.0f} a second, through {SWAPS} swaps")
         assert renewed.served() == latest
         (row,) = renewed.list()
         assert (row["fingerprint"][:16], row["store_number"], row["error"]) == (latest, SWAPS + 1, "")
-        (open_row,) = json.loads(proxy.cli("channels", "list", "--output", "json").stdout)
+        (open_row,) = proxy.json("channels", "list")
         assert open_row["tls"]["certificate_fingerprint"] == first
         assert renewed.count("files_refused") == 0
 
@@ -210,8 +192,7 @@ def test_a_command_and_sighup_take_files_at_once_and_a_processor_that_starts_has
     with renewed.proxy as proxy:
         end = proxy.metric("framegate_tls_certificate_not_after_seconds")
         latest = renewed.renew(lifetime=(-DAY, 30 * DAY))
-        done = proxy.cli("certificates", "reload", "--output", "json")
-        assert [(row["owner"], row["result"]) for row in json.loads(done.stdout)] == [("listener/plain", "RESULT_REPLACED")]
+        assert [(row["owner"], row["result"]) for row in proxy.json("certificates", "reload")] == [("listener/plain", "RESULT_REPLACED")]
         assert renewed.served() == latest
         assert proxy.metric("framegate_tls_certificate_not_after_seconds") < end
         assert "the first expires in 29d" in proxy.cli("status").stdout
@@ -249,8 +230,7 @@ def test_authorities_that_are_replaced_let_in_others_and_nobody_else(tmp_path: P
 
 
 def echoes(client: Any) -> bool:
-    client.sendall(frame(b"x"))
-    return read_frame(client) == b"x"
+    return ask(client, b"x") == b"x"
 
 
 def welcome(proxy: Framegate, context: ssl.SSLContext) -> bool:
@@ -264,7 +244,7 @@ def welcome(proxy: Framegate, context: ssl.SSLContext) -> bool:
 def test_a_processor_that_is_killed_while_files_are_replaced_comes_back_with_what_the_others_have(renewed: Renewed) -> None:
     for _ in range(3):
         pids = renewed.proxy.processors
-        known = {row["pid"] for row in renewed.proxy.rows if row["event"] == "processor_ready"}
+        known = {row["pid"] for row in renewed.proxy.events("processor_ready")}
         latest = renewed.renew()
         killer = threading.Timer(0.3, os.kill, (pids[0], signal.SIGKILL))
         killer.start()
@@ -295,19 +275,14 @@ def test_who_has_a_certificate_that_is_revoked_ends_and_others_go_on(tmp_path: P
     renewed = Renewed(tmp_path, plain, client_auth="required", client_ca=str(authority.path), crl=[str(crl)])
     context = ssl.create_default_context(cafile=str(renewed.authority.path))
     leaves = {name: authority.leaf(name) for name in ("good", "stolen")}
-    with contextlib.ExitStack() as undo:
-        undo.callback(renewed.proxy.stop)
+    with renewed.proxy:
         clients = {}
         for name, leaf in leaves.items():
             context.load_cert_chain(*leaf)
-            clients[name] = [undo.enter_context(renewed.proxy.connect("plain", context)) for _ in range(4)]
-        for client in (*clients["good"], *clients["stolen"]):
-            client.sendall(frame(b"before"))
-            assert read_frame(client) == b"before"
+            clients[name] = [renewed.proxy.connect("plain", context) for _ in range(4)]
+        assert all(map(echoes, (*clients["good"], *clients["stolen"])))
         crl.write_bytes(Path(authority.revocations(leaves["stolen"][0])).read_bytes())
         renewed.replaced()
         rows = [renewed.proxy.ended_row(client) for client in clients["stolen"]]
         assert {(row["cause"], row["detail"]) for row in rows} == {("session_expired", "the certificate is revoked")}
-        for client in clients["good"]:
-            client.sendall(frame(b"behind"))
-            assert read_frame(client) == b"behind"
+        assert all(map(echoes, clients["good"]))

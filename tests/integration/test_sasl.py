@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,16 +24,10 @@ from framegate.proxy.network.timer import NEVER
 from tests.demo import broker
 from tests.fakes.clock import SECOND
 from tests.fakes.network import NetBench, net_bench
+from tests.fakes.real_kafka import REAL_KAFKA
 from tests.fakes.sasl_frames import versions
 
-_missing = broker.missing_tools()
-pytestmark = [
-    pytest.mark.extended,
-    pytest.mark.slow,
-    pytest.mark.kafka,
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(bool(_missing) and not os.environ.get("CI"), reason=f"needs {' and '.join(_missing)}"),
-]
+pytestmark = [pytest.mark.extended, *REAL_KAFKA]
 USER, PASSWORD = "alice", "canary-7f3a9c"
 LIFETIME_S = 40
 MODULES = {SCRAM_SHA_256: "scram.ScramLoginModule", SCRAM_SHA_512: "scram.ScramLoginModule", "OAUTHBEARER": "oauthbearer.OAuthBearerLoginModule"}

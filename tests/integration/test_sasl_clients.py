@@ -3,13 +3,12 @@ further. Behind it is a server that speaks as much of Kafka's protocol as they a
 """
 
 import contextlib
-import importlib.util
 import json
+import runpy
 import shutil
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,14 @@ pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed"
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
-from framegate.control.demo.certificates import Certificates, create
+from framegate.control.demo.certificates import Certificates
 from framegate.control.identity.passwords import new_credentials
 from framegate.control.identity.users_file import changing
 from framegate.proxy.auth.server import MECHANISMS
 from tests.fakes import kafka_server
-from tests.fakes.framegate import Framegate
+from tests.fakes.framegate import Framegate, until
 from tests.fakes.sasl_frames import handshake, versions
-from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
+from tests.fakes.upstream import ScriptedUpstream, ask, frame, read_frame
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 USER, PASSWORD = "alice, of =accounts", "canary-7f3a9c-do-not-log"
@@ -49,8 +48,8 @@ class Issuer:
         public = json.loads(ECAlgorithm.to_jwk(self._key.public_key()))
         (folder / "jwks.json").write_text(json.dumps({"keys": [{**public, "kid": "k"}]}))
 
-    def token(self, lifetime_s: float = 3600, **claims: Any) -> str:
-        usual = {"iss": ISSUER, "aud": AUDIENCE, "sub": USER, "exp": time.time() + lifetime_s}
+    def token(self, **claims: Any) -> str:
+        usual = {"iss": ISSUER, "aud": AUDIENCE, "sub": USER, "exp": time.time() + 3600}
         return jwt.encode({**usual, **claims}, self._key, "ES256", headers={"kid": "k"})
 
 
@@ -67,8 +66,7 @@ class Rig:
         self.issuer = Issuer(folder)
         self.asked: list[int] = []
         self._server = _kafka_server(folder)
-        self.upstream = ScriptedUpstream(self._serve)
-        undo.callback(self.upstream.close)
+        self.upstream = undo.enter_context(ScriptedUpstream(self._serve))
         self.put_user(USER, PASSWORD)
         tokens = {"jwks": "jwks.json", "issuer": ISSUER, "audience": AUDIENCE, "scopes": ["produce"]}
         common = {
@@ -85,14 +83,12 @@ class Rig:
             "listeners": [
                 {"name": "plain", "address": "127.0.0.1:0", **common},
                 {"name": "tls", "address": "127.0.0.1:0", **common, "tls": tls},
-                {"name": "few", "address": "127.0.0.1:0", **common, "allowed_principals": ["carol"]},
             ],
             "upstreams": [{"name": "kafka", "endpoints": [self.upstream.address]}],
         }
         self.proxy = undo.enter_context(Framegate(folder, config))
 
     def put_user(self, name: str, password: str) -> None:
-        """As ``framegate users add`` does."""
         with changing(self.folder / "users") as users:
             users.add(name, new_credentials(password, iterations=4096), replace=True)
 
@@ -106,7 +102,7 @@ class Rig:
                 return
             sock.sendall(frame(answer))
 
-    def settings(self, listener: str, mechanism: str, password: str = PASSWORD, user: str = USER, token: Callable[[], str] | None = None) -> Any:
+    def settings(self, listener: str, mechanism: str, password: str = PASSWORD, user: str = USER) -> Any:
         """Of a client of librdkafka's."""
         port = self.proxy.address(listener)[1]
         (self.folder / "port").write_text(str(port))
@@ -121,8 +117,7 @@ class Rig:
         if listener == "tls":
             found |= {"ssl.ca.location": str(self.certificates.ca), "ssl.endpoint.identification.algorithm": "none"}
         if mechanism == "OAUTHBEARER":
-            made = token or (lambda: self.issuer.token(scope="produce consume"))
-            return {**found, "oauth_cb": lambda _: (made(), time.time() + 3600)}
+            return {**found, "oauth_cb": lambda _: (self.issuer.token(scope="produce consume"), time.time() + 3600)}
         return {**found, "sasl.username": user, "sasl.password": password}
 
     def wait_since(self, count: int, **fields: Any) -> dict[str, Any]:
@@ -132,40 +127,26 @@ class Rig:
     def refusal(self, settings: dict[str, Any]) -> str:
         """What a client that is refused prints, once its connection has ended."""
         errors: list[str] = []
-        failed = threading.Event()
 
         def on_error(error: confluent_kafka.KafkaError) -> None:
             if error.code() == confluent_kafka.KafkaError._AUTHENTICATION:
                 errors.append(error.str())
-                failed.set()
 
         client = confluent_kafka.Producer({**settings, "error_cb": on_error})
-        deadline = time.monotonic() + 20
-        while not failed.is_set() and time.monotonic() < deadline:
-            client.poll(0.02)
-        return errors[0] if errors else ""
+        until(lambda: client.poll(0.02) is not None and errors, "it is not refused", 20)
+        return errors[0]
 
 
 def _kafka_server(folder: Path) -> Any:
     """The class, of a copy that looks for its port in the folder."""
     shutil.copy(kafka_server.__file__, folder / "served.py")
-    spec = importlib.util.spec_from_file_location("served", folder / "served.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.KafkaServer
+    return runpy.run_path(str(folder / "served.py"))["KafkaServer"]
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return create(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[Rig]:
+def rig(tmp_path_factory: pytest.TempPathFactory, made: Certificates) -> Iterator[Rig]:
     with contextlib.ExitStack() as undo:
-        yield Rig(tmp_path_factory.mktemp("sasl"), certificates, undo)
+        yield Rig(tmp_path_factory.mktemp("sasl"), made, undo)
 
 
 @pytest.mark.parametrize("listener", ["plain", "tls"])
@@ -213,22 +194,20 @@ def test_a_user_that_is_added_while_it_runs_may_come_in_and_one_whose_password_i
 
 def test_what_the_upstream_understands_is_told_before_anybody_has_said_who_he_is(rig: Rig) -> None:
     with rig.proxy.connect("plain") as client:
-        client.sendall(frame(versions(0, 5)))
-        answer = read_frame(client)
+        answer = ask(client, versions(0, 5))
         keys = [int.from_bytes(answer[at : at + 2], "big") for at in range(10, len(answer), 6)]
         assert keys == [kafka_server.METADATA, 17, kafka_server.API_VERSIONS, 36]
-        client.sendall(frame(handshake("SCRAM-SHA-1", 6)))
-        refused = read_frame(client)
+        refused = ask(client, handshake("SCRAM-SHA-1", 6))
         assert all(name.encode() in refused for name in MECHANISMS)
         assert client.recv(1) == b""
         assert rig.proxy.closed_row(client)["cause"] == "auth_failed"
 
 
-def test_a_session_that_ends_is_begun_anew_in_the_same_connection(tmp_path: Path, certificates: Certificates) -> None:
+def test_a_session_that_ends_is_begun_anew_in_the_same_connection(tmp_path: Path, made: Certificates) -> None:
     """Two clients, each by its own mechanism. Real time: the client's own timer begins it, and none lasts less than a second."""
     mechanisms = ("SCRAM-SHA-256", "PLAIN")
     with contextlib.ExitStack() as undo:
-        rig = Rig(tmp_path, certificates, undo, max_session="1500ms")
+        rig = Rig(tmp_path, made, undo, max_session="1500ms")
         clients = [AdminClient(rig.settings("tls", mechanism)) for mechanism in mechanisms]
         deadline = time.monotonic() + 6
         while time.monotonic() < deadline:
@@ -240,7 +219,7 @@ def test_a_session_that_ends_is_begun_anew_in_the_same_connection(tmp_path: Path
             assert rig.proxy.metric("framegate_authentication_count_total", **labels) >= 4
         accepted = rig.proxy.metric("framegate_connection_accepted_total", framegate_listener="tls")
         assert accepted <= 2 * len(clients), "of librdkafka's, one may be the bootstrap"
-        assert {row["cause"] for row in rig.proxy.rows if row["event"] == "closed"} <= LEFT
+        assert {row["cause"] for row in rig.proxy.events("closed")} <= LEFT
         assert set(rig.asked) <= {kafka_server.METADATA, kafka_server.API_VERSIONS}
 
 

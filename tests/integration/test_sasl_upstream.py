@@ -4,7 +4,6 @@ import contextlib
 import json
 import socket
 import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,11 +12,11 @@ import pytest
 from framegate.control.identity.passwords import new_credentials
 from framegate.control.identity.users_file import changing
 from framegate.proxy.auth.client import FIRST_CORRELATION_ID
-from tests.fakes.framegate import Framegate, Row
+from tests.fakes.framegate import Framegate, Row, until
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.sasl_frames import handshake, plain_token, token, versions
 from tests.fakes.tap_read import read_frames
-from tests.fakes.upstream import frame, read_frame
+from tests.fakes.upstream import ask, peer_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 PASSWORD, SECRET, TOKEN = "canary-of-alice-3c1", "canary-of-apps-7f3", "canary-token-9d2"
@@ -28,8 +27,7 @@ class Rig:
 
     def __init__(self, folder: Path, undo: contextlib.ExitStack) -> None:
         self.folder = folder
-        self.broker = SaslBroker({"apps": SECRET}, tokens={TOKEN: "guest"})
-        undo.callback(self.broker.close)
+        self.broker = undo.enter_context(SaslBroker({"apps": SECRET}, tokens={TOKEN: "guest"}))
         with changing(folder / "users") as users:
             for name in ("alice", "bob"):
                 users.add(name, new_credentials(PASSWORD, iterations=4096))
@@ -59,18 +57,16 @@ class Rig:
     def log_in(self, sock: socket.socket, user: str = "alice", error: int = 0) -> None:
         """A client's whole exchange, which framegate answers."""
         for number, request in enumerate((versions(0, 1), handshake("PLAIN", 2), token(plain_token(PASSWORD, user), 3))):
-            sock.sendall(frame(request))
-            answer = read_frame(sock)
+            answer = ask(sock, request)
             assert struct.unpack_from(">i", answer) == (number + 1,)
             assert answer[4:6] == b"\0\0" or number == 2
         assert struct.unpack_from(">h", answer, 5) == (error,)
 
 
-def ask(sock: socket.socket, correlation: int, key: int = 3) -> str:
+def principal_of(sock: socket.socket, correlation: int, key: int = 3) -> str:
     """Whom the broker takes a request to be from; it passes untouched."""
     request = struct.pack(">hhih", key, 12, correlation, -1) + b"body"
-    sock.sendall(frame(request))
-    answer = read_frame(sock)
+    answer = ask(sock, request)
     who, _, echoed = answer[4:].partition(b"|")
     assert (answer[:4], echoed) == (struct.pack(">i", correlation), request)
     return who.decode()
@@ -79,12 +75,8 @@ def ask(sock: socket.socket, correlation: int, key: int = 3) -> str:
 def is_let_in(rig: Rig) -> bool:
     """Whether the token is good for the broker."""
     with rig.proxy.connect("open") as client, contextlib.suppress(EOFError, ConnectionError):
-        return ask(client, 1) == "guest"
+        return principal_of(client, 1) == "guest"
     return False
-
-
-def name_of(client: socket.socket) -> str:
-    return "{}:{}".format(*client.getsockname()[:2])
 
 
 def ended(rig: Rig, listener: str, user: str = "") -> Row:
@@ -92,7 +84,7 @@ def ended(rig: Rig, listener: str, user: str = "") -> Row:
     with rig.proxy.connect(listener) as client:
         if user:
             rig.log_in(client, user, error=58)
-        name = name_of(client)
+        name = peer_name(client)
         assert client.recv(1) == b""
     return rig.proxy.closed_row(name)
 
@@ -106,8 +98,8 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 def test_a_client_comes_as_one_and_the_broker_sees_another(rig: Rig) -> None:
     with rig.proxy.connect("known") as client:
         rig.log_in(client)
-        assert [ask(client, number) for number in (7, FIRST_CORRELATION_ID, 8)] == ["apps"] * 3
-        name = name_of(client)
+        assert [principal_of(client, number) for number in (7, FIRST_CORRELATION_ID, 8)] == ["apps"] * 3
+        name = peer_name(client)
     row = rig.proxy.closed_row(name)
     assert (row["principal"], row["cause"], row["frames"]) == ("alice", "peer_closed", {"request": 3, "response": 3})
     assert row["mechanism"] == "PLAIN", "of the client; ours to the broker is another"
@@ -115,9 +107,9 @@ def test_a_client_comes_as_one_and_the_broker_sees_another(rig: Rig) -> None:
 
 def test_a_client_that_says_nothing_has_its_first_request_passed_on(rig: Rig) -> None:
     with rig.proxy.connect("open") as client:
-        assert ask(client, 1, key=18) == "guest"
-        assert ask(client, 2) == "guest"
-        name = name_of(client)
+        assert principal_of(client, 1, key=18) == "guest"
+        assert principal_of(client, 2) == "guest"
+        name = peer_name(client)
     assert rig.proxy.closed_row(name)["cause"] == "peer_closed"
 
 
@@ -132,12 +124,9 @@ def test_a_token_that_is_renewed_is_shown_to_the_next_login_and_a_refusal_is_in_
     assert rig.proxy.metric("framegate_upstream_authentication_count_total", **logins, error_type="credentials") == 1
     with rig.proxy.connect("known") as client:
         rig.log_in(client)
-        assert ask(client, 1) == "apps", "another login is not held back"
+        assert principal_of(client, 1) == "apps", "another login is not held back"
     rig.put("token", TOKEN)
-    deadline = time.monotonic() + 20
-    while not is_let_in(rig):
-        assert time.monotonic() < deadline, "it is tried again after a second"
-        time.sleep(0.05)
+    until(lambda: is_let_in(rig), "it is tried again after a second", 20)
     assert rig.broker.refused == 1
 
 
@@ -149,14 +138,14 @@ def test_a_secret_that_cannot_be_read_is_our_own_fault(rig: Rig) -> None:
     assert "cannot be read: No such file or directory" in row["detail"]
     assert rig.proxy.metric("framegate_upstream_authentication_count_total", error_type="unavailable") == 1
     with rig.proxy.connect("open") as client:
-        assert ask(client, 1) == "guest"
+        assert principal_of(client, 1) == "guest"
 
 
 def test_the_tap_has_the_clients_frames_alone_and_no_secret_is_anywhere(rig: Rig) -> None:
     with rig.proxy.connect("known") as client:
         rig.log_in(client)
-        assert ask(client, 99) == "apps"
-        name = name_of(client)
+        assert principal_of(client, 99) == "apps"
+        name = peer_name(client)
     rig.proxy.closed_row(name)
     rig.proxy.stop()
     frames = list(read_frames(str(rig.folder / "tap")))

@@ -11,9 +11,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
-import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,9 +29,20 @@ from framegate.control.v1.certificate_service_pb2_grpc import CertificateService
 from framegate.control.v1.user_service_pb2_grpc import UserServiceStub
 from tests.control.service.test_access import RPCS
 from tests.fakes.canaries import Canaries
-from tests.fakes.secret_clients import broken_frames, client_context, in_clear, let_in, passed_through, refused, to_upstreams, wrong_logins
-from tests.fakes.secretive import USER, Secretive
-from tests.fakes.watched_processes import WatchedProcesses
+from tests.fakes.framegate import run_cli
+from tests.fakes.secretive import (
+    USER,
+    Secretive,
+    WatchedProcesses,
+    broken_frames,
+    client_context,
+    in_clear,
+    let_in,
+    passed_through,
+    refused,
+    to_upstreams,
+    wrong_logins,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,7 +112,6 @@ def reload_all(rig: Secretive) -> None:
 
 
 def note(rig: Secretive, message: Any) -> None:
-    """Keep an answer, as bytes and as JSON."""
     rig.answers.extend((message.SerializeToString(), MessageToJson(message).encode()))
 
 
@@ -152,13 +159,12 @@ def bad_users(rig: Secretive) -> None:
 
 def everything_said(rig: Secretive) -> dict[str, bytes]:
     """All of it, by where it was said; framegate has ended."""
-    assert rig.collector is not None
     files = [path for path in (rig.folder / "tap").rglob("*") if path.is_file()]
     return {
         "rows": json.dumps(rig.proxy.rows, ensure_ascii=False).encode(),
         "standard error": rig.proxy.errors.encode(),
         "answers": b"\n".join(rig.answers),
-        "exports": b"\n".join(data for _, data in rig.collector.calls),
+        "exports": b"\n".join(received.request.SerializeToString() for received in rig.collector.received),
         "tap": b"\n".join(path.read_bytes() for path in files),
     }
 
@@ -181,12 +187,10 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Secretive, 
             bad_users(rig)
             answered = ask_all(rig)
             reload_all(rig)
-            note_metrics(rig)
+            with urllib.request.urlopen(f"http://{rig.proxy.serving['prometheus']}/metrics", timeout=10) as answer:
+                rig.answers.append(answer.read())
             core = {resource.prlimit(pid, resource.RLIMIT_CORE)[0] for pid in (rig.proxy.process.pid, *rig.proxy.processors)}
-            deadline = time.monotonic() + 10
-            while len(rig.collector.calls if rig.collector else ()) < 1:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            rig.collector.nth()
             assert rig.proxy.stop() == 0
         found = everything_said(rig)
         found["processes"] = b"\n".join(b"\n".join(data) for data in watched.seen.values())
@@ -194,11 +198,6 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Secretive, 
         found["core limit"] = repr(core).encode()
         found["methods"] = str(answered).encode()
         yield rig, found
-
-
-def note_metrics(rig: Secretive) -> None:
-    with urllib.request.urlopen(f"http://{rig.proxy.serving['prometheus']}/metrics", timeout=10) as answer:
-        rig.answers.append(answer.read())
 
 
 # --- tests ---------------------------------------------------------------------------------------------------------------------------------
@@ -214,14 +213,13 @@ def test_no_secret_is_anywhere(said: tuple[Secretive, dict[str, bytes]], where: 
 def test_what_may_be_said_is_found_there_by_the_same_search(said: tuple[Secretive, dict[str, bytes]], where: str) -> None:
     rig, found = said
     assert rig.marker.found(found[where]) == ["marker"]
-    assert rig.collector is not None
-    assert {method.split(".")[3] for method, _ in rig.collector.calls} == {"metrics", "trace", "logs"}
+    assert {received.signal for received in rig.collector.received} == {"metrics", "trace", "logs"}
     assert int(found["methods"]) >= 15
 
 
 def test_all_that_can_fail_has_failed(said: tuple[Secretive, dict[str, bytes]]) -> None:
     rig, _ = said
-    closed = [row for row in rig.proxy.rows if row["event"] == "closed"]
+    closed = rig.proxy.events("closed")
     causes = {row["cause"] for row in closed}
     assert {"auth_failed", "tls_failed", "wrong_protocol", "peer_closed"} <= causes
     words = "\n".join(row["detail"] for row in closed)
@@ -235,7 +233,7 @@ def test_all_that_can_fail_has_failed(said: tuple[Secretive, dict[str, bytes]]) 
         "where 3 belong",
     ):
         assert reason in words, reason
-    assert len([row for row in rig.proxy.rows if row["event"] == "files_refused"]) >= 18
+    assert len(rig.proxy.events("files_refused")) >= 18
     assert not [row for row in rig.proxy.rows if row["event"] in ("task_failed", "row_failed", "subscriber_failed")]
 
 
@@ -284,13 +282,7 @@ def test_a_start_that_fails_tells_no_secret(tmp_path: Path) -> None:
     }
     (tmp_path / "framegate.yaml").write_text(json.dumps(config))
     for command in ("check", "serve"):
-        done = subprocess.run(
-            [sys.executable, "-m", "framegate.control.cli", command, "--config", str(tmp_path / "framegate.yaml")],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        done = run_cli(command, "--config", str(tmp_path / "framegate.yaml"))
         assert done.returncode == 2
         assert (done.stdout + done.stderr).count("is not a known key") == 3
         assert canaries.found(done.stdout + done.stderr) == []

@@ -16,17 +16,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from framegate.control.v1 import limit_service_pb2 as limits_pb2
 from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
-from tests.fakes.framegate import Framegate
-from tests.fakes.upstream import frame, read_frame
+from tests.fakes.framegate import Framegate, resident_bytes
+from tests.fakes.upstream import ask, frame, peer_name, read_frame
 
 MIB = 1024 * 1024
 
 
 HEALTH = {"address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
-
-
-def resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
 @pytest.mark.slow
@@ -81,8 +77,7 @@ def check_every_listener(proxy: Framegate, folder: Path) -> None:
         with socket.socket(family) as client:
             client.settimeout(10)
             client.connect(address)
-            client.sendall(frame(b"hello"))
-            assert read_frame(client) == b"hello"
+            assert ask(client, b"hello") == b"hello"
             if family != socket.AF_UNIX:
                 name = client.getsockname()[:2]
                 peer = ("[{}]:{}" if family == socket.AF_INET6 else "{}:{}").format(*name)
@@ -93,9 +88,8 @@ def check_every_listener(proxy: Framegate, folder: Path) -> None:
 
 def check_connection_limit(proxy: Framegate) -> None:
     with proxy.connect("one") as first:
-        peer = "{}:{}".format(*first.getsockname()[:2])
-        first.sendall(frame(b"first"))
-        assert read_frame(first) == b"first"
+        peer = peer_name(first)
+        assert ask(first, b"first") == b"first"
         second = proxy.connect("one")
         second.sendall(frame(b"second"))
         waits = proxy.wait_row(lambda row: row["event"] == "accept_waits")
@@ -115,8 +109,7 @@ def check_names_of_unix_clients(proxy: Framegate, path: Path) -> None:
             client.settimeout(10)
             client.bind(name)
             client.connect(str(path / "data.sock"))
-            client.sendall(frame(b"hello"))
-            assert read_frame(client) == b"hello"
+            assert ask(client, b"hello") == b"hello"
         assert proxy.closed_row(shown)["cause"] == "peer_closed"
     assert proxy.metric("framegate_task_failures_total") == 0
 
@@ -139,8 +132,7 @@ def test_while_stdout_is_not_read_nothing_is_changed_and_traffic_goes_on(tmp_pat
             assert (refusal.code(), "cannot be audited" in str(refusal.details())) == (grpc.StatusCode.UNAVAILABLE, True)
             host, _, port = serving["listeners"]["plain"].rpartition(":")
             with socket.create_connection((host, int(port)), 10) as client:
-                client.sendall(frame(b"hello"))
-                assert read_frame(client) == b"hello"
+                assert ask(client, b"hello") == b"hello"
             process.terminate()
             rows = [json.loads(line) for line in process.communicate(timeout=20)[0].splitlines()]
         finally:

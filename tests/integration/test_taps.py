@@ -1,7 +1,6 @@
 """Tap rules changed while traffic flows: every frame is in the log once, or a gap counts it."""
 
 import collections
-import json
 import os
 import random
 import signal
@@ -17,9 +16,9 @@ from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.tap import completeness
 from framegate.proxy.tap.ledger import read_ledger
-from tests.fakes.framegate import Framegate
+from tests.fakes.framegate import Framegate, config_before
 from tests.fakes.tap_read import read_frames, read_gaps
-from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
+from tests.fakes.upstream import ScriptedUpstream, ask, frame, peer_name, read_frame
 
 CHANGES: Final = 100
 ENOUGH: Final = 200
@@ -43,7 +42,7 @@ class Flow:
 
     def __init__(self, proxy: Framegate) -> None:
         self.sock = proxy.connect("plain")
-        self.peer = "{}:{}".format(*self.sock.getsockname()[:2])
+        self.peer = peer_name(self.sock)
         self.count = 0
         self.failure: Exception | None = None
         self.enough = threading.Event()
@@ -73,26 +72,15 @@ class Flow:
 
 
 @pytest.fixture
-def proxy(tmp_path: Path) -> Iterator[Framegate]:
-    upstream = ScriptedUpstream()
-    config: dict[str, Any] = {
+def proxy(tmp_path: Path, upstream: ScriptedUpstream) -> Iterator[Framegate]:
+    config = {
+        **config_before(upstream.address, forwarding={"requests": "cut_through", "responses": "cut_through"}),
         "processors": 2,
         "memory_pool": {"size": "16MiB"},
-        "listeners": [
-            {
-                "name": "plain",
-                "address": "127.0.0.1:0",
-                "upstream": "echo",
-                "max_receive_size": "1MiB",
-                "forwarding": {"requests": "cut_through", "responses": "cut_through"},
-            }
-        ],
-        "upstreams": [{"name": "echo", "endpoints": [upstream.address]}],
         "tap": {"directory": "tap", "queue_size": "64MiB", "rules": [{"name": "all"}]},
     }
     with Framegate(tmp_path / "framegate", config) as running:
         yield running
-    upstream.close()
 
 
 def kinds_of_rules() -> list[dict[str, Any]]:
@@ -186,35 +174,26 @@ def test_rules_change_a_hundred_times_under_load_and_every_frame_is_accounted_fo
     rules = check_whole(proxy, rows, {"all", *(f"rule-{number}" for number in range(CHANGES))})
     assert len(rules) > 10
     assert not [row for row in proxy.rows if row["event"] in ("internal_error", "processor_died")]
-    assert len([row for row in proxy.rows if row["event"] == "audit"]) == CHANGES
+    assert len(proxy.events("audit")) == CHANGES
 
 
 @pytest.mark.slow
 def test_open_connections_follow_and_a_processor_that_starts_anew_has_the_rules(proxy: Framegate) -> None:
-    def said(*words: str) -> Any:
-        done = proxy.cli("taps", *words, "--output", "json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    assert said("add", "sizes", "--capture", "lengths", "--before", "all")[0]["name"] == "sizes"
+    assert proxy.json("taps", "add", "sizes", "--capture", "lengths", "--before", "all")[0]["name"] == "sizes"
     with proxy.connect("plain") as client:
-        client.sendall(frame(b"one"))
-        assert read_frame(client) == b"one"
-        said("set", "sizes", "--capture", "full", "--direction", "request")
-        client.sendall(frame(b"two"))
-        assert read_frame(client) == b"two"
-        said("remove", "all")
-        said("set", "sizes", "--expires", "10m")
-        client.sendall(frame(b"three"))
-        assert read_frame(client) == b"three"
+        assert ask(client, b"one") == b"one"
+        proxy.json("taps", "set", "sizes", "--capture", "full", "--direction", "request")
+        assert ask(client, b"two") == b"two"
+        proxy.json("taps", "remove", "all")
+        proxy.json("taps", "set", "sizes", "--expires", "10m")
+        assert ask(client, b"three") == b"three"
     for pid in proxy.processors:
         os.kill(pid, signal.SIGTERM)
     for slot in (0, 1):
         proxy.wait_row(lambda row, slot=slot: row["event"] == "processor_ready" and row["slot"] == slot and row["generation"] > first_of(proxy, slot))
     with proxy.connect("plain") as client:
-        client.sendall(frame(b"four"))
-        assert read_frame(client) == b"four"
-    assert [rule["name"] for rule in said("list")] == ["sizes"]
+        assert ask(client, b"four") == b"four"
+    assert [rule["name"] for rule in proxy.json("taps", "list")] == ["sizes"]
     assert proxy.stop() == 0
     found = [(item.rule, item.direction, item.body) for item in read_frames(str(proxy.folder / "tap"))]
     stream_records = read_ledger(str(proxy.folder / "tap")).streams.values()
@@ -229,5 +208,4 @@ def test_open_connections_follow_and_a_processor_that_starts_anew_has_the_rules(
 
 
 def first_of(proxy: Framegate, slot: int) -> int:
-    """The generation of the first processor of a slot."""
-    return int(next(row["generation"] for row in proxy.rows if row["event"] == "processor_ready" and row["slot"] == slot))
+    return int(next(row["generation"] for row in proxy.events("processor_ready") if row["slot"] == slot))

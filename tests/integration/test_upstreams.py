@@ -1,10 +1,8 @@
 """Upstreams with several endpoints, some of which do not do what they should, behind a whole framegate."""
 
 import contextlib
-import json
 import socket
 import ssl
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 
 from tests.fakes.certificates import Authority
 from tests.fakes.framegate import Framegate
-from tests.fakes.upstream import ScriptedUpstream, echo, frame, read_frame, refusing_port
+from tests.fakes.upstream import ScriptedUpstream, ask, echo, refusing_port
 
 pytestmark = pytest.mark.slow
 
@@ -27,13 +25,9 @@ def config_of(*endpoints: str, listeners: tuple[str, ...] = ("one",), **upstream
     }
 
 
-def ask(proxy: Framegate, listener: str = "one") -> float:
-    """Seconds until a new connection had its first answer."""
-    begun = time.monotonic()
+def is_served(proxy: Framegate, listener: str = "one") -> None:
     with proxy.connect(listener) as client:
-        client.sendall(frame(b"hello"))
-        assert read_frame(client) == b"hello"
-    return time.monotonic() - begun
+        assert ask(client, b"hello") == b"hello"
 
 
 def test_of_two_endpoints_one_refuses_and_twenty_clients_at_once_are_served(tmp_path: Path, upstream: ScriptedUpstream) -> None:
@@ -43,19 +37,18 @@ def test_of_two_endpoints_one_refuses_and_twenty_clients_at_once_are_served(tmp_
         ThreadPoolExecutor(20) as clients,
     ):
         for _ in range(3):
-            list(clients.map(lambda number: ask(proxy, ("one", "two")[number % 2]), range(20)))
+            list(clients.map(lambda number: is_served(proxy, ("one", "two")[number % 2]), range(20)))
         down = proxy.wait_row(lambda row: row["event"] == "endpoint_down")
         assert (down["upstream"], down["endpoint"], down["reason"], down["backoff_ms"]) == ("u", f"127.0.0.1:{port}", "refused", 1000)
         assert (proxy.metric("framegate_upstream_endpoint_count"), proxy.metric("framegate_upstream_endpoint_down")) == (2, 1)
         assert proxy.metric("framegate_upstream_endpoint_ejections_total", error_type="refused") == 1
         assert proxy.metric("framegate_upstream_endpoint_ejections_total") == 1
-        (listed,) = json.loads(proxy.cli("upstreams", "list", "--output", "json").stdout)[0]["down_endpoints"]
+        (listed,) = proxy.json("upstreams", "list")[0]["down_endpoints"]
         assert (listed["address"], listed["reason"], listed["processor_count"]) == (f"127.0.0.1:{port}", "refused", 1)
-    assert {row["cause"] for row in proxy.rows if row["event"] == "closed"} == {"peer_closed"}
+    assert {row["cause"] for row in proxy.events("closed")} == {"peer_closed"}
 
 
 def serve(listener: socket.socket) -> None:
-    """Answer whoever comes, until the listening socket is shut."""
     with contextlib.suppress(OSError), ThreadPoolExecutor() as servers:
         while True:
             servers.submit(serve_one, listener.accept()[0])
@@ -102,12 +95,12 @@ def test_each_endpoint_is_verified_against_its_own_host(tmp_path: Path) -> None:
         config = config_of(f"localhost:{named.port}", number.address, f"[0:0::1]:{six.port}", tls={"ca": str(authority.path)})
         with Framegate(tmp_path, config) as proxy:
             for _ in range(9):
-                ask(proxy)
-            listed = json.loads(proxy.cli("upstreams", "list", "--output", "json").stdout)[0]
+                is_served(proxy)
+            listed = proxy.json("upstreams", "list")[0]
         assert {named.address, number.address, six.address} <= set(listed["addresses"])
-    assert {row["endpoint"] for row in proxy.rows if row["event"] == "closed"} == {named.address, number.address, six.address}
+    assert {row["endpoint"] for row in proxy.events("closed")} == {named.address, number.address, six.address}
     assert set(names) == {"localhost", None}, "SNI is the host, and a number is not sent"
-    failed = [row for row in proxy.rows if row["event"] == "endpoint_down" and row["reason"] != "refused"]  # localhost may be [::1], too
+    failed = [row for row in proxy.events("endpoint_down") if row["reason"] != "refused"]  # localhost may be [::1], too
     assert failed == []
 
 
@@ -117,7 +110,7 @@ def test_a_certificate_for_another_host_is_a_failure_and_the_other_endpoint_serv
         config = config_of(named.address, number.address, tls={"ca": str(authority.path)})
         with Framegate(tmp_path, config) as proxy:
             for _ in range(4):
-                ask(proxy)
+                is_served(proxy)
             down = proxy.wait_row(lambda row: row["event"] == "endpoint_down")
             assert (down["endpoint"], down["server_name"], down["reason"]) == (named.address, "127.0.0.1", "tls")
             assert "certificate" in down["detail"]
@@ -129,7 +122,7 @@ def test_a_name_that_nobody_knows_beside_one_that_is_known(tmp_path: Path, upstr
         failed = proxy.wait_row(lambda row: row["event"] == "resolve_failed")
         assert (failed["upstream"], failed["endpoint"]) == ("u", "no-such-host.invalid:1")
         for _ in range(3):
-            ask(proxy)
-        listed = json.loads(proxy.cli("upstreams", "list", "--output", "json").stdout)[0]
+            is_served(proxy)
+        listed = proxy.json("upstreams", "list")[0]
         assert listed["resolution_error"].startswith("no-such-host.invalid:1: ")
         assert upstream.address in listed["addresses"]

@@ -3,18 +3,17 @@
 import contextlib
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from framegate.control.identity.users_file import read_users
-from tests.fakes.framegate import Framegate
+from tests.fakes.framegate import Framegate, run_cli
 from tests.fakes.sasl_frames import handshake, plain_token, token
-from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
+from tests.fakes.upstream import ScriptedUpstream, ask
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]  # a whole framegate, and a process for each command
 PASSWORD, OTHER = "canary-of-alice-5d1", "canary-of-alice-5d2"
@@ -29,7 +28,7 @@ class Rig:
         self.file = folder / "users"
         common = {"address": "127.0.0.1:0", "upstream": "echo", "protocol": "kafka", "max_receive_size": "1MiB"}
         sasl = {"mechanisms": ["PLAIN"], "users": "users"}
-        self.users("add", "first", "--file", str(self.file), password="x")
+        run_cli("users", "add", "first", "--file", str(self.file), text="x\n")
         config: dict[str, Any] = {
             "memory_pool": {"size": "16MiB"},
             "rotation": {"poll": "1h"},  # whatever is noticed is noticed by the command
@@ -44,13 +43,9 @@ class Rig:
             config["listeners"].append({"name": "keeps", **common, "sasl": sasl, **keeps})
         self.proxy = undo.enter_context(Framegate(folder, config))
 
-    def users(self, *words: str, password: str = "") -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "framegate.control.cli", "users", *words]
-        return subprocess.run(command, input=f"{password}\n", capture_output=True, text=True, timeout=30, check=False)
-
     def ask(self, *words: str, listener: str = "sasl", password: str = "") -> tuple[int, str]:
         """Exit code, and what is said on standard error."""
-        done = self.users(*words, "--listener", listener, "--address", self.proxy.serving["admin"], password=password)
+        done = run_cli("users", *words, "--listener", listener, "--address", self.proxy.serving["admin"], text=f"{password}\n")
         return done.returncode, done.stderr
 
     def is_let_in(self, password: str, user: str = "alice") -> bool:
@@ -60,8 +55,7 @@ class Rig:
 
 def log_in(client: socket.socket, user: str, password: str) -> bool:
     for request in (handshake("PLAIN", 1), token(plain_token(password, user), 2)):
-        client.sendall(frame(request))
-        answer = read_frame(client)
+        answer = ask(client, request)
     return answer[5:7] == b"\0\0"
 
 
@@ -87,7 +81,7 @@ def test_a_user_comes_and_goes_while_framegate_runs_and_no_password_is_on_the_wa
     assert rig.ask("remove", "alice") == (3, "framegate: there is no user 'alice' (USER_NOT_FOUND)\n")
     code, words = rig.ask("list", listener="open")
     assert (code, "NO_USERS_FILE" in words) == (1, True)
-    audits = [row for row in rig.proxy.rows if row["event"] == "audit"]
+    audits = rig.proxy.events("audit")
     both = {"SCRAM-SHA-256": 8192, "SCRAM-SHA-512": 8192}
     known: list[Any] = [{"name": "alice", "mechanisms": both}]
     assert [(row["before"], row["after"], row["result"]) for row in audits] == [
@@ -104,16 +98,12 @@ def test_a_user_comes_and_goes_while_framegate_runs_and_no_password_is_on_the_wa
 @pytest.mark.extended
 def test_many_at_once_lose_nothing(rig: Rig) -> None:
     address = rig.proxy.serving["admin"]
-    commands = [
-        subprocess.Popen(
-            [sys.executable, "-m", "framegate.control.cli", "users", "add", f"user-{number}", "--iterations", "4096", *where],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number, where in enumerate([("--listener", "sasl", "--address", address), ("--file", str(rig.file))] * 3)
-    ]
-    assert [(command.communicate("x", timeout=50)[1], command.returncode) for command in commands] == [("", 0)] * 6
+    where = [("--listener", "sasl", "--address", address), ("--file", str(rig.file))] * 3
+    with ThreadPoolExecutor(len(where)) as pool:
+        added = [
+            pool.submit(run_cli, "users", "add", f"user-{number}", "--iterations", "4096", *words, text="x") for number, words in enumerate(where)
+        ]
+    assert [(done.result().stderr, done.result().returncode) for done in added] == [("", 0)] * 6
     assert sorted(read_users(rig.file).users) == sorted(["first", *(f"user-{number}" for number in range(6))])
 
 
@@ -123,21 +113,20 @@ def test_who_is_removed_ends_in_every_processor_and_others_go_on(tmp_path: Path,
         rig = Rig(tmp_path, upstream, undo, processors=2, keeps={"close_revoked": False})
         for user in ("alice", "bob", "carol"):
             assert rig.ask("add", user, password=PASSWORD) == (0, "")
-        clients = {user: [undo.enter_context(rig.proxy.connect("sasl")) for _ in range(6)] for user in ("alice", "bob", "carol")}
-        kept = undo.enter_context(rig.proxy.connect("keeps"))
+        clients = {user: [rig.proxy.connect("sasl") for _ in range(6)] for user in ("alice", "bob", "carol")}
+        kept = rig.proxy.connect("keeps")
         for user, each in [*clients.items(), ("alice", [kept])]:
             assert all(log_in(client, user, PASSWORD) for client in each)
-        rows = json.loads(rig.proxy.cli("channels", "list", "--output", "json").stdout)
+        rows = rig.proxy.json("channels", "list")
         assert {row["processor_slot"] for row in rows if row["principal"] == "alice"} == {0, 1}
 
         assert rig.ask("remove", "alice") == (0, "")
         assert [client.recv(1) for client in clients["alice"]] == [b""] * 6
-        assert rig.users("remove", "bob", "--file", str(rig.file)).returncode == 0
+        assert run_cli("users", "remove", "bob", "--file", str(rig.file)).returncode == 0
         assert rig.proxy.cli("certificates", "reload").returncode == 0
         assert [client.recv(1) for client in clients["bob"]] == [b""] * 6
         for client in (*clients["carol"], kept):
-            client.sendall(frame(b"still here"))
-            assert read_frame(client) == b"still here"
+            assert ask(client, b"still here") == b"still here"
         done = rig.proxy.cli("channels", "close", "--principal", "carol", "--reason", "left")
         assert (done.returncode, done.stdout.count("closed")) == (0, 6), done.stderr
         assert [client.recv(1) for client in clients["carol"]] == [b""] * 6
@@ -149,5 +138,5 @@ def test_who_is_removed_ends_in_every_processor_and_others_go_on(tmp_path: Path,
         assert sorted(ended) == sorted(
             [("alice", "session_expired", gone)] * 6 + [("bob", "session_expired", gone)] * 6 + [("carol", "admin", "left")] * 6
         )
-        audit = next(row for row in rig.proxy.rows if row["event"] == "audit" and row["method"].endswith("CloseChannels"))
+        audit = next(row for row in rig.proxy.events("audit") if row["method"].endswith("CloseChannels"))
         assert audit["request"]["selector"] == {"principal": "carol"}

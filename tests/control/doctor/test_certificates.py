@@ -65,12 +65,12 @@ def _other_key(folder: Path) -> tuple[str, str]:
 
 def _out_of_order(folder: Path) -> tuple[str, str]:
     made = Intermediate(folder)
-    return made.leaf(made.root, made.pem)
+    return made.chain(made.root, made.pem)
 
 
 def _for_clients(folder: Path) -> tuple[str, str]:
     made = Intermediate(folder)
-    return made.leaf(made.pem, made.root, usage=ExtendedKeyUsageOID.CLIENT_AUTH)
+    return made.chain(made.pem, made.root, usage=ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
 REFUSED: list[tuple[Callable[[Path], tuple[str, str]], str, str]] = [
@@ -98,18 +98,18 @@ def test_what_the_validator_refuses_is_a_fault_with_what_to_do(tmp_path: Path) -
 
 def test_a_whole_chain_is_good_with_or_without_its_root(tmp_path: Path) -> None:
     made = Intermediate(tmp_path)
-    assert bad(listening(*made.leaf(made.pem), client_auth="required", client_ca=str(tmp_path / "root.crt"))) == []
-    assert bad(listening(*made.leaf(made.pem, made.root))) == []
+    assert bad(listening(*made.chain(made.pem), client_auth="required", client_ca=str(tmp_path / "root.crt"))) == []
+    assert bad(listening(*made.chain(made.pem, made.root))) == []
 
 
 def test_a_chain_that_lacks_an_authority_is_unknown_with_what_to_write(tmp_path: Path) -> None:
     """Whether clients know that authority cannot be seen from here."""
     made = Intermediate(tmp_path)
-    found = [item for item in listening(*made.leaf(), client_auth="required", client_ca=str(tmp_path / "root.crt")) if item.level != "ok"]
+    found = [item for item in listening(*made.chain(), client_auth="required", client_ca=str(tmp_path / "root.crt")) if item.level != "ok"]
     assert [(item.level, "ends below CN=between, which no file here" in item.found) for item in found] == [("unknown", True)]
     assert "write its certificate at the end of" in found[0].advice
     (tmp_path / "ca.crt").write_bytes(made.pem)  # as cert-manager lays it
-    assert bad(listening(*made.leaf())) == []
+    assert bad(listening(*made.chain())) == []
 
 
 def test_a_certificate_without_names_and_a_weak_key_that_openssl_takes_are_warnings(authority: Authority) -> None:

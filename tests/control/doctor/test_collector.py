@@ -9,7 +9,7 @@ import pytest
 from framegate.control.doctor.collector import look
 from framegate.control.doctor.finding import Finding
 from framegate.proxy.config.model import OtlpConfig, TelemetryConfig
-from tests.fakes.receivers import GrpcReceiver, HttpReceiver
+from tests.fakes.otlp_receiver import GrpcReceiver, HttpReceiver
 from tests.fakes.surroundings import around, config_of, levels
 
 
@@ -22,7 +22,7 @@ def looked(tmp_path: Path, otlp: OtlpConfig | None, timeout_s: float = 5.0, **en
 def test_a_collector_that_takes_exports_is_good_and_gets_nothing(tmp_path: Path, receiver: Any, protocol: Any) -> None:
     with receiver() as there:
         found = looked(tmp_path, OtlpConfig(endpoint=there.endpoint, protocol=protocol, signals=("metrics", "traces", "logs")))
-        requests = [there.wait(count).request.ByteSize() for count in (1, 2, 3)]
+        requests = [there.nth(count).request.ByteSize() for count in (1, 2, 3)]
     assert [(item.subject, item.level) for item in found] == [(f"collector of {name}", "ok") for name in ("metrics", "traces", "logs")]
     assert requests == [0, 0, 0]
 

@@ -20,7 +20,7 @@ from framegate.control.telemetry.exporters import Account, Counted, Room, metric
 from framegate.proxy.cells.metrics import EXPORT_ERRORS, METRICS
 from framegate.proxy.config.model import OtlpConfig, TelemetryConfig
 from tests.fakes.certificates import Authority
-from tests.fakes.receivers import GrpcReceiver, HttpReceiver
+from tests.fakes.otlp_receiver import GrpcReceiver, HttpReceiver
 
 EXPORTS, DROPPED = "framegate.telemetry.exports", "framegate.telemetry.dropped"
 RECEIVERS: dict[Any, Any] = {"grpc": GrpcReceiver, "http/protobuf": HttpReceiver}
@@ -75,7 +75,7 @@ def test_accepted_exports_are_counted_and_have_headers_and_compression(protocol:
             exporter = Counted(otlp_exporter(target), target, account, over.append)
             exporter.export(MAKE[target.signal](3))
             exporter.shutdown()
-            received = receiver.wait(number)
+            received = receiver.nth(number)
             assert (received.signal, received.headers["authorization"]) == (target.signal.replace("traces", "trace"), "Bearer x")
             assert (counted(account, target.signal), over) == (({"": 1}, 0), [3])
 
@@ -117,7 +117,7 @@ def test_an_export_of_many_points_goes_in_parts(monkeypatch: pytest.MonkeyPatch)
 def test_a_probe_returns_the_collectors_error(protocol: str) -> None:
     with RECEIVERS[protocol]() as receiver:
         assert [probe(target) for target in targets(receiver.endpoint, protocol)] == ["", "", ""]
-        assert [receiver.wait(count).request.ByteSize() for count in (1, 2, 3)] == [0, 0, 0]
+        assert [receiver.nth(count).request.ByteSize() for count in (1, 2, 3)] == [0, 0, 0]
     (_, _, target) = targets(receiver.endpoint, protocol, TIMEOUT="1500")  # over HTTP only the second attempt is said why of
     assert "Connection refused" in probe(target)
 

@@ -21,9 +21,8 @@ from framegate.control.telemetry.provider import Telemetry, start
 from framegate.proxy.cells import METRICS
 from framegate.proxy.config.model import OtlpConfig, PrometheusConfig, TelemetryConfig
 from tests.fakes.cells import fill
-from tests.fakes.collector import FakeCollector
+from tests.fakes.otlp_receiver import GrpcReceiver
 from tests.fakes.plane import FakePlane
-from tests.fakes.receivers import GrpcReceiver
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -44,7 +43,7 @@ def counted(plane: FakePlane) -> None:
     )
 
 
-def begin(plane: FakePlane, collector: FakeCollector | None = None, interval_ms: int = 3_600_000) -> Telemetry:
+def begin(plane: FakePlane, collector: GrpcReceiver | None = None, interval_ms: int = 3_600_000) -> Telemetry:
     otlp = None if collector is None else OtlpConfig(endpoint=collector.endpoint, interval_ms=interval_ms)
     wanted = TelemetryConfig(otlp=otlp, prometheus=PrometheusConfig(address="127.0.0.1:0"))
     telemetry = start(plane, dataclasses.replace(plane.config, telemetry=wanted), {})
@@ -110,12 +109,12 @@ def test_an_export_has_the_series_and_values_of_a_scrape(plane: FakePlane) -> No
         if metric.source == "control":
             attributes = tuple((key, values[-1] if values else "some") for key, values in metric.attributes)
             plane.measured[metric.name, attributes] = 3
-    with FakeCollector() as collector:
+    with GrpcReceiver() as collector:
         telemetry = begin(plane, collector)
         telemetry.record_call("a.B/C", "OK", 0.02)
         scraped, _ = scrape(telemetry)
         asyncio.run(telemetry.stop())
-        sent = exported(collector.wait())
+        sent = exported(collector.nth().metrics)
     del scraped[next(key for key in scraped if key[0] == "target_info")]
     assert set(sent) == set(scraped)
     moving = ("process_", "cpython_")
@@ -130,13 +129,13 @@ def test_a_call_within_a_span_is_an_exemplar_of_it(plane: FakePlane, monkeypatch
     span = TracerProvider(shutdown_on_exit=False).get_tracer("x").start_span("call")
     for choice, expected in (("trace_based", [span.get_span_context().trace_id]), ("always_off", [])):
         monkeypatch.setenv("OTEL_METRICS_EXEMPLAR_FILTER", choice)
-        with FakeCollector() as collector:
+        with GrpcReceiver() as collector:
             telemetry = begin(plane, collector)
             with trace.use_span(span):
                 telemetry.record_call("a.B/C", "OK", 0.02)
             telemetry.record_call("a.B/D", "OK", 0.02)
             asyncio.run(telemetry.stop())
-            points = collector.wait()["rpc.server.call.duration"].histogram.data_points
+            points = collector.nth().metrics["rpc.server.call.duration"].histogram.data_points
         assert [int.from_bytes(exemplar.trace_id) for point in points for exemplar in point.exemplars] == expected
 
 
@@ -144,7 +143,7 @@ def test_counts_are_right_when_a_collector_is_back(plane: FakePlane, monkeypatch
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "100")  # one attempt each
     where = (("framegate.signal", "metrics"),)
     gone = (*where, ("error.type", "failed"))
-    with FakeCollector() as early:
+    with GrpcReceiver() as early:
         port = int(early.endpoint.rpartition(":")[2])
     wanted = TelemetryConfig(otlp=OtlpConfig(endpoint=f"http://127.0.0.1:{port}", interval_ms=100, signals=("metrics",)))
     telemetry = start(plane, dataclasses.replace(plane.config, telemetry=wanted), {})
@@ -176,10 +175,10 @@ def test_counts_are_right_when_a_collector_is_back(plane: FakePlane, monkeypatch
 def test_the_environment_names_the_service_and_wins(plane: FakePlane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_SERVICE_NAME", "orders-framegate")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "k8s.pod.name=orders-1")
-    with FakeCollector() as collector:
+    with GrpcReceiver() as collector:
         telemetry = begin(plane, collector)
         asyncio.run(telemetry.stop())
-        resource = collector.resource()
+        resource = collector.received[-1].resources[0]
     assert {key: resource[key] for key in ("service.name", "service.version", "service.instance.id", "k8s.pod.name")} == {
         "service.name": "orders-framegate",
         "service.version": "1.2.3",

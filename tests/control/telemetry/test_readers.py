@@ -21,7 +21,7 @@ from framegate.control.telemetry.readers import SCOPE, Injector, OtlpReader, Pro
 from framegate.proxy.cells import METRICS, HistogramValue
 from framegate.proxy.config.model import OtlpConfig, TelemetryConfig
 from tests.fakes.cells import fill
-from tests.fakes.collector import FakeCollector
+from tests.fakes.otlp_receiver import GrpcReceiver
 from tests.fakes.plane import FakePlane
 
 SIZE = next(metric for metric in METRICS if metric.name == "framegate.frame.size")
@@ -74,14 +74,14 @@ def wanted(endpoint: str) -> Target:
 
 
 def test_each_interval_exports_what_the_cells_say_then(plane: FakePlane) -> None:
-    with FakeCollector() as collector:
+    with GrpcReceiver() as collector:
         fold = Fold(plane)
         reader = OtlpReader(plane, fold, wanted(collector.endpoint), 50, Account(), {})
         observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("x"), fold)
-        collector.wait(1)
+        collector.nth(1)
         fill(plane, 0, {("framegate.event_loop.lag",): [0, 4, *[0] * 9, 8_000_000]})
-        count = len(collector.requests) + 2
-        (point, _) = collector.wait(count)["framegate.event_loop.lag"].histogram.data_points
+        count = len(collector.received) + 2
+        (point, _) = collector.nth(count).metrics["framegate.event_loop.lag"].histogram.data_points
         reader.shutdown(1_000)
     assert (point.count, point.sum, list(point.bucket_counts)) == (4, 0.008, [0, 4, *[0] * 9])
     assert (point.HasField("min"), point.HasField("max")) == (False, False)
@@ -89,18 +89,18 @@ def test_each_interval_exports_what_the_cells_say_then(plane: FakePlane) -> None
 
 
 def test_what_was_counted_last_is_exported_at_the_end(plane: FakePlane) -> None:
-    with FakeCollector() as collector:
+    with GrpcReceiver() as collector:
         fold = Fold(plane)
         reader = OtlpReader(plane, fold, wanted(collector.endpoint), 3_600_000, Account(), {})
         observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("x"), fold)
         fill(plane, 0, {("framegate.tap.io",): 9})
         reader.shutdown(2_000)
-        (point,) = collector.wait(1)["framegate.tap.io"].sum.data_points
+        (point,) = collector.nth(1).metrics["framegate.tap.io"].sum.data_points
     assert point.as_int == 9
 
 
 def test_after_the_end_nothing_asks_for_values_any_more(plane: FakePlane) -> None:
-    with FakeCollector() as early:
+    with GrpcReceiver() as early:
         pass
     asked: list[int] = []
     reader = OtlpReader(plane, Fold(plane), wanted(early.endpoint), 20, Account(), {})
@@ -125,11 +125,11 @@ def test_a_failure_of_the_histograms_loses_one_export_and_not_the_thread(
         raise ValueError("our bug")
 
     monkeypatch.setattr(Injector, "inject", broken)
-    with FakeCollector() as collector:
+    with GrpcReceiver() as collector:
         fold = Fold(plane)
         reader = OtlpReader(plane, fold, wanted(collector.endpoint), 50, Account(), {})
         observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("x"), fold)
-        collector.wait(1)
+        collector.nth(1)
         reader.shutdown(1_000)
     assert "our bug" in caplog.text
 

@@ -12,9 +12,9 @@ import pytest
 
 from framegate.proxy.config.model import MIB, DrainConfig, HandlersConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
 from framegate.proxy.relay import handler_wire as wire
-from tests.fakes.server import ServerProcess, receive_all, receive_exactly
+from tests.fakes.server import ServerProcess, receive_all
 from tests.fakes.tap_keeper import until
-from tests.fakes.upstream import frame
+from tests.fakes.upstream import frame, read_exactly
 
 pytestmark = pytest.mark.slow
 
@@ -49,8 +49,8 @@ def hand(process: ServerProcess, name: str) -> socket.socket:
 def records(sock: socket.socket, count: int) -> list[bytes]:
     found = []
     for _ in range(count):
-        head = receive_exactly(sock, 4)
-        found.append(head + receive_exactly(sock, struct.unpack(">i", head)[0]))
+        head = read_exactly(sock, 4)
+        found.append(head + read_exactly(sock, struct.unpack(">i", head)[0]))
     return found
 
 
@@ -72,7 +72,7 @@ def test_a_connection_is_answered_by_a_handler_process() -> None:
         assert wire.read_requests(asked, 0) == [(number, 0, 0, b"\0\0\0\x08", b"question", len(asked))]
         now_ns = time.monotonic_ns()
         handler.sendall(wire.encode_replies([(wire.ANSWER, 0, 0, number, 0, now_ns, now_ns, b"answer")]))
-        assert receive_exactly(client, 10) == frame(b"answer")
+        assert read_exactly(client, 10) == frame(b"answer")
         row = process.ask("list")["rows"][0]
         assert (row["upstream"], row["endpoint"], row["frames"], row["muted"], row["state"]) == ("", "", {"request": 1, "response": 1}, [], "open")
         client.close()
@@ -117,7 +117,7 @@ def test_after_a_record_that_cannot_be_another_socket_takes_the_connections_that
                 handler.sendall(HELLO)
                 calm.sendall(frame(b"calm"))
                 answer(handler, records(handler, 2)[1])
-                assert receive_exactly(calm, 8) == frame(b"calm")
+                assert read_exactly(calm, 8) == frame(b"calm")
                 busy.sendall(frame(b"busy"))
                 records(handler, 2)
                 handler.sendall(wire.encode_closed(5))

@@ -14,8 +14,9 @@ from framegate.control.fleet.child import _ALLOCATOR
 from framegate.proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
 from framegate.proxy.server.heap import LEAST_BYTES, LEAST_CHANNELS, Heap, HighWater, find_trim
 from tests.fakes.cases import each_of
-from tests.fakes.server import Echo, ServerProcess, receive_exactly
+from tests.fakes.server import ServerProcess, echo_bytes
 from tests.fakes.tap_keeper import until
+from tests.fakes.upstream import ScriptedUpstream, read_exactly
 
 GLIBC = hasattr(ctypes.CDLL(None), "malloc_trim")
 needs_glibc = pytest.mark.skipif(not GLIBC, reason="no malloc_trim in this C library")
@@ -113,7 +114,7 @@ def test_what_is_free_between_what_is_not_goes_back() -> None:
 
 @pytest.fixture
 def process(allocator: None) -> Iterator[ServerProcess]:
-    echo = Echo()
+    echo = ScriptedUpstream(echo_bytes)
     config = ProxyConfig(
         node="n",
         listeners=(ListenerConfig(name="plain", address="x", upstream="u", max_receive_size=16 * MIB),),
@@ -139,7 +140,7 @@ def test_a_processor_is_small_again_after_a_burst(process: ServerProcess) -> Non
     clients: list[socket.socket] = [process.connect() for _ in range(4)]
     for client in clients:  # so that what a connection costs is no part of it
         client.sendall(b"\0\0\0\1x")
-        receive_exactly(client, 5)
+        read_exactly(client, 5)
     idle = resident(process)
     for client in clients:
         client.sendall(size.to_bytes(4, "big") + bytes(size - 1))
@@ -149,5 +150,5 @@ def test_a_processor_is_small_again_after_a_burst(process: ServerProcess) -> Non
     for client in clients:
         client.sendall(b"x")
     for client in clients:
-        receive_exactly(client, 4 + size)
+        read_exactly(client, 4 + size)
     until(lambda: resident(process) - idle < 2 * MIB)

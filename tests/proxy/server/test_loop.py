@@ -22,18 +22,18 @@ from framegate.proxy.config.model import (
     UpstreamConfig,
 )
 from framegate.proxy.server.link import MAX_FRAME
-from tests.fakes.server import Echo, ServerProcess, receive_all, receive_exactly
+from tests.fakes.server import ServerProcess, echo_bytes, receive_all
 from tests.fakes.tap_files import stored
 from tests.fakes.tap_keeper import until
 from tests.fakes.tls import TlsWorld
-from tests.fakes.upstream import frame
+from tests.fakes.upstream import ScriptedUpstream, frame, read_exactly
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def config():
-    echo = Echo()
+    echo = ScriptedUpstream(echo_bytes)
     yield ProxyConfig(
         node="n",
         listeners=(ListenerConfig(name="plain", address="x", upstream="u", max_receive_size=MIB),),
@@ -59,7 +59,7 @@ def launch():
 
 def exchange(client: socket.socket, body: bytes) -> None:
     client.sendall(frame(body))
-    assert receive_exactly(client, 4 + len(body)) == frame(body)
+    assert read_exactly(client, 4 + len(body)) == frame(body)
 
 
 def test_it_starts_with_the_start_message_and_says_where_its_modules_are(config, launch):
@@ -149,7 +149,7 @@ def test_cells_are_published_soon(config, launch):
     delays = []
     for number in range(2, 12):
         client.sendall(frame(b"y"))
-        receive_exactly(client, 5)
+        read_exactly(client, 5)
         begun = time.monotonic()
         until(lambda number=number: process.cells.cell("framegate.frame.count", "downstream", "transmit", "plain") == number)
         delays.append(time.monotonic() - begun)
