@@ -10,6 +10,7 @@ import click
 
 from framegate.control.cli.kinds import SIZE
 from framegate.control.cli.options import example
+from framegate.control.cli.output import counted, print_note, write_bytes
 
 if TYPE_CHECKING:
     from framegate.control.kubernetes.inject import Injector, Prepared
@@ -179,7 +180,6 @@ def inject(
         raise click.UsageError("--tap-claim-size needs --tap-claim")
     if not in_place and target is None and sys.stdout is None:
         _fail(["standard output is closed; use --output or --in-place"], _EXIT_FAILED)
-    from framegate.control.cli.output import print_note, write_bytes
 
     texts = _read(sources)
     injector = None if remove else _injector(config, told)
@@ -194,8 +194,6 @@ def inject(
 
 
 def _fail(lines: list[str], code: int = _EXIT_FAULTY) -> NoReturn:
-    from framegate.control.cli.output import print_note
-
     for line in lines:
         print_note(line)
     sys.exit(code)
@@ -230,7 +228,6 @@ def _shown(path: pathlib.Path) -> str:
 
 def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> tuple[dict[pathlib.Path, str], str]:
     """The changed texts, and the message to print when they are written."""
-    from framegate.control.cli.output import counted, print_note
     from framegate.control.kubernetes.inject import remove, shared_objects
     from framegate.control.kubernetes.manifest import ManifestError
 
@@ -313,7 +310,6 @@ def _beside(target: pathlib.Path, text: str) -> str:
 
 
 def _injector(config: pathlib.Path | None, told: dict[str, Any]) -> "Injector":
-    from framegate.control.cli.output import print_note
     from framegate.control.kubernetes.inject import Injector
     from framegate.control.kubernetes.objects import Wanted
     from framegate.control.kubernetes.sidecar import START_CPU_MS, Options
@@ -338,7 +334,6 @@ def _injector(config: pathlib.Path | None, told: dict[str, Any]) -> "Injector":
 
 
 def _needs(config: pathlib.Path | None, options: "Options") -> "PodRequirements":
-    from framegate.control.cli.output import print_note
     from framegate.control.configuration.capacity import fitted, memory_warning
     from framegate.control.configuration.cgroup import Container
     from framegate.control.configuration.document import ConfigurationError

@@ -2,7 +2,9 @@
 
 import click
 
+from framegate.control.cli.client import calling, pages
 from framegate.control.cli.options import admin_options, example
+from framegate.control.cli.output import print_messages, size_text
 
 __all__ = ["upstreams"]
 
@@ -16,26 +18,17 @@ def upstreams() -> None:
 @admin_options
 def list_(address: str, output: str) -> None:
     """List the upstreams, their endpoints, and endpoints that are down."""
-    from framegate.control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling, pages
-    from framegate.control.cli.output import as_dict, print_json, print_table, size_text
     from framegate.control.v1 import upstream_service_pb2 as pb2
-    from framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceStub
+    from framegate.control.v1 import upstream_service_pb2_grpc as pb2_grpc
 
-    def ask(token: str) -> pb2.ListUpstreamsResponse:
-        return stub.ListUpstreams(pb2.ListUpstreamsRequest(page_size=PAGE_SIZE, page_token=token), timeout=CALL_TIMEOUT_S)
-
-    with calling(address) as channel:
-        stub = UpstreamServiceStub(channel)
-        found = [item for page in pages(ask) for item in page.upstreams]
-    if output == "json":
-        print_json([as_dict(item) for item in found])
-        return
-    rows = [
-        (
+    def cells(item: pb2.Upstream) -> tuple[object, ...]:
+        return (
             item.name, ", ".join(item.endpoints), ", ".join(item.addresses) or "-", "yes" if item.tls_enabled else "no",
             size_text(item.max_receive_size_bytes), ", ".join(f"{down.address} ({down.reason})" for down in item.down_endpoints) or "-",
             item.resolution_error or "-",
-        )
-        for item in found
-    ]  # fmt: skip
-    print_table(("NAME", "ENDPOINTS", "ADDRESSES", "TLS", "MAX RECEIVE SIZE", "DOWN", "ERROR"), rows)
+        )  # fmt: skip
+
+    with calling(address) as channel:
+        list_page = pb2_grpc.UpstreamServiceStub(channel).ListUpstreams
+        found = [item for page in pages(list_page, pb2.ListUpstreamsRequest()) for item in page.upstreams]
+    print_messages(found, output, ("NAME", "ENDPOINTS", "ADDRESSES", "TLS", "MAX RECEIVE SIZE", "DOWN", "ERROR"), cells)
