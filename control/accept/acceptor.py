@@ -18,8 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from framegate.control.accept.admission import Admission
-from framegate.control.accept.delayed_close import close_descriptor
+from framegate.control.accept.admission import Admission, close_descriptor
 from framegate.control.accept.listening import Listening
 from framegate.control.accept.quotas import ConnectionQuotas
 from framegate.control.logs import RowLog

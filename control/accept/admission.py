@@ -5,19 +5,65 @@ there is room for one. All of it belongs to the acceptor's thread but what says 
 """
 
 import collections
+import contextlib
+import heapq
+import os
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from framegate.control.accept.delayed_close import DelayedClose, close_descriptor
 from framegate.control.accept.quotas import ConnectionQuotas, Refusal, Wait
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 from framegate.proxy.config.limits import LimitsInForce, client_key
 
-__all__ = ["Admission"]
+__all__ = ["MAX_PARKED", "Admission", "DelayedClose", "close_descriptor"]
 
+MAX_PARKED: Final = 1_000
+"""Connections that are closed later, at most."""
 _ROWS_NS: Final = 1_000_000_000
 """Between two rows about the same listener and reason; all of it is counted."""
+
+
+class DelayedClose:
+    """Rejected connections, each with the time at which it is closed: a client that is closed at once would try again at once.
+
+    They are in a heap, the earliest first, and bounded, because each needs a descriptor. Used by one thread; ``len`` by any.
+    """
+
+    def __init__(self, most: int = MAX_PARKED) -> None:
+        self._most: Final = most
+        self._heap: Final[list[tuple[int, int]]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, descriptor: int, due_ns: int) -> bool:
+        """Close a descriptor at a time; False when there are too many: the caller closes it."""
+        if len(self._heap) >= self._most:
+            return False
+        heapq.heappush(self._heap, (due_ns, descriptor))
+        return True
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next one is to be closed; None: there is none."""
+        return self._heap[0][0] if self._heap else None
+
+    def close_due(self, now_ns: int) -> None:
+        """Close the descriptors that are due."""
+        while self._heap and self._heap[0][0] <= now_ns:
+            close_descriptor(heapq.heappop(self._heap)[1])
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        while self._heap:
+            close_descriptor(self._heap.pop()[1])
+
+
+def close_descriptor(descriptor: int) -> None:
+    """Close a descriptor. The kernel may report an error of the connection; the descriptor is closed nevertheless."""
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
 
 
 class _Waiting:

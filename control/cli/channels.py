@@ -1,19 +1,19 @@
 """``framegate channels``: list, describe, mute, unmute, close."""
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from framegate.control.cli.client import CALL_TIMEOUT_S, EXIT_NOT_FOUND, PAGE_SIZE, calling, metadata
+from framegate.control.cli.client import CALL_TIMEOUT_S, EXIT_NOT_FOUND, PAGE_SIZE, calling, metadata, pages
 from framegate.control.cli.kinds import CHANNEL, LISTENER
 from framegate.control.cli.options import admin_options, example
 from framegate.control.cli.output import as_dict, counted, print_fields, print_json, print_note, print_table, size_text, time_text, word
 
 if TYPE_CHECKING:
     from framegate.control.v1.channel_service_pb2 import Cause
-    from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 
 __all__ = ["channels"]
 
@@ -40,12 +40,21 @@ def list_(listener: str | None, closed: bool, cause: str | None, limit: int, add
     MUTED BY says why framegate does not read from the client, and after "upstream:" why it does not read from the upstream. "upstream: peer" means
     that the client reads too slowly.
     """
+    from framegate.control.v1 import channel_service_pb2 as pb2
     from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 
     if cause is not None and not closed:
         raise click.UsageError("--cause needs --closed")
+    size = min(limit + 1, PAGE_SIZE)
     with calling(address) as channel:
-        rows = [as_dict(item) for item in _listed(ChannelServiceStub(channel), listener or "", closed, _cause(cause), limit + 1)]
+        stub = ChannelServiceStub(channel)
+        answers: Iterator[Any]
+        if closed:
+            answers = pages(stub.ListClosedChannels, pb2.ListClosedChannelsRequest(page_size=size, listener=listener or "", cause=_cause(cause)))
+        else:
+            answers = pages(stub.ListChannels, pb2.ListChannelsRequest(page_size=size, listener=listener or ""))
+        found = (item for answer in answers for item in answer.channels)
+        rows = [as_dict(item) for item in itertools.islice(found, limit + 1)]
     cut = len(rows) > limit
     rows = rows[:limit]
     if output == "json":
@@ -69,25 +78,6 @@ def _cause(cause: str | None) -> "Cause.ValueType":
     if cause not in known:
         raise click.BadParameter(f"unknown cause {cause!r}; the causes are {', '.join(known)}", param_hint="--cause")
     return known[cause]
-
-
-def _listed(stub: "ChannelServiceStub", listener: str, closed: bool, cause: "Cause.ValueType", limit: int) -> Iterator[Any]:
-    from framegate.control.v1 import channel_service_pb2 as pb2
-
-    token, left = "", limit
-    while left > 0:
-        size = min(left, PAGE_SIZE)
-        if closed:
-            closed_request = pb2.ListClosedChannelsRequest(page_size=size, page_token=token, listener=listener, cause=cause)
-            closed_page = stub.ListClosedChannels(closed_request, timeout=CALL_TIMEOUT_S)
-            found, token = closed_page.channels, closed_page.next_page_token
-        else:
-            page = stub.ListChannels(pb2.ListChannelsRequest(page_size=size, page_token=token, listener=listener), timeout=CALL_TIMEOUT_S)
-            found, token = page.channels, page.next_page_token
-        yield from found
-        left -= len(found)
-        if not token:
-            return
 
 
 _OPEN_COLUMNS = ("ID", "LISTENER", "PEER", "UPSTREAM", "STATE", "MUTED BY", "REQUESTS", "ANSWERS", "BYTES IN", "BYTES OUT", "CERTIFICATE", "OPENED")
@@ -203,7 +193,8 @@ def _change(done: str, channel_ids: tuple[str, ...], listener: str | None, princ
 
     if bool(channel_ids) + (listener is not None) + (principal is not None) != 1:
         raise click.UsageError("give one of: channel ids, --listener, --principal")
-    selector = pb2.ChannelSelector(listener=listener, principal=principal, channels=pb2.ChannelIds(ids=channel_ids) if channel_ids else None)
+    chosen: dict[str, Any] = {"listener": listener, "principal": principal, "channels": pb2.ChannelIds(ids=channel_ids) if channel_ids else None}
+    selector = pb2.ChannelSelector(**chosen)
     with calling(address, change=True) as channel:
         stub = ChannelServiceStub(channel)
         calls: dict[str, tuple[Callable[..., Any], type[Any]]] = {

@@ -100,8 +100,10 @@ _Page = TypeVar("_Page", bound=Page)
 
 
 def pages(method: Callable[..., _Page], request: Any, timeout_s: float = CALL_TIMEOUT_S) -> Iterator[_Page]:
-    """All pages of a list: calls a List method of a stub with ``request`` until there is no further page."""
-    request.page_size = PAGE_SIZE
+    """All pages of a list: calls a List method of a stub with ``request`` until there is no further page; pages are as large as possible unless
+    the request says another size.
+    """
+    request.page_size = request.page_size or PAGE_SIZE
     page = method(request, timeout=timeout_s)
     yield page
     while page.next_page_token:

@@ -10,7 +10,7 @@ from framegate.control.errors import AbortedError, UnavailableError
 from framegate.control.files import Contents, digest
 from framegate.control.fleet.identity import Identity
 from framegate.control.fleet.supervisor import Supervisor
-from framegate.control.identity.files import MAX_BYTES, IdentityFileError
+from framegate.control.identity.auth_responder import MAX_BYTES, IdentityFileError
 from framegate.control.identity.users import Users
 from framegate.control.rotation.source import ContentReloader, Refusal, RefusedError, Reloader, Source
 from framegate.proxy.server.messages import Change

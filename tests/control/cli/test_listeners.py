@@ -1,4 +1,4 @@
-"""``framegate listeners``."""
+"""``framegate listeners`` and ``framegate upstreams``."""
 
 from tests.fakes.cli import served
 
@@ -10,3 +10,10 @@ def test_list_shows_each_listener() -> None:
         assert [line.split()[7:9] for line in lines[1:]] == [["whole", "cut_through"]] * 2
         assert [row["request_forwarding"] for row in cli.json("listeners", "list")] == ["FORWARDING_WHOLE"] * 2
         assert [row["max_connection_count"] for row in cli.json("listeners", "list")] == [0, 10]
+
+
+def test_list_shows_each_upstream() -> None:
+    with served() as cli:
+        assert cli("upstreams", "list").stdout.splitlines()[1].split()[:3] == ["brokers", "broker:9092", "10.1.0.1:9092"]
+        assert "10.1.0.2:9092 (refused)" in cli("upstreams", "list").stdout
+        assert cli.json("upstreams", "list")[0]["endpoints"] == ["broker:9092"]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from framegate.control.errors import AbortedError
 from framegate.control.events import Bus
 from framegate.control.files import Contents
-from framegate.control.identity.files import IdentityFileError
+from framegate.control.identity.auth_responder import IdentityFileError
 from framegate.control.identity.users import Users
 from framegate.control.identity.users_file import UsersFile
 from framegate.control.meters import Meters
