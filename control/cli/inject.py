@@ -1,5 +1,6 @@
 """``framegate inject``: adds framegate to the pods of Kubernetes manifests, or removes it."""
 
+import os
 import pathlib
 import posixpath
 import re
@@ -272,8 +273,6 @@ def _joined(texts: list[str]) -> str:
 
 def _write(texts: dict[pathlib.Path, str]) -> None:
     """Replace files; for a link, its target. All new files are written before the first is renamed, so that a full disk changes nothing."""
-    import os
-
     beside: dict[pathlib.Path, str] = {}
     done: list[str] = []
     path = pathlib.Path()
@@ -293,7 +292,6 @@ def _write(texts: dict[pathlib.Path, str]) -> None:
 
 def _beside(target: pathlib.Path, text: str) -> str:
     """Write a new file with the mode of ``target`` into its folder, and return its name."""
-    import os
     import tempfile
 
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

@@ -14,7 +14,7 @@ from framegate.control.cli.commands import main
 from framegate.control.service import interceptor
 from framegate.control.v1.listener_service_pb2 import ListListenersRequest, ListListenersResponse
 from tests.fakes.cases import each_of
-from tests.fakes.cli import VERBS, Answering, answering, served, start_cli
+from tests.fakes.cli import VERBS, Answering, Cli, answering, start_cli
 
 CODES = {
     grpc.StatusCode.CANCELLED: 1,
@@ -68,17 +68,15 @@ def test_nobody_there_exits_with_5_and_a_hint(tmp_path: Path, words: tuple[str, 
     assert f"cannot be reached: there is no socket {tmp_path}/admin.sock; is `framegate serve` running there?" in line
 
 
-def test_every_wrong_field_has_a_line() -> None:
-    with served() as cli:
-        result = cli("channels", "mute", "0-1-7", "--reason", "x" * 300)
-        assert (result.exit_code, result.stderr) == (2, "framegate: reason: must have at most 256 characters, not 300\n")
+def test_every_wrong_field_has_a_line(cli: Cli) -> None:
+    result = cli("channels", "mute", "0-1-7", "--reason", "x" * 300)
+    assert (result.exit_code, result.stderr) == (2, "framegate: reason: must have at most 256 characters, not 300\n")
 
 
-def test_a_fault_of_the_proxy_exits_with_1() -> None:
-    with served() as cli:
-        cli.plane.failure = ZeroDivisionError("secret")
-        result = cli("channels", "unmute", "--listener", "kafka")
-        assert (result.exit_code, result.stderr) == (1, "framegate: a fault of framegate itself; its log says more (INTERNAL)\n")
+def test_a_fault_of_the_proxy_exits_with_1(cli: Cli) -> None:
+    cli.plane.failure = ZeroDivisionError("secret")
+    result = cli("channels", "unmute", "--listener", "kafka")
+    assert (result.exit_code, result.stderr) == (1, "framegate: a fault of framegate itself; its log says more (INTERNAL)\n")
 
 
 def test_a_server_that_goes_away_during_a_change_leaves_it_open_what_was_done(failing: tuple[Answering, str]) -> None:
