@@ -42,14 +42,13 @@ MAX_BYTES: Final = 64 << 20
 
 
 class UnknownApisError(Exception):
-    """It is not known what an upstream understands; the text says why, for the log."""
+    """The API versions of an upstream are not known; the text says why, for the log."""
 
 
 class AuthResponder:
     """The responder for one listener, or for the upstreams. Any thread.
 
-    ``apis`` says what the listener's upstream understands, to who asks in a version of ApiVersions, and raises ``UnknownApisError`` while it does not
-    know.
+    ``apis`` returns the API versions of the listener's upstream for a version of ApiVersions, and raises ``UnknownApisError`` while they are unknown.
     """
 
     def __init__(
@@ -73,28 +72,28 @@ class AuthResponder:
 
     @property
     def users(self) -> Users | None:
-        """The users with passwords; None without a file of users."""
+        """The users with passwords; None without a users file."""
         return self._users
 
     @property
     def tokens(self) -> "Tokens | None":
-        """Which tokens are good; None where none are taken."""
+        """The check of tokens; None: the listener takes no tokens."""
         return self._tokens
 
     def at_once(self, auth_request: AuthRequest, address: str) -> AuthResponse | None:
-        """The answer, if it takes neither a hash nor a file; None: it may. ``address``: where the client is that it is about. Does not raise."""
+        """The response, if it needs neither a hash nor a file; else None. ``address``: of the client. Does not raise."""
         users = self._users
         if isinstance(auth_request, SupportedApis) or (isinstance(auth_request, WantCredential) and users is not None):
             return self.answer(auth_request, address)
         return self._checks.at_once(users, auth_request, address) if isinstance(auth_request, CheckPassword) and users is not None else None
 
     def answer(self, auth_request: AuthRequest, address: str = "") -> AuthResponse:
-        """Answer a question. May take milliseconds and read files; does not raise."""
+        """Respond to a request. May take milliseconds and read files; does not raise."""
         try:
             return self._answer(auth_request, address)
         except (SecretError, UnknownApisError) as error:
             return Unavailable(str(error))
-        except Exception as error:  # whatever it is, its words may hold what was asked
+        except Exception as error:  # its text may have a part of the request, which may be secret
             return Unavailable(f"{type(error).__name__} where {type(auth_request).__name__} was to be answered")
 
     def _answer(self, auth_request: AuthRequest, address: str) -> AuthResponse:
@@ -113,8 +112,8 @@ class AuthResponder:
         return self._checks.check(self._users, auth_request, address)
 
     def _scram_keys(self, auth_request: WantScramKeys) -> ScramKeys:
-        """Made of the password and what the server said, which are the same for a broker's every connection: the last of each are remembered, without
-        the password. A thousand clients that come back at once would wait for a thousand times 4 ms and more.
+        """The keys for the password and the server's salt and iterations, which are the same for all connections to a broker. The last keys of each
+        credential are stored, without the password: otherwise a thousand clients that reconnect at once would wait for a thousand hashes of 4 ms.
         """
         secret = self._secrets.read(auth_request.credential)
         made_of = (auth_request.mechanism, auth_request.salt, auth_request.iterations, hmac.digest(self._own_key, secret.encode(), "sha256"))
