@@ -2,8 +2,7 @@
 
     listening      one listening socket
     acceptor       accepts on all of them, on a thread of its own
-    admission      connection quotas in the acceptor; ``quotas``: their state
-    delayed_close  rejected sockets that are closed later
+    admission      connection quotas in the acceptor, and rejected connections that are closed later; ``quotas``: the state of the quotas
     resolver       names of upstream endpoints become addresses, on threads
     api_versions   which requests an upstream understands
 

@@ -1,10 +1,10 @@
-"""The listening sockets, on a thread of its own with its own epoll; it shares no lock with the event loop or gRPC.
+"""Accepts connections on all listening sockets, in a thread with an epoll of its own; it shares no lock with the event loop or gRPC.
 
-Accepted connections go to the processors round robin; those that come together and go to the same one, a few at most, go in one message with their
-descriptors. A processor whose queue is full is passed over; when all are full (or none runs) the acceptor waits with those few in its hand, meters
-the time, and the kernel's backlog holds the rest. Which connections quotas let in is ``admission``'s: a listener that has to wait is not asked for
-any, and the others go on. Whatever goes wrong with one connection costs that connection: the thread goes on, and liveness sees when it does not.
-Counts have one writer each: ``handed`` this thread, ``closed`` the event loop; a listener's open connections are their difference.
+Accepted connections go to the processors round robin. Connections that arrive together and go to the same processor are passed in one message with
+their descriptors, ten at most. A processor with a full queue is skipped. When all queues are full, or no processor runs, the acceptor waits with the
+connections of one message and measures the time; the kernel's backlog holds the rest. ``admission`` decides which connections quotas allow: a
+listener that has to wait is not polled, and the others go on. An error of one connection closes that connection only; the thread goes on, and the
+health check fails when it does not. Each count has one writer: this thread writes ``handed``, the event loop ``closed``.
 """
 
 import collections
@@ -18,8 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from framegate.control.accept.admission import Admission
-from framegate.control.accept.delayed_close import close_descriptor
+from framegate.control.accept.admission import Admission, close_descriptor
 from framegate.control.accept.listening import Listening
 from framegate.control.accept.quotas import ConnectionQuotas
 from framegate.control.logs import RowLog
@@ -37,9 +36,9 @@ _IPV4: Final = int(socket.AF_INET)
 _WAIT_S: Final = 0.05
 _BEAT_S: Final = 1.0
 STANDS_S: Final = 5.0
-"""A thread that has not moved for so long stands, and with it liveness."""
+"""A thread without a heartbeat for so long has stalled, and the health check fails."""
 _COMPLAINT_NS: Final = 1_000_000_000
-"""Between two rows about trouble that may come back many times a second; all of it is counted."""
+"""Least time between two log rows about errors that may happen many times a second; all of them are counted."""
 _GONE: Final = frozenset(
     {
         errno.ECONNABORTED,
@@ -55,20 +54,17 @@ _GONE: Final = frozenset(
         errno.EOPNOTSUPP,
     }
 )
-"""Errors of the connection that was to be accepted (accept(2)): it is off the backlog, and the next one can be tried at once."""
+"""Errors of one connection (accept(2)): it has left the backlog, so the next one can be accepted at once."""
 _DYING: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.EBADF, errno.ENOTCONN})
-"""Errors of a socket to a processor that is gone; the supervisor removes it from the targets."""
+"""Errors of a socket to a processor that has ended; the supervisor removes it from the targets."""
 
 
-class Target:
-    """One processor that takes connections. Attributes: ``slot``, ``sock`` (the hand-over socket, non-blocking), ``token`` (names the process)."""
+class Target(NamedTuple):
+    """One processor that takes connections: ``sock`` is the hand-over socket, non-blocking; ``token`` names the process."""
 
-    __slots__ = ("slot", "sock", "token")
-
-    def __init__(self, slot: int, sock: socket.socket, token: int) -> None:
-        self.slot = slot
-        self.sock = sock
-        self.token = token
+    slot: int
+    sock: socket.socket
+    token: int
 
 
 class PassedConnection(NamedTuple):
@@ -86,15 +82,15 @@ class _PendingConnection(NamedTuple):
 
 
 class Acceptor:
-    """Accepts on every listener and hands over.
+    """Accepts connections on every listener and passes them to processors.
 
     Args:
         listeners: bound, not yet listening.
         meters: gets ``connection.rejected``, ``accept.errors`` and ``accept.blocked.time``, and what ``Admission`` says.
         log: gets rows for refused connections and for accept errors.
-        guard: sees the thread.
-        limits: of the node and of addresses at first; those of listeners are in their configurations.
-        clock: of quotas; monotonic, in ns.
+        task_monitor: watches the thread.
+        limits: the first limits of the node and of addresses; those of listeners are in their configurations.
+        clock: for quotas; monotonic, in ns.
     """
 
     def __init__(
@@ -140,7 +136,7 @@ class Acceptor:
         self._notify()
 
     def set_limits(self, limits: LimitsInForce) -> None:
-        """Put other quotas in force, for the next connection on; those that wait are asked again. Event loop only."""
+        """Put other quotas in force, from the next connection on; waiting listeners are checked again. Event loop only."""
         self._admission.set_limits(limits)
         self._notify()
 
@@ -151,7 +147,7 @@ class Acceptor:
             self._notify()
 
     def stop(self) -> None:
-        """Close the listeners and end the thread; a connection in its hand is closed. Event loop only; returns within 100 ms or so."""
+        """Close the listeners and end the thread; connections that no processor has are closed. Event loop only; returns within about 100 ms."""
         self._stopping = True
         self._notify()
         if self._thread.is_alive():
@@ -162,7 +158,7 @@ class Acceptor:
             listening.close()
 
     def close(self) -> None:
-        """Give descriptors back, after ``stop``."""
+        """Close the descriptors, after ``stop``."""
         self._admission.close()
         self._epoll.close()
         os.close(self._wake)
@@ -183,7 +179,7 @@ class Acceptor:
                 job.heartbeat()
 
     def _accept_ready(self, job: MonitoredTask) -> None:
-        self._admission.process_ended(job.failed)  # who ends from now on while a listener waits wakes us
+        self._admission.process_ended(job.failed)  # a connection that ends later, while a listener waits, wakes the thread
         while not self._stopping and (name := self._admission.resume()) is not None:
             self._epoll.modify(self.listeners[name].sock.fileno(), select.EPOLLIN)
             self._try_accept(job, self.listeners[name], 1)
@@ -199,12 +195,12 @@ class Acceptor:
     def _try_accept(self, job: MonitoredTask, listening: Listening, most: int) -> None:
         try:
             self._accept_some(listening, most)
-        except Exception as error:  # our bug: it costs the connection at hand
+        except Exception as error:  # our bug: the present connection is closed
             job.failed(error)
             self._pause()
 
     def _pause(self) -> None:
-        """Wait a little, less when there is news: what fails each time fills neither the log nor the processor."""
+        """Wait 50 ms, or until the thread is woken, so that a permanent error does not fill the log or use a whole CPU."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if poll.poll(_WAIT_S * 1000):
@@ -232,9 +228,9 @@ class Acceptor:
             self._drop(held)
 
     def _accept_together(self, listening: Listening, held: "list[_PendingConnection]", most: int) -> Exception | None:
-        """Accept at most so many, and add to ``held`` those that are let in; what ended that before so many were accepted."""
+        """Accept up to ``most`` connections and add those that quotas allow to ``held``. Returns the error that ended it early."""
         name, family = listening.config.name, listening.family
-        accept = cast(Any, listening.sock)._accept  # without the object that ``accept`` makes around the descriptor, which alone is wanted
+        accept = cast(Any, listening.sock)._accept  # without the object that ``accept`` makes around the descriptor
         for _ in range(most):
             try:
                 descriptor, sockaddr = accept()
@@ -248,7 +244,7 @@ class Acceptor:
                     peer = format_peer(family, sockaddr)
                     key = client_key(peer)
                 refusal = self._admission.admit(name, peer, key)
-            except Exception as error:  # our bug: it costs this connection
+            except Exception as error:  # our bug: this connection is closed
                 close_descriptor(descriptor)
                 return error
             if refusal is None:
@@ -259,14 +255,14 @@ class Acceptor:
         return None
 
     def _drop(self, held: "list[_PendingConnection]") -> None:
-        """Close those that no processor got."""
+        """Close the connections that no processor took."""
         for item in held:
             close_descriptor(item.descriptor)
             self._admission.take_back(item.handover.listener, item.handover.peer)
 
     def _accept_failed(self, listening: Listening, error: Exception) -> bool:
-        """Whether the next connection may be tried at once; not when none waits. Otherwise the one at the head of the backlog is still there: without
-        the pause, a shortage of descriptors, or a rule that forbids accepting, would keep the thread busy with it.
+        """Whether the next connection may be accepted at once; not when none waits. Other errors leave the connection in the backlog: without the
+        pause, a shortage of descriptors, or a rule that forbids accepting, would keep the thread busy.
         """
         if isinstance(error, (BlockingIOError, InterruptedError)):
             return False
@@ -292,7 +288,7 @@ class Acceptor:
         self._log.write("rejected", level="warning", listener=name, peer=peer, reason="draining", cause="drained")
 
     def _pass_connections(self, listening: Listening, held: "list[_PendingConnection]") -> bool:
-        """Give all to processors. Those that are given leave ``held``; False: not all are, because the thread is to stop."""
+        """Pass all connections to processors and remove them from ``held``. False: not all, because the thread is to stop."""
         while held and not self._stopping:
             error = self._offer(listening, held)
             if held:
@@ -302,8 +298,8 @@ class Acceptor:
         return not held
 
     def _offer(self, listening: Listening, held: "list[_PendingConnection]") -> OSError | None:
-        """Give each to the next processor in turn: what is for one in one message, or to one after it when that does not take it. Those that are
-        given leave ``held``; the error of a processor that did not just wait.
+        """Pass each connection to the next processor in turn, with one message for each processor, or to the one after it when its queue is full.
+        Removes them from ``held``. Returns the last error that was not a full queue.
         """
         targets = self._targets
         count = len(targets)
@@ -334,8 +330,8 @@ class Acceptor:
     def _wait_for_room(self, listener: str, error: OSError | None) -> None:
         """Wait until a queue has room, the processors change, or a moment has passed.
 
-        After an error the sockets are not asked: their processor is dying, and the supervisor will say so, or the kernel is short of something
-        (ETOOMANYREFS: too many descriptors are on their way) while the queue is not full.
+        After an error the sockets are not polled: the processor is ending, and the supervisor will report it, or the kernel lacks a resource
+        (ETOOMANYREFS: too many descriptors in transit) while the queue is not full.
         """
         began = time.monotonic()
         if error is None:
@@ -353,7 +349,7 @@ class Acceptor:
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         for target in self._targets:
-            descriptor = target.sock.fileno()  # once: the event loop may close it between two looks
+            descriptor = target.sock.fileno()  # read once: the event loop may close it meanwhile
             if descriptor >= 0:
                 poll.register(descriptor, select.POLLOUT)
         events = poll.poll(_WAIT_S * 1000)

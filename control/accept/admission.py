@@ -1,37 +1,82 @@
 """Connection quotas (``quotas``) in the acceptor: which listeners wait, the delayed close of refused connections, and the log rows.
 
-A listener that has to wait is not asked for connections; others go on. The one that has waited longest is first to go on, with one connection, when
-there is room for one. All of it belongs to the acceptor's thread but what says otherwise.
+A listener that has to wait is not polled for connections; others go on. When there is room, the listener that has waited longest gets one connection
+first. Everything runs in the acceptor's thread unless a docstring says otherwise.
 """
 
 import collections
+import contextlib
+import dataclasses
+import heapq
+import os
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from framegate.control.accept.delayed_close import DelayedClose, close_descriptor
 from framegate.control.accept.quotas import ConnectionQuotas, Refusal, Wait
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 from framegate.proxy.config.limits import LimitsInForce, client_key
 
-__all__ = ["Admission"]
+__all__ = ["MAX_PARKED", "Admission", "DelayedClose", "close_descriptor"]
 
+MAX_PARKED: Final = 1_000
+"""Connections that are closed later, at most."""
 _ROWS_NS: Final = 1_000_000_000
-"""Between two rows about the same listener and reason; all of it is counted."""
+"""Least time between two rows about the same listener and reason; all of them are counted."""
 
 
+class DelayedClose:
+    """Rejected connections, each with the time at which it is closed: a client that is closed at once would try again at once.
+
+    They are in a heap, the earliest first, and bounded, because each needs a descriptor. Used by one thread; ``len`` by any.
+    """
+
+    def __init__(self, most: int = MAX_PARKED) -> None:
+        self._most: Final = most
+        self._heap: Final[list[tuple[int, int]]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, descriptor: int, due_ns: int) -> bool:
+        """Close a descriptor at a time; False when there are too many: the caller closes it."""
+        if len(self._heap) >= self._most:
+            return False
+        heapq.heappush(self._heap, (due_ns, descriptor))
+        return True
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next one is to be closed; None: there is none."""
+        return self._heap[0][0] if self._heap else None
+
+    def close_due(self, now_ns: int) -> None:
+        """Close the descriptors that are due."""
+        while self._heap and self._heap[0][0] <= now_ns:
+            close_descriptor(heapq.heappop(self._heap)[1])
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        while self._heap:
+            close_descriptor(self._heap.pop()[1])
+
+
+def close_descriptor(descriptor: int) -> None:
+    """Close a descriptor. The kernel may report an error of the connection; the descriptor is closed nevertheless."""
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+
+
+@dataclasses.dataclass(slots=True)
 class _Waiting:
     """One listener that waits."""
 
-    __slots__ = ("since_ns", "wait")
-
-    def __init__(self, wait: Wait, since_ns: int) -> None:
-        self.wait = wait
-        self.since_ns = since_ns
+    wait: Wait
+    since_ns: int
 
 
 class _Told(NamedTuple):
-    """The last row about a listener and reason: when it was, and what has come since then and is untold."""
+    """The last row about a listener and reason, and how many events since then have no row yet."""
 
     at_ns: int
     event: str
@@ -40,16 +85,16 @@ class _Told(NamedTuple):
 
 
 class Admission:
-    """Holds connections against quotas.
+    """Applies quotas to connections.
 
     Args:
-        quotas: belong to the acceptor's thread, too.
+        quotas: used by the acceptor's thread only.
         meters: gets ``connection.rejected`` and ``accept.limited.time``.
         log: gets ``rejected`` and ``accept_waits``, each listener and reason once a second at most.
         clock: monotonic, in ns.
 
     Attributes:
-        parked: those that are closed later.
+        delayed_close: the connections that are closed later.
     """
 
     def __init__(self, quotas: ConnectionQuotas, meters: Meters, log: RowLog, clock: Callable[[], int]) -> None:
@@ -63,11 +108,11 @@ class Admission:
         self._told: Final[dict[tuple[str, str], _Told]] = {}  # by listener and reason
 
     def set_limits(self, limits: LimitsInForce) -> None:
-        """Put others in force, for the next connection on. Any thread; the acceptor's is to be woken."""
+        """Put other limits in force, from the next connection on. Any thread; the caller wakes the acceptor's."""
         self._quotas.limits = limits
 
     def ended(self, listener: str, peer: str) -> bool:
-        """A connection that was taken has ended; whether the acceptor's thread is to be woken for it. Event loop only."""
+        """A connection that was admitted has ended; whether the acceptor's thread must be woken for it. Event loop only."""
         self._ended.append((listener, client_key(peer)))
         return bool(self._waiting)
 
@@ -85,14 +130,14 @@ class Admission:
             self._meter(name, waiting, now_ns)
 
     def rest_s(self, most_s: float) -> float:
-        """How long there is nothing to do unless somebody wakes us, at most so long."""
+        """Seconds until there is something to do without a wake-up, at most ``most_s``."""
         times = [waiting.wait.until_ns for waiting in self._waiting.values() if waiting.wait.until_ns]
         if self.delayed_close.next_ns is not None:
             times.append(self.delayed_close.next_ns)
         return min(most_s, max(0, min(times) - self._clock()) / 1e9) if times else most_s
 
     def waits(self, listener: str) -> bool:
-        """Whether a listener, which has a connection for us, has to wait; then it is in ``resume`` when it need not any more."""
+        """Whether a listener with a new connection has to wait; ``resume`` returns it when it need not wait any more."""
         now_ns = self._clock()
         wait = self._quotas.wait(listener, now_ns)
         if wait is not None:
@@ -101,7 +146,7 @@ class Admission:
         return wait is not None
 
     def resume(self) -> str | None:
-        """The listener that waited longest of those that need not wait any more; it does not wait from now on."""
+        """The listener that waited longest of those that need not wait any more; it no longer counts as waiting."""
         now_ns = self._clock()
         for name, waiting in self._waiting.items():
             wait = self._quotas.wait(name, now_ns)
@@ -114,12 +159,12 @@ class Admission:
         return None
 
     def at_once(self, listener: str, most: int) -> int:
-        """How many connections of a listener may be accepted before it is asked again whether it has to wait, and others have their turn."""
+        """How many connections of a listener may be accepted before ``waits`` is called again and other listeners are served."""
         return 1 if self._quotas.limited(listener) else most
 
     def admit(self, listener: str, peer: str, key: str) -> Refusal | None:
-        """Count a connection, until it has ended or is taken back, unless its address, by its ``client_key``, may not have it: why not, and it is to
-        be refused.
+        """Count a connection until it has ended or is taken back. Returns why it must be refused when its address (``key``, of ``client_key``) may
+        not have it; then it is not counted.
         """
         now_ns = self._clock()
         refusal = self._quotas.check(key, now_ns)
@@ -135,11 +180,11 @@ class Admission:
             close_descriptor(descriptor)
 
     def take_back(self, listener: str, peer: str) -> None:
-        """A connection that was let in got no processor."""
+        """Release a connection that was admitted but got no processor."""
         self._quotas.give_back(listener, client_key(peer), self._clock())
 
     def close(self) -> None:
-        """Close what is parked, and tell what is untold."""
+        """Close the delayed connections, and write the rows that are due later."""
         self.delayed_close.close()
         self._report_rest(self._clock() + _ROWS_NS)
 
@@ -160,7 +205,7 @@ class Admission:
             self._write(listener, reason, _Told(now_ns, event, fields, 1 if last is None else last.untold + 1))
 
     def _report_rest(self, now_ns: int) -> None:
-        """The rows that were held back, and whose second is over: nobody may come any more who would bring them along."""
+        """Write the rows that were held back for a second; no later event may come that would write them."""
         for (listener, reason), last in self._told.items():
             if last.untold and now_ns - last.at_ns >= _ROWS_NS:
                 self._write(listener, reason, last._replace(at_ns=now_ns))

@@ -1,12 +1,11 @@
 """Connection quotas: how many connections may be open, and be accepted each second, of the node, a listener and a client address.
 
-Whoever accepts asks in this order: ``wait``, before a connection is accepted: the node's or the listener's count or rate lets none in now, so the
-next one stays where it is; ``judge``, of one that was accepted: its address may be denied, have too many, or come too often, and then nothing is
-taken of the node's and the listener's rates; ``take``, when a processor has it. ``give_back`` follows when it has ended, however that came.
+The acceptor calls, in this order: ``wait`` before it accepts a connection: when the count or rate of the node or the listener is used up, the
+connection stays in the backlog; ``check`` for an accepted connection: its address may be denied, have too many connections, or connect too often, and
+then nothing is taken from the rates of the node and the listener; ``take`` when the connection is admitted; ``give_back`` when it has ended.
 
-A rate is a bucket that a second fills (``_Rate``): after a pause a second's worth passes at once, and in the long run the rate does. A change of
-limits keeps what was taken. All of it belongs to one thread; only ``limits`` may be replaced by another one, at any time: each question is answered
-by one of them.
+A rate is a token bucket that holds one second's worth (``_Rate``): after a pause that many connections pass at once. A change of limits keeps what
+was taken. All of this is used by one thread; only ``limits`` may be replaced by another thread, at any time: each call uses the old or the new ones.
 """
 
 import collections
@@ -58,7 +57,7 @@ class _Rate:
         self._until_ns = max(self._until_ns, now_ns) + _SECOND // rate
 
     def rested(self, now_ns: int) -> bool:
-        """Whether it is as if nothing had ever been taken."""
+        """Whether the whole rate is available again."""
         return self._until_ns <= now_ns
 
 
@@ -107,12 +106,12 @@ class ConnectionQuotas:
         return sum(self._open.values()) if listener is None else self._open[listener]
 
     def of_address(self, key: str) -> int:
-        """Connections open now, of an address."""
+        """Connections of an address that are open now."""
         found = self._addresses.get(key)
         return 0 if found is None else found.open
 
     def limited(self, listener: str) -> bool:
-        """Whether ``wait`` may ever say that connections of a listener have to."""
+        """Whether any limit can make connections of a listener wait."""
         limits = self.limits
         held = [limits.listeners[listener]] if listener == self._protected else [limits.listeners[listener], limits.node]
         return any(item.connections or item.connection_rate for item in held)
@@ -135,8 +134,8 @@ class ConnectionQuotas:
         return Wait(NODE_RATE, "limits.connection_rate", now_ns + node_ns)
 
     def check(self, key: str, now_ns: int) -> Refusal | None:
-        """Whether an address, by its ``client_key``, may have one more connection. One that comes too often does not count for the rate that it had
-        broken; one beyond the count does, so that it cannot try without end.
+        """Whether an address (its ``client_key``) may have one more connection. A connection above the rate is not counted for the rate; one above
+        the count is, so that an address cannot try without end.
         """
         limits, network, denied = self.limits.addresses.of(key)
         if denied:
@@ -150,7 +149,7 @@ class ConnectionQuotas:
         return None
 
     def _come(self, key: str, rate: int, now_ns: int) -> int:
-        """Take one of an address' rate, or say how long that would have to wait."""
+        """Take one connection of an address' rate; returns the wait in ns when the rate is used up, else 0."""
         self._forget(now_ns)
         address = self._addresses.get(key)
         if address is None:
@@ -191,7 +190,7 @@ class ConnectionQuotas:
         self._forget(now_ns)
 
     def _forget(self, now_ns: int) -> None:
-        """Drop addresses that have no connection and whose rate has rested."""
+        """Forget addresses without connections whose rate is unused again."""
         while self._leaving:
             key, due_ns = next(iter(self._leaving.items()))
             if due_ns > now_ns:

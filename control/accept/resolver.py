@@ -1,11 +1,10 @@
-"""Names of upstream endpoints become addresses, at the start and then every 30 s, on threads of their own: a slow name server blocks nothing.
+"""Resolves the names of upstream endpoints, at the start and then every 30 s, in threads of their own: a slow name server blocks nothing.
 
-Every name is looked up by itself, all at once, and keeps its own last good addresses: one that fails, or whose server hangs, keeps what it had,
-whatever the others do. Old addresses are kept for as long as a name fails: an outage of the name server is none of the traffic, and an address
-that no longer answers is left out by the processors.
+All names are looked up at the same time and independently. A name keeps its last good addresses for as long as its look-up fails or does not return,
+so an outage of the name server does not affect traffic; processors leave out addresses that do not respond.
 
-An address goes over the link as ``[host, family, ...]``, the host that it came from (its certificate is verified against that) and the numbers
-of the ``socket`` module: ``["broker", AF_INET, "10.0.0.1", 9092]``, ``["::1", AF_INET6, "::1", 9092]``, ``["", AF_UNIX, "/path"]``.
+An address goes over the link as ``[host, family, ...]``: the host that it was resolved from (its certificate is verified against that) and the
+numbers of the ``socket`` module: ``["broker", AF_INET, "10.0.0.1", 9092]``, ``["::1", AF_INET6, "::1", 9092]``, ``["", AF_UNIX, "/path"]``.
 """
 
 import asyncio
@@ -142,12 +141,12 @@ class Names:
 
 
 class Resolver:
-    """Keeps looking. ``current`` belongs to the event loop.
+    """Resolves again at an interval. ``current`` is used on the event loop only.
 
     Args:
         names: of all upstreams.
-        first: what the start resolved.
-        on_round: is called on the loop after every round.
+        first: the result of the look-ups at the start.
+        on_round: called on the loop after every round.
         log: gets a row for each endpoint whose look-up begins to fail, fails for another reason, or is answered again.
         interval_s: between two rounds.
         first_pause_s: see ``FIRST_PAUSE_S``.
@@ -177,7 +176,7 @@ class Resolver:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; one that hangs in a lookup is left behind, it cannot keep the process."""
+        """End the thread. A thread that hangs in a look-up is left alone; it does not keep the process alive."""
         self._wake.put(None)
 
     def _pause(self, found: dict[str, Resolution], last_s: float) -> float:

@@ -3,14 +3,13 @@
     commands    the group of all commands; it imports the module of a command when the command is called
     local       check, serve, demo; ``pipeline``: pipeline run; ``doctor``: doctor
     explain     the meaning of a configuration key; ``init`` writes a first configuration
-    channels, handlers, limits, pools, listeners, upstreams, certificates, taps, proxies   the commands that call the admin API
+    channels, handlers, limits, pools, listeners, certificates, log, taps, proxies   the commands that call the admin API
     tap         tap ls, cat, follow, verify, consumers: the tap's log on this machine; its docstring lists the modules ``tap_*``
     users       users add, remove, list: a users file, or the users of a listener
     inject      adds framegate to the pods of Kubernetes manifests, or removes it
     client      the connection to the admin API, error messages and exit codes; ``reach`` finds out why a connection fails
     output      tables and JSON
     kinds       parameter types: sizes, times, ids, addresses; ``options``: options that several commands share
-    version     the text of ``--version``
 
 Data goes to standard output, everything else to standard error. Exit codes: 0 good; 1 a call failed; 2 wrong usage or configuration;
 3 not found, or some of the named channels are not open (the others were changed); 4 conflict, nothing was changed; 5 the admin API or the

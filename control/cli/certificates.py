@@ -1,11 +1,14 @@
 """``framegate certificates``."""
 
 import sys
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from framegate.control.cli.client import calling, metadata, pages
 from framegate.control.cli.options import admin_options, example
+from framegate.control.cli.output import age_text, as_dict, print_messages, print_note, time_text, word
 
 if TYPE_CHECKING:
     from framegate.control.v1.certificate_service_pb2 import Certificate, Reload
@@ -27,30 +30,18 @@ def certificates() -> None:
 @admin_options
 def list_(address: str, output: str) -> None:
     """List the certificates in use. ERROR says why the present contents of a file are not in use."""
-    from framegate.control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling, pages
-    from framegate.control.cli.output import as_dict, print_json, print_note, print_table
     from framegate.control.v1 import certificate_service_pb2 as pb2
-    from framegate.control.v1.certificate_service_pb2_grpc import CertificateServiceStub
-
-    def ask(token: str) -> pb2.ListCertificatesResponse:
-        return stub.ListCertificates(pb2.ListCertificatesRequest(page_size=PAGE_SIZE, page_token=token), timeout=CALL_TIMEOUT_S)
+    from framegate.control.v1 import certificate_service_pb2_grpc as pb2_grpc
 
     with calling(address) as channel:
-        stub = CertificateServiceStub(channel)
-        found = [item for page in pages(ask) for item in page.certificates]
-    if output == "json":
-        print_json([as_dict(item) for item in found])
-        return
-    print_table(_COLUMNS, map(_cells, found))
-    if not found:
+        list_page = pb2_grpc.CertificateServiceStub(channel).ListCertificates
+        found = [item for page in pages(list_page, pb2.ListCertificatesRequest()) for item in page.certificates]
+    print_messages(found, output, _COLUMNS, _cells)
+    if not found and output == "table":
         print_note("no listener or upstream uses TLS")
 
 
 def _cells(item: "Certificate") -> tuple[Any, ...]:
-    import time
-
-    from framegate.control.cli.output import age_text, as_dict, time_text
-
     row = as_dict(item)
     left = item.end_time.ToNanoseconds() / 1e9 - time.time()
     return (
@@ -68,24 +59,17 @@ def reload(reason: str, address: str, output: str) -> None:
 
     A faulty file is refused and its previous contents stay in use; the exit code is then 1.
     """
-    from framegate.control.cli.client import calling, metadata
-    from framegate.control.cli.output import as_dict, print_json, print_note, print_table
     from framegate.control.v1 import certificate_service_pb2 as pb2
-    from framegate.control.v1.certificate_service_pb2_grpc import CertificateServiceStub
+    from framegate.control.v1 import certificate_service_pb2_grpc as pb2_grpc
 
     with calling(address, change=True) as channel:
-        answer = CertificateServiceStub(channel).ReloadCertificates(pb2.ReloadCertificatesRequest(reason=reason), metadata=metadata())
-    if output == "json":
-        print_json([as_dict(item) for item in answer.reloads])
-    else:
-        print_table(("OWNER", "KIND", "RESULT", "FILE", "REASON"), map(_reload_cells, answer.reloads))
-        if not answer.reloads:
-            print_note("no files are watched")
+        answer = pb2_grpc.CertificateServiceStub(channel).ReloadCertificates(pb2.ReloadCertificatesRequest(reason=reason), metadata=metadata())
+    print_messages(answer.reloads, output, ("OWNER", "KIND", "RESULT", "FILE", "REASON"), _reload_cells)
+    if not answer.reloads and output == "table":
+        print_note("no files are watched")
     if any(item.result == pb2.Reload.RESULT_REFUSED for item in answer.reloads):
         sys.exit(1)
 
 
 def _reload_cells(item: "Reload") -> tuple[Any, ...]:
-    from framegate.control.cli.output import word
-
     return item.owner, item.kind, word(type(item).Result.Name(item.result), "RESULT_"), item.file or "-", item.reason or "-"

@@ -1,22 +1,23 @@
 """``framegate channels``: list, describe, mute, unmute, close."""
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from framegate.control.cli.client import CALL_TIMEOUT_S, EXIT_NOT_FOUND, PAGE_SIZE, calling, metadata, pages
 from framegate.control.cli.kinds import CHANNEL, LISTENER
 from framegate.control.cli.options import admin_options, example
+from framegate.control.cli.output import as_dict, counted, print_fields, print_json, print_note, print_table, size_text, time_text, word
 
 if TYPE_CHECKING:
-    from framegate.control.v1.channel_service_pb2 import Cause, ChannelSelector
-    from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+    from framegate.control.v1.channel_service_pb2 import Cause
 
 __all__ = ["channels"]
 
 F = TypeVar("F", bound=Callable[..., object])
-Ask = Callable[["ChannelServiceStub", "ChannelSelector"], Any]
 
 
 @click.group(epilog=example("framegate channels list --listener kafka"))
@@ -39,14 +40,21 @@ def list_(listener: str | None, closed: bool, cause: str | None, limit: int, add
     MUTED BY says why framegate does not read from the client, and after "upstream:" why it does not read from the upstream. "upstream: peer" means
     that the client reads too slowly.
     """
-    from framegate.control.cli.client import calling
-    from framegate.control.cli.output import as_dict, print_json, print_note, print_table
+    from framegate.control.v1 import channel_service_pb2 as pb2
     from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 
     if cause is not None and not closed:
         raise click.UsageError("--cause needs --closed")
+    size = min(limit + 1, PAGE_SIZE)
     with calling(address) as channel:
-        rows = [as_dict(item) for item in _listed(ChannelServiceStub(channel), listener or "", closed, _cause(cause), limit + 1)]
+        stub = ChannelServiceStub(channel)
+        answers: Iterator[Any]
+        if closed:
+            answers = pages(stub.ListClosedChannels, pb2.ListClosedChannelsRequest(page_size=size, listener=listener or "", cause=_cause(cause)))
+        else:
+            answers = pages(stub.ListChannels, pb2.ListChannelsRequest(page_size=size, listener=listener or ""))
+        found = (item for answer in answers for item in answer.channels)
+        rows = [as_dict(item) for item in itertools.islice(found, limit + 1)]
     cut = len(rows) > limit
     rows = rows[:limit]
     if output == "json":
@@ -72,40 +80,16 @@ def _cause(cause: str | None) -> "Cause.ValueType":
     return known[cause]
 
 
-def _listed(stub: "ChannelServiceStub", listener: str, closed: bool, cause: "Cause.ValueType", limit: int) -> Iterator[Any]:
-    from framegate.control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE
-    from framegate.control.v1 import channel_service_pb2 as pb2
-
-    token, left = "", limit
-    while left > 0:
-        size = min(left, PAGE_SIZE)
-        if closed:
-            closed_request = pb2.ListClosedChannelsRequest(page_size=size, page_token=token, listener=listener, cause=cause)
-            closed_page = stub.ListClosedChannels(closed_request, timeout=CALL_TIMEOUT_S)
-            found, token = closed_page.channels, closed_page.next_page_token
-        else:
-            page = stub.ListChannels(pb2.ListChannelsRequest(page_size=size, page_token=token, listener=listener), timeout=CALL_TIMEOUT_S)
-            found, token = page.channels, page.next_page_token
-        yield from found
-        left -= len(found)
-        if not token:
-            return
-
-
 _OPEN_COLUMNS = ("ID", "LISTENER", "PEER", "UPSTREAM", "STATE", "MUTED BY", "REQUESTS", "ANSWERS", "BYTES IN", "BYTES OUT", "CERTIFICATE", "OPENED")
 _CLOSED_COLUMNS = ("ID", "LISTENER", "PEER", "CAUSE", "SIDE", "REQUESTS", "ANSWERS", "LOST", "CLOSED", "DETAIL")
 
 
 def _mutes(row: dict[str, Any]) -> str:
-    from framegate.control.cli.output import word
-
     causes = ",".join(word(name, "MUTE_CAUSE_") for name in row["mute_causes"])
     return f"{causes} (muting)" if row["muting"] else causes
 
 
 def _upstream_mutes(row: dict[str, Any]) -> str:
-    from framegate.control.cli.output import word
-
     return ",".join(word(name, "MUTE_CAUSE_") for name in row["upstream_mute_causes"])
 
 
@@ -116,8 +100,6 @@ def _both_mutes(row: dict[str, Any]) -> str:
 
 
 def _open_cells(row: dict[str, Any]) -> Sequence[Any]:
-    from framegate.control.cli.output import size_text, time_text, word
-
     return (
         row["id"], row["listener"], row["peer_address"], row["upstream"], word(row["state"], "STATE_"), _both_mutes(row),
         row["request"]["frame_count"], row["response"]["frame_count"],
@@ -132,14 +114,10 @@ def _frames(row: dict[str, Any], direction: str) -> Any:
 
 
 def _lost(close: dict[str, Any]) -> str:
-    from framegate.control.cli.output import size_text
-
     return size_text(close["lost_bytes"]) if "lost_bytes" in close else "?"
 
 
 def _closed_cells(row: dict[str, Any]) -> Sequence[Any]:
-    from framegate.control.cli.output import time_text, word
-
     close = row["close"]
     return (
         row["id"], row["listener"], row["peer_address"], word(close["cause"], "CAUSE_"), word(close["side"], "SIDE_"),
@@ -153,8 +131,6 @@ def _closed_cells(row: dict[str, Any]) -> Sequence[Any]:
 @admin_options
 def describe(channel_id: str, address: str, output: str) -> None:
     """Show one open or recently closed channel."""
-    from framegate.control.cli.client import CALL_TIMEOUT_S, calling
-    from framegate.control.cli.output import as_dict, print_fields, print_json
     from framegate.control.v1.channel_service_pb2 import GetChannelRequest
     from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 
@@ -168,8 +144,6 @@ def describe(channel_id: str, address: str, output: str) -> None:
 
 
 def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    from framegate.control.cli.output import counted, size_text, time_text, word
-
     tls = row.get("tls")
     yield from (
         ("id", row["id"]), ("listener", row["listener"]), ("peer", row["peer_address"]), ("principal", row["principal"] or "-"),
@@ -204,47 +178,46 @@ def _channel_arguments(function: F) -> F:
     return click.argument("channel_ids", metavar="[ID]...", nargs=-1, type=CHANNEL)(listener(principal(function)))
 
 
-def _selected(channel_ids: tuple[str, ...], listener: str | None, principal: str | None) -> None:
-    if bool(channel_ids) + (listener is not None) + (principal is not None) != 1:
-        raise click.UsageError("give one of: channel ids, --listener, --principal")
+def _change(done: str, channel_ids: tuple[str, ...], listener: str | None, principal: str | None, reason: str, address: str, output: str) -> None:
+    """Mute, unmute or close the selected channels and print the result; exits with 3 when some channels were not open.
 
-
-def _change(channel_ids: tuple[str, ...], listener: str | None, principal: str | None, address: str, ask: Ask) -> tuple[list[str], list[str]]:
-    """Change the selected channels. Returns the ids that were changed and the ids that are not open."""
+    Args:
+        done: ``muted``, ``unmuted`` or ``closed``.
+        channel_ids, listener, principal: exactly one of them selects the channels.
+        reason: for the audit log.
+    """
     import grpc
 
-    from framegate.control.cli.client import calling, select
+    from framegate.control.v1 import channel_service_pb2 as pb2
     from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 
-    _selected(channel_ids, listener, principal)
+    if bool(channel_ids) + (listener is not None) + (principal is not None) != 1:
+        raise click.UsageError("give one of: channel ids, --listener, --principal")
+    chosen: dict[str, Any] = {"listener": listener, "principal": principal, "channels": pb2.ChannelIds(ids=channel_ids) if channel_ids else None}
+    selector = pb2.ChannelSelector(**chosen)
     with calling(address, change=True) as channel:
+        stub = ChannelServiceStub(channel)
+        calls: dict[str, tuple[Callable[..., Any], type[Any]]] = {
+            "muted": (stub.MuteChannels, pb2.MuteChannelsRequest),
+            "unmuted": (stub.UnmuteChannels, pb2.UnmuteChannelsRequest),
+            "closed": (stub.CloseChannels, pb2.CloseChannelsRequest),
+        }
+        method, request = calls[done]
         try:
-            answer = ask(ChannelServiceStub(channel), select(channel_ids, listener, principal))
+            answer = method(request(selector=selector, reason=reason), timeout=CALL_TIMEOUT_S, metadata=metadata())
+            affected, missing = list(answer.affected_channel_ids), list(answer.missing_channel_ids)
         except grpc.RpcError as error:
             if not channel_ids or error.code() is not grpc.StatusCode.NOT_FOUND:
                 raise
-            return [], list(dict.fromkeys(channel_ids))  # none of the named channels is open
-    return list(answer.affected_channel_ids), list(answer.missing_channel_ids)
-
-
-def _chosen(listener: str | None, principal: str | None) -> str:
-    """Names the listener or principal, for a message; empty when the channels were named by id."""
-    return f"on listener {listener}" if listener is not None else "" if principal is None else f"of {principal}"
-
-
-def _print_outcome(verb: str, affected: Sequence[str], missing: Sequence[str], chosen: str, output: str) -> None:
-    """Print the changed channels; exits with 3 when some channels were not open."""
-    from framegate.control.cli.client import EXIT_NOT_FOUND
-    from framegate.control.cli.output import counted, print_json, print_note, print_table
-
+            affected, missing = [], list(dict.fromkeys(channel_ids))  # none of the named channels is open
     if output == "json":
         print_json({"affected": affected, "missing": missing})
     else:
-        print_table(("ID", "RESULT"), [*((item, verb) for item in affected), *((item, "not open") for item in missing)])
-    if chosen and not affected:
-        print_note(f"no open channels {chosen}; none was {verb}")
+        print_table(("ID", "RESULT"), [*((item, done) for item in affected), *((item, "not open") for item in missing)])
+    if not channel_ids and not affected:
+        print_note(f"no open channels {f'of {principal}' if listener is None else f'on listener {listener}'}; none was {done}")
     elif output == "table" or missing:
-        print_note(f"{counted(len(affected), 'channel')} {verb}" + (f", {len(missing):,} not open: {', '.join(missing)}" if missing else ""))
+        print_note(f"{counted(len(affected), 'channel')} {done}" + (f", {len(missing):,} not open: {', '.join(missing)}" if missing else ""))
     if missing:
         sys.exit(EXIT_NOT_FOUND)
 
@@ -261,13 +234,7 @@ def mute(channel_ids: tuple[str, ...], listener: str | None, principal: str | No
 
     Returns when the channels are muted. If some of the named channels are not open, the others are muted and the exit code is 3.
     """
-    from framegate.control.cli.client import CALL_TIMEOUT_S, metadata
-    from framegate.control.v1.channel_service_pb2 import MuteChannelsRequest
-
-    def ask(stub: "ChannelServiceStub", selector: "ChannelSelector") -> Any:
-        return stub.MuteChannels(MuteChannelsRequest(selector=selector, reason=reason), timeout=CALL_TIMEOUT_S, metadata=metadata())
-
-    _print_outcome("muted", *_change(channel_ids, listener, principal, address, ask), _chosen(listener, principal), output)
+    _change("muted", channel_ids, listener, principal, reason, address, output)
 
 
 @channels.command(
@@ -282,13 +249,7 @@ def unmute(channel_ids: tuple[str, ...], listener: str | None, principal: str | 
 
     If some of the named channels are not open, the others are unmuted and the exit code is 3.
     """
-    from framegate.control.cli.client import CALL_TIMEOUT_S, metadata
-    from framegate.control.v1.channel_service_pb2 import UnmuteChannelsRequest
-
-    def ask(stub: "ChannelServiceStub", selector: "ChannelSelector") -> Any:
-        return stub.UnmuteChannels(UnmuteChannelsRequest(selector=selector, reason=reason), timeout=CALL_TIMEOUT_S, metadata=metadata())
-
-    _print_outcome("unmuted", *_change(channel_ids, listener, principal, address, ask), _chosen(listener, principal), output)
+    _change("unmuted", channel_ids, listener, principal, reason, address, output)
 
 
 @channels.command(
@@ -303,10 +264,4 @@ def close(channel_ids: tuple[str, ...], listener: str | None, principal: str | N
 
     If some of the named channels are not open, the others are closed and the exit code is 3.
     """
-    from framegate.control.cli.client import CALL_TIMEOUT_S, metadata
-    from framegate.control.v1.channel_service_pb2 import CloseChannelsRequest
-
-    def ask(stub: "ChannelServiceStub", selector: "ChannelSelector") -> Any:
-        return stub.CloseChannels(CloseChannelsRequest(selector=selector, reason=reason), timeout=CALL_TIMEOUT_S, metadata=metadata())
-
-    _print_outcome("closed", *_change(channel_ids, listener, principal, address, ask), _chosen(listener, principal), output)
+    _change("closed", channel_ids, listener, principal, reason, address, output)

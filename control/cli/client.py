@@ -1,6 +1,6 @@
 """Calls to the admin API. A failed call becomes a message on standard error and an exit code.
 
-This module imports grpc; commands import it when they are called.
+grpc is imported when a call is made, so that help and completion are quick.
 """
 
 import contextlib
@@ -8,20 +8,15 @@ import getpass
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
-
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # grpc would print lines of its own on stderr
-
-import grpc
-from google.rpc import error_details_pb2  # type: ignore[import-untyped]
-from grpc_status import rpc_status
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from framegate.control.cli.options import EXIT_CONFLICT, EXIT_INTERRUPTED, EXIT_NOT_FOUND
 from framegate.control.cli.output import print_note
-from framegate.control.cli.reach import unreachable
 
 if TYPE_CHECKING:
-    from framegate.control.v1.channel_service_pb2 import ChannelSelector
+    import grpc
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # grpc would print lines of its own on stderr
 
 __all__ = [
     "CALL_TIMEOUT_S",
@@ -34,7 +29,6 @@ __all__ = [
     "metadata",
     "names_from",
     "pages",
-    "select",
 ]
 
 CALL_TIMEOUT_S: Final = 10.0
@@ -47,25 +41,29 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNAVAILABLE: Final = 5
 EXIT_CODES: Final = {
-    grpc.StatusCode.INVALID_ARGUMENT: EXIT_USAGE,
-    grpc.StatusCode.OUT_OF_RANGE: EXIT_USAGE,
-    grpc.StatusCode.NOT_FOUND: EXIT_NOT_FOUND,
-    grpc.StatusCode.ABORTED: EXIT_CONFLICT,
-    grpc.StatusCode.ALREADY_EXISTS: EXIT_CONFLICT,
-    grpc.StatusCode.UNAVAILABLE: EXIT_UNAVAILABLE,
-    grpc.StatusCode.DEADLINE_EXCEEDED: EXIT_UNAVAILABLE,
+    "INVALID_ARGUMENT": EXIT_USAGE,
+    "OUT_OF_RANGE": EXIT_USAGE,
+    "NOT_FOUND": EXIT_NOT_FOUND,
+    "ABORTED": EXIT_CONFLICT,
+    "ALREADY_EXISTS": EXIT_CONFLICT,
+    "UNAVAILABLE": EXIT_UNAVAILABLE,
+    "DEADLINE_EXCEEDED": EXIT_UNAVAILABLE,
 }
-"""Exit codes of failed calls; all others are ``EXIT_FAILED``."""
+"""Exit codes of failed calls, by gRPC's status code; all others are ``EXIT_FAILED``."""
+_UNKNOWN: Final = "; the change may have taken effect"
+_REFUSALS: Final = ("failed to connect", "name resolution", "DNS")
 
 
 @contextlib.contextmanager
-def calling(address: str, *, change: bool = False) -> Iterator[grpc.Channel]:
+def calling(address: str, *, change: bool = False) -> "Iterator[grpc.Channel]":
     """A gRPC channel to the admin API. A call that fails inside exits the process with a message and an exit code.
 
     Args:
         address: of the admin API, as in ``--address``.
         change: the calls change something, so an interrupted call may have taken effect.
     """
+    import grpc
+
     try:
         with grpc.insecure_channel(address) as channel:
             yield channel
@@ -73,14 +71,16 @@ def calling(address: str, *, change: bool = False) -> Iterator[grpc.Channel]:
         failed = cast("grpc.Call", error)  # what a call raises is the call
         for line in explain(failed, address, change=change):
             print_note(line)
-        sys.exit(EXIT_CODES.get(failed.code(), EXIT_FAILED))
+        sys.exit(EXIT_CODES.get(failed.code().name, EXIT_FAILED))
     except KeyboardInterrupt:
         print_note("interrupted" + (_UNKNOWN if change else ""))
         sys.exit(EXIT_INTERRUPTED)
 
 
-def names_from(address: str, ask: Callable[[grpc.Channel], list[str]]) -> list[str]:
+def names_from(address: str, ask: "Callable[[grpc.Channel], list[str]]") -> list[str]:
     """Names for shell completion: the result of ``ask``; empty when the call fails."""
+    import grpc
+
     try:
         with grpc.insecure_channel(address) as channel:
             return ask(channel)
@@ -99,12 +99,16 @@ class Page(Protocol):
 _Page = TypeVar("_Page", bound=Page)
 
 
-def pages(ask: Callable[[str], _Page]) -> Iterator[_Page]:
-    """All pages of a list; ``ask`` requests the page of a token, the first with an empty token."""
-    page = ask("")
+def pages(method: Callable[..., _Page], request: Any, timeout_s: float = CALL_TIMEOUT_S) -> Iterator[_Page]:
+    """All pages of a list: calls a List method of a stub with ``request`` until there is no further page; pages are as large as possible unless
+    the request says another size.
+    """
+    request.page_size = request.page_size or PAGE_SIZE
+    page = method(request, timeout=timeout_s)
     yield page
     while page.next_page_token:
-        page = ask(page.next_page_token)
+        request.page_token = page.next_page_token
+        page = method(request, timeout=timeout_s)
         yield page
 
 
@@ -117,18 +121,23 @@ def metadata() -> tuple[tuple[str, str], ...]:
     return ((CLIENT_KEY, f"framegate cli, {user}, pid {os.getpid()}".encode("ascii", "replace").decode()),)
 
 
-def explain(error: grpc.Call, address: str, *, change: bool = False) -> Sequence[str]:
+def explain(error: "grpc.Call", address: str, *, change: bool = False) -> Sequence[str]:
     """The error as messages: one for each invalid field of the request, else one with the reason."""
+    from google.rpc import error_details_pb2  # type: ignore[import-untyped]
+    from grpc_status import rpc_status
+
+    from framegate.control.cli.reach import unreachable
+
     unknown = _UNKNOWN if change else ""
     if not error.trailing_metadata():  # no server answered; a server would have sent metadata
-        match error.code():
-            case grpc.StatusCode.UNAVAILABLE if _never_connected(error):
+        match error.code().name:
+            case "UNAVAILABLE" if _never_connected(error):
                 return [f"the admin API at {address} cannot be reached: {unreachable(address)}"]
-            case grpc.StatusCode.UNAVAILABLE:
+            case "UNAVAILABLE":
                 return [f"the connection to the admin API at {address} broke during the call ({error.details()}){unknown}"]
-            case grpc.StatusCode.DEADLINE_EXCEEDED:
+            case "DEADLINE_EXCEEDED":
                 return [f"the admin API at {address} did not answer within {CALL_TIMEOUT_S:g} s{unknown}"]
-            case grpc.StatusCode.UNIMPLEMENTED:
+            case "UNIMPLEMENTED":
                 return [f"the server at {address} does not know this call; is it another version of framegate, or the health listener?"]
     status = rpc_status.from_call(error)
     reason = ""
@@ -141,21 +150,6 @@ def explain(error: grpc.Call, address: str, *, change: bool = False) -> Sequence
     return [f"{error.details()}{reason or f' ({error.code().name})'}"]
 
 
-_UNKNOWN: Final = "; the change may have taken effect"
-_REFUSALS: Final = ("failed to connect", "name resolution", "DNS")
-
-
-def _never_connected(error: grpc.Call) -> bool:
+def _never_connected(error: "grpc.Call") -> bool:
     """Whether no connection was made. gRPC has one code for that and for a broken connection; only the text differs."""
     return any(word in (error.details() or "") for word in _REFUSALS)
-
-
-def select(channels: Sequence[str], listener: str | None, principal: str | None = None) -> "ChannelSelector":
-    """The selector of the channels that a call changes."""
-    from framegate.control.v1.channel_service_pb2 import ChannelIds, ChannelSelector
-
-    if listener is not None:
-        return ChannelSelector(listener=listener)
-    if principal is not None:
-        return ChannelSelector(principal=principal)
-    return ChannelSelector(channels=ChannelIds(ids=channels))

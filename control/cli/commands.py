@@ -12,15 +12,16 @@ import click
 
 from framegate.control.cli.options import EXIT_INTERRUPTED, example
 
-__all__ = ["main"]
+__all__ = ["main", "version_text"]
 
 _MODULES: Final = {
     **dict.fromkeys(("check", "demo", "serve"), "local"),
     **dict.fromkeys(("drain", "status"), "proxies"),
     "completion": "commands",
     "pool": "pools",
+    "upstreams": "listeners",
     **{name: name for name in ("certificates", "channels", "doctor", "explain", "handlers", "init", "inject", "limits", "listeners", "log")},
-    **{name: name for name in ("pipeline", "tap", "taps", "upstreams", "users")},
+    **{name: name for name in ("pipeline", "tap", "taps", "users")},
 }
 """The module of each command."""
 
@@ -38,10 +39,23 @@ _PAGES: Final = {
 """The page of the manual that the help of a command names."""
 
 
+def version_text() -> str:
+    """The version, and whether the data path is compiled, as one line. Imports nothing of the data path."""
+    import importlib.metadata
+    import importlib.util
+    import platform
+
+    spec = importlib.util.find_spec("framegate.proxy.network.framing")
+    build = "compiled" if spec is not None and spec.origin is not None and spec.origin.endswith(".so") else "plain Python"
+    try:
+        version = importlib.metadata.version("framegate")
+    except importlib.metadata.PackageNotFoundError:
+        version = "0 (a checkout that is not installed)"
+    return f"framegate {version} ({build}; Python {platform.python_version()})"
+
+
 def _print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from framegate.control.cli.version import version_text
-
         click.echo(version_text())
         ctx.exit()
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from framegate.control.cli.client import EXIT_FAILED
 from framegate.control.cli.kinds import ADDRESS, DURATION
 from framegate.control.cli.options import ADDRESS_VARIABLE, DEFAULT_ADDRESS, example, output_option
+from framegate.control.cli.output import counted, print_json, print_note, shown, write_text
 
 if TYPE_CHECKING:
     from framegate.control.doctor.finding import Finding
@@ -53,8 +55,6 @@ def doctor(config: pathlib.Path | None, address: str | None, timeout: int, stric
     """
     if not _LEAST_MS <= timeout <= _MOST_MS:
         raise click.BadParameter("must be from 100ms to 10m", param_hint="'--timeout'")
-    from framegate.control.cli.client import EXIT_FAILED  # the import also keeps grpc's own lines off standard error
-    from framegate.control.cli.output import counted, print_json, print_note
     from framegate.control.cli.reach import unreachable
     from framegate.control.doctor.examination import examine_all
     from framegate.control.doctor.finding import counts, report, sorted_findings, worst
@@ -78,8 +78,6 @@ def doctor(config: pathlib.Path | None, address: str | None, timeout: int, stric
 
 def _print(findings: "list[Finding]") -> None:
     """One line for each finding, with the advice below it; the sentences are too long for a table."""
-    from framegate.control.cli.output import shown, write_text
-
     for item in findings:
         write_text(f"{item.level:<9}{item.area:<15}{shown(item.subject)}: {shown(item.found)}\n")
         if item.advice:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from framegate.control.cli.options import EXIT_NOT_FOUND, example, output_option
+from framegate.control.cli.output import print_json
 
 if TYPE_CHECKING:
     from framegate.control.configuration.manual import Entry
@@ -41,7 +42,6 @@ def explain(key: str, output: str) -> None:
 
     Exit codes: 0 success; 3 there is no such key.
     """
-    from framegate.control.cli.output import print_json
     from framegate.control.configuration.manual import entries, find, nearest
 
     entry = find(key)

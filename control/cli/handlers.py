@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from framegate.control.cli.client import calling, pages
 from framegate.control.cli.options import admin_options, example
+from framegate.control.cli.output import age_text, as_dict, print_messages, size_text, time_text, word
 
 if TYPE_CHECKING:
     import grpc
@@ -31,34 +33,21 @@ def list_(address: str, output: str) -> None:
     HANDLED and FAILED count frames since the process started. IN HANDLER counts frames for which a handler is running, QUEUED frames that wait for
     one. OLDEST is the running time of the longest-running handler call. BUSY is the share of the last seconds in which a handler was running.
     """
-    from framegate.control.cli.client import calling
-    from framegate.control.cli.output import as_dict, print_json, print_table
-
     with calling(address) as channel:
         found = ask_handlers(channel)
-    if output == "json":
-        print_json([as_dict(item) for item in found])
-        return
-    print_table(_HEADINGS, [_row(item) for item in found])
+    print_messages(found, output, _HEADINGS, _row)
 
 
 def ask_handlers(channel: "grpc.Channel") -> "list[HandlerProcess]":
     """List all handler processes."""
-    from framegate.control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, pages
     from framegate.control.v1 import handler_service_pb2 as pb2
-    from framegate.control.v1.handler_service_pb2_grpc import HandlerServiceStub
+    from framegate.control.v1 import handler_service_pb2_grpc as pb2_grpc
 
-    stub = HandlerServiceStub(channel)
-
-    def ask(token: str) -> pb2.ListHandlersResponse:
-        return stub.ListHandlers(pb2.ListHandlersRequest(page_size=PAGE_SIZE, page_token=token), timeout=CALL_TIMEOUT_S)
-
-    return [item for page in pages(ask) for item in page.processes]
+    list_page = pb2_grpc.HandlerServiceStub(channel).ListHandlers
+    return [item for page in pages(list_page, pb2.ListHandlersRequest()) for item in page.processes]
 
 
 def _row(item: "HandlerProcess") -> tuple[object, ...]:
-    from framegate.control.cli.output import age_text, as_dict, size_text, time_text, word
-
     ended = f"{item.last_end_reason} {time_text(as_dict(item).get('last_end_time'))}" if item.last_end_reason else "-"
     return (
         item.slot, item.pid or "-", word(type(item).State.Name(item.state), "STATE_"), item.restart_count, ended, item.handled_count,

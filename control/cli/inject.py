@@ -1,5 +1,6 @@
 """``framegate inject``: adds framegate to the pods of Kubernetes manifests, or removes it."""
 
+import os
 import pathlib
 import posixpath
 import re
@@ -10,6 +11,7 @@ import click
 
 from framegate.control.cli.kinds import SIZE
 from framegate.control.cli.options import example
+from framegate.control.cli.output import counted, print_note, write_bytes
 
 if TYPE_CHECKING:
     from framegate.control.kubernetes.inject import Injector, Prepared
@@ -179,7 +181,6 @@ def inject(
         raise click.UsageError("--tap-claim-size needs --tap-claim")
     if not in_place and target is None and sys.stdout is None:
         _fail(["standard output is closed; use --output or --in-place"], _EXIT_FAILED)
-    from framegate.control.cli.output import print_note, write_bytes
 
     texts = _read(sources)
     injector = None if remove else _injector(config, told)
@@ -194,8 +195,6 @@ def inject(
 
 
 def _fail(lines: list[str], code: int = _EXIT_FAULTY) -> NoReturn:
-    from framegate.control.cli.output import print_note
-
     for line in lines:
         print_note(line)
     sys.exit(code)
@@ -230,7 +229,6 @@ def _shown(path: pathlib.Path) -> str:
 
 def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> tuple[dict[pathlib.Path, str], str]:
     """The changed texts, and the message to print when they are written."""
-    from framegate.control.cli.output import counted, print_note
     from framegate.control.kubernetes.inject import remove, shared_objects
     from framegate.control.kubernetes.manifest import ManifestError
 
@@ -275,8 +273,6 @@ def _joined(texts: list[str]) -> str:
 
 def _write(texts: dict[pathlib.Path, str]) -> None:
     """Replace files; for a link, its target. All new files are written before the first is renamed, so that a full disk changes nothing."""
-    import os
-
     beside: dict[pathlib.Path, str] = {}
     done: list[str] = []
     path = pathlib.Path()
@@ -296,7 +292,6 @@ def _write(texts: dict[pathlib.Path, str]) -> None:
 
 def _beside(target: pathlib.Path, text: str) -> str:
     """Write a new file with the mode of ``target`` into its folder, and return its name."""
-    import os
     import tempfile
 
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -313,7 +308,6 @@ def _beside(target: pathlib.Path, text: str) -> str:
 
 
 def _injector(config: pathlib.Path | None, told: dict[str, Any]) -> "Injector":
-    from framegate.control.cli.output import print_note
     from framegate.control.kubernetes.inject import Injector
     from framegate.control.kubernetes.objects import Wanted
     from framegate.control.kubernetes.sidecar import START_CPU_MS, Options
@@ -338,7 +332,6 @@ def _injector(config: pathlib.Path | None, told: dict[str, Any]) -> "Injector":
 
 
 def _needs(config: pathlib.Path | None, options: "Options") -> "PodRequirements":
-    from framegate.control.cli.output import print_note
     from framegate.control.configuration.capacity import fitted, memory_warning
     from framegate.control.configuration.cgroup import Container
     from framegate.control.configuration.document import ConfigurationError

@@ -13,19 +13,24 @@ LEAST_HEAP: Final = 512 << 20
 """Bytes; Spark refuses less than 450 MiB."""
 
 
-class Size(click.ParamType[int]):
-    """A size such as ``1MiB``, ``64KB`` or ``4096``, in bytes."""
+class Measure(click.ParamType[int]):
+    """A size such as ``1MiB``, ``64KB`` or ``4096``, in bytes, or a duration such as ``250ms``, ``30s`` or ``10m``, in milliseconds.
 
-    name = "size"
+    Args:
+        name: ``size`` or ``duration``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Bytes; a number is returned as it is."""
+        """Bytes or milliseconds; a number is returned as it is."""
         if isinstance(value, int):
             return value
-        from framegate.control.configuration.units import parse_size
+        from framegate.control.configuration.units import parse_duration_ms, parse_size
 
         try:
-            return parse_size(value)
+            return parse_size(value) if self.name == "size" else parse_duration_ms(value)
         except ValueError as error:
             self.fail(f"{value!r} is {error}", param, ctx)
 
@@ -47,23 +52,6 @@ class Name(click.ParamType[str]):
         if not value.strip():
             self.fail(f"is empty: write the name of {self._what}", param, ctx)
         return value
-
-
-class Duration(click.ParamType[int]):
-    """A duration such as ``250ms``, ``30s`` or ``10m``, in milliseconds."""
-
-    name = "duration"
-
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Milliseconds; a number is returned as it is."""
-        if isinstance(value, int):
-            return value
-        from framegate.control.configuration.units import parse_duration_ms
-
-        try:
-            return parse_duration_ms(value)
-        except ValueError as error:
-            self.fail(f"{value!r} is {error}", param, ctx)
 
 
 class Expiry(click.ParamType[tuple[str, int]]):
@@ -174,8 +162,8 @@ class AdminAddress(click.ParamType[str]):
 
 
 ADDRESS = AdminAddress()
-SIZE = Size()
-DURATION = Duration()
+SIZE = Measure("size")
+DURATION = Measure("duration")
 JAVA_HEAP = JavaHeap()
 CHANNEL = ChannelId()
 LISTENER = Name("a listener")

@@ -2,16 +2,18 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
+from framegate.control.cli.client import CALL_TIMEOUT_S, EXIT_NOT_FOUND, calling, metadata, pages
 from framegate.control.cli.kinds import LISTENER, SIZE
 from framegate.control.cli.options import admin_options, example
+from framegate.control.cli.output import as_dict, print_json, print_line, print_messages, print_note, print_table, size_text
 
 if TYPE_CHECKING:
     from framegate.control.v1 import limit_service_pb2 as pb2
-    from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
+    from framegate.control.v1 import limit_service_pb2_grpc as pb2_grpc
 
 __all__ = ["limits"]
 
@@ -46,25 +48,21 @@ def limits() -> None:
 @admin_options
 def get(listener: str | None, node: bool, address: str, output: str) -> None:
     """Show the limits in force for each listener, or for the node. 0 (in tables -) means unlimited."""
-    from framegate.control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling, pages
     from framegate.control.v1 import limit_service_pb2 as pb2
-    from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
+    from framegate.control.v1 import limit_service_pb2_grpc as pb2_grpc
 
     if node and listener is not None:
         raise click.UsageError("give --listener or --node, not both")
 
-    def ask(token: str) -> pb2.ListLimitsResponse:
-        return stub.ListLimits(pb2.ListLimitsRequest(page_size=PAGE_SIZE, page_token=token), timeout=CALL_TIMEOUT_S)
-
     with calling(address) as channel:
-        stub = LimitServiceStub(channel)
+        stub = pb2_grpc.LimitServiceStub(channel)
         if node:
             _print_node(_node(stub), output)
             return
         if listener is not None:
             found = [stub.GetLimit(pb2.GetLimitRequest(listener=listener), timeout=CALL_TIMEOUT_S).limit]
         else:
-            found = [item for page in pages(ask) for item in page.limits]
+            found = [item for page in pages(stub.ListLimits, pb2.ListLimitsRequest()) for item in page.limits]
     _print(found, output)
 
 
@@ -104,7 +102,7 @@ def set_(
 
     Changes are lost at a restart, when the configuration file applies again.
     """
-    from framegate.control.cli.client import calling
+    from framegate.control.v1 import limit_service_pb2 as pb2
     from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 
     _check({"max_receive_size": max_receive_size, **given})
@@ -123,7 +121,8 @@ def set_(
     with calling(address, change=True) as channel:
         stub = LimitServiceStub(channel)
         if listener is not None:
-            _print([_set_listener(stub, listener, max_receive_size, quotas)], output)
+            request = pb2.UpdateLimitRequest(limit=pb2.Limit(listener=listener, max_receive_size_bytes=max_receive_size, **quotas))
+            _print([stub.UpdateLimit(request, timeout=CALL_TIMEOUT_S, metadata=metadata()).limit], output)
         else:
             _print_node(_set_node(stub, per_address, network, quotas, access, remove), output)
 
@@ -154,25 +153,15 @@ def _check(given: Mapping[str, int | None]) -> None:
             raise click.BadParameter(f"must be {key.least} to {key.most}{unit}, not {value}", param_hint=f"--{name.replace('_', '-')}")
 
 
-def _set_listener(stub: "LimitServiceStub", listener: str, max_receive_size: int | None, quotas: dict[str, int]) -> "pb2.Limit":
-    from framegate.control.cli.client import CALL_TIMEOUT_S, metadata
-    from framegate.control.v1 import limit_service_pb2 as pb2
-
-    limit = pb2.Limit(listener=listener, max_receive_size_bytes=max_receive_size, **quotas)
-    return stub.UpdateLimit(pb2.UpdateLimitRequest(limit=limit), timeout=CALL_TIMEOUT_S, metadata=metadata()).limit
-
-
-def _node(stub: "LimitServiceStub") -> "pb2.NodeLimits":
-    from framegate.control.cli.client import CALL_TIMEOUT_S
+def _node(stub: "pb2_grpc.LimitServiceStub") -> "pb2.NodeLimits":
     from framegate.control.v1 import limit_service_pb2 as pb2
 
     return stub.GetNodeLimits(pb2.GetNodeLimitsRequest(), timeout=CALL_TIMEOUT_S).node_limits
 
 
 def _set_node(
-    stub: "LimitServiceStub", per_address: bool, network: str | None, quotas: dict[str, int], access: str | None, remove: bool
+    stub: "pb2_grpc.LimitServiceStub", per_address: bool, network: str | None, quotas: dict[str, int], access: str | None, remove: bool
 ) -> "pb2.NodeLimits":
-    from framegate.control.cli.client import CALL_TIMEOUT_S, metadata
     from framegate.control.v1 import limit_service_pb2 as pb2
 
     if network is not None:
@@ -197,7 +186,8 @@ def _overrides(
     found = next((item for item in overrides if item.network == network), None)
     if remove:
         if found is None:
-            _end_without(network, overrides)
+            print_note(f"{network} has no override; overrides exist for: {', '.join(item.network for item in overrides) or 'none'}")
+            sys.exit(EXIT_NOT_FOUND)
         return [item for item in overrides if item is not found]
     if found is None:
         found = pb2.LimitOverride(network=network)
@@ -208,21 +198,11 @@ def _overrides(
     return overrides
 
 
-def _end_without(network: str, overrides: "list[pb2.LimitOverride]") -> NoReturn:
-    from framegate.control.cli.client import EXIT_NOT_FOUND
-    from framegate.control.cli.output import print_note
-
-    print_note(f"{network} has no override; overrides exist for: {', '.join(item.network for item in overrides) or 'none'}")
-    sys.exit(EXIT_NOT_FOUND)
-
-
 _COLUMNS: Final = ("CONNECTIONS", "CONNECTIONS/S", "REQUEST BYTES/S", "RESPONSE BYTES/S", "REQUEST FRAMES/S", "RESPONSE FRAMES/S")
 
 
 def _cells(message: Any, unsaid: str = "-") -> list[str]:
     """The quotas of a message; ``unsaid``: the text for one that is not set."""
-    from framegate.control.cli.output import size_text
-
     cells = []
     for field, kind, _ in _QUOTAS.values():
         value = getattr(message, field)
@@ -232,17 +212,13 @@ def _cells(message: Any, unsaid: str = "-") -> list[str]:
 
 
 def _print(found: "list[pb2.Limit]", output: str) -> None:
-    from framegate.control.cli.output import as_dict, print_json, print_table, size_text
+    def cells(limit: "pb2.Limit") -> tuple[object, ...]:
+        return limit.listener, size_text(limit.max_receive_size_bytes), limit.max_receive_size_bytes, *_cells(limit)
 
-    if output == "json":
-        print_json([as_dict(limit) for limit in found])
-        return
-    rows = ((limit.listener, size_text(limit.max_receive_size_bytes), limit.max_receive_size_bytes, *_cells(limit)) for limit in found)
-    print_table(("LISTENER", "MAX RECEIVE SIZE", "BYTES", *_COLUMNS), rows)
+    print_messages(found, output, ("LISTENER", "MAX RECEIVE SIZE", "BYTES", *_COLUMNS), cells)
 
 
 def _print_node(found: "pb2.NodeLimits", output: str) -> None:
-    from framegate.control.cli.output import as_dict, print_json, print_table
     from framegate.control.v1 import limit_service_pb2 as pb2
 
     if output == "json":
@@ -254,6 +230,4 @@ def _print_node(found: "pb2.NodeLimits", output: str) -> None:
         rows.append((f"each of {item.network}", "deny" if denied else "allow", *_cells(item.limits, "as others")))
     print_table(("OF", "ACCESS", *_COLUMNS), rows)
     if found.protected_listener:
-        from framegate.control.cli.output import print_line
-
         print_line(f"listener {found.protected_listener} is protected: the node's connection rate does not delay its connections")

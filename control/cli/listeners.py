@@ -1,13 +1,14 @@
-"""``framegate listeners``."""
+"""``framegate listeners`` and ``framegate upstreams``: the two sides between which framegate forwards frames."""
 
 from typing import Final
 
 import click
 
+from framegate.control.cli.client import calling, pages
 from framegate.control.cli.options import admin_options, example
+from framegate.control.cli.output import print_messages, size_text, word
 
-__all__ = ["listeners"]
-
+__all__ = ["listeners", "upstreams"]
 
 _HEADINGS: Final = (
     "NAME", "ADDRESS", "PROTOCOL", "TLS", "UPSTREAM", "MAX RECEIVE SIZE", "REQUESTS", "ANSWERS", "OPEN", "AT MOST", "ACCEPTING", "HANDLER",
@@ -21,36 +22,48 @@ def listeners() -> None:
 
 @listeners.command("list", epilog=example("framegate listeners list --output json"))
 @admin_options
-def list_(address: str, output: str) -> None:
+def list_listeners(address: str, output: str) -> None:
     """List the listeners.
 
     REQUESTS and ANSWERS say how frames are forwarded, OPEN counts open connections, AT MOST is their limit.
     """
-    from framegate.control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling, pages
-    from framegate.control.cli.output import as_dict, print_json, print_table, size_text, word
     from framegate.control.v1 import listener_service_pb2 as pb2
-    from framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
+    from framegate.control.v1 import listener_service_pb2_grpc as pb2_grpc
 
-    def ask(token: str) -> pb2.ListListenersResponse:
-        return stub.ListListeners(pb2.ListListenersRequest(page_size=PAGE_SIZE, page_token=token), timeout=CALL_TIMEOUT_S)
+    def cells(item: pb2.Listener) -> tuple[object, ...]:
+        forwarding = (word(pb2.Forwarding.Name(value), "FORWARDING_") for value in (item.request_forwarding, item.response_forwarding))
+        return (
+            item.name, item.address, word(pb2.Protocol.Name(item.protocol), "PROTOCOL_"), "yes" if item.tls_enabled else "no",
+            item.upstream or "-", size_text(item.max_receive_size_bytes), *forwarding,
+            item.open_connection_count, item.max_connection_count or "-", "yes" if item.accepting else "no", item.handler or "-",
+        )  # fmt: skip
 
     with calling(address) as channel:
-        stub = ListenerServiceStub(channel)
-        found = [item for page in pages(ask) for item in page.listeners]
-    if output == "json":
-        print_json([as_dict(item) for item in found])
-        return
+        list_page = pb2_grpc.ListenerServiceStub(channel).ListListeners
+        found = [item for page in pages(list_page, pb2.ListListenersRequest()) for item in page.listeners]
+    print_messages(found, output, _HEADINGS, cells)
 
-    def forwarding(value: pb2.Forwarding.ValueType) -> str:
-        return word(pb2.Forwarding.Name(value), "FORWARDING_")
 
-    rows = [
-        (
-            item.name, item.address, word(pb2.Protocol.Name(item.protocol), "PROTOCOL_"), "yes" if item.tls_enabled else "no",
-            item.upstream or "-",
-            size_text(item.max_receive_size_bytes), forwarding(item.request_forwarding), forwarding(item.response_forwarding),
-            item.open_connection_count, item.max_connection_count or "-", "yes" if item.accepting else "no", item.handler or "-",
-        )
-        for item in found
-    ]  # fmt: skip
-    print_table(_HEADINGS, rows)
+@click.group(epilog=example("framegate upstreams list"))
+def upstreams() -> None:
+    """Upstreams: the servers to which framegate forwards frames."""
+
+
+@upstreams.command("list", epilog=example("framegate upstreams list --output json"))
+@admin_options
+def list_upstreams(address: str, output: str) -> None:
+    """List the upstreams, their endpoints, and endpoints that are down."""
+    from framegate.control.v1 import upstream_service_pb2 as pb2
+    from framegate.control.v1 import upstream_service_pb2_grpc as pb2_grpc
+
+    def cells(item: pb2.Upstream) -> tuple[object, ...]:
+        return (
+            item.name, ", ".join(item.endpoints), ", ".join(item.addresses) or "-", "yes" if item.tls_enabled else "no",
+            size_text(item.max_receive_size_bytes), ", ".join(f"{down.address} ({down.reason})" for down in item.down_endpoints) or "-",
+            item.resolution_error or "-",
+        )  # fmt: skip
+
+    with calling(address) as channel:
+        list_page = pb2_grpc.UpstreamServiceStub(channel).ListUpstreams
+        found = [item for page in pages(list_page, pb2.ListUpstreamsRequest()) for item in page.upstreams]
+    print_messages(found, output, ("NAME", "ENDPOINTS", "ADDRESSES", "TLS", "MAX RECEIVE SIZE", "DOWN", "ERROR"), cells)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from framegate.control.cli.options import example, output_option
+from framegate.control.cli.output import counted, print_json, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +39,6 @@ def check(config: pathlib.Path, output: str) -> None:
 
     Exit codes: 0 no fault; 2 faults.
     """
-    from framegate.control.cli.output import counted, print_json, print_table
     from framegate.control.configuration.load import examine
 
     found = examine(config, in_use=True)

@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
 from framegate.control.cli.options import admin_options, example
+from framegate.control.cli.output import as_dict, counted, print_json, print_line, word
 
 if TYPE_CHECKING:
     from framegate.control.v1 import log_service_pb2 as pb2
@@ -36,12 +38,11 @@ def log() -> None:
 @admin_options
 def get(address: str, output: str) -> None:
     """Show the level, the silenced events, and the number of dropped rows."""
-    from framegate.control.cli.client import CALL_TIMEOUT_S, calling
     from framegate.control.v1 import log_service_pb2 as pb2
-    from framegate.control.v1.log_service_pb2_grpc import LogServiceStub
+    from framegate.control.v1 import log_service_pb2_grpc as pb2_grpc
 
     with calling(address) as channel:
-        found = LogServiceStub(channel).GetLog(pb2.GetLogRequest(), timeout=CALL_TIMEOUT_S).log
+        found = pb2_grpc.LogServiceStub(channel).GetLog(pb2.GetLogRequest(), timeout=CALL_TIMEOUT_S).log
     _print(found, output)
 
 
@@ -59,9 +60,8 @@ def get(address: str, output: str) -> None:
 @admin_options
 def set_(level: str | None, events: tuple[tuple[str, bool], ...], address: str, output: str) -> None:
     """Change what is logged, until the next restart. Audit rows are always written."""
-    from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
     from framegate.control.v1 import log_service_pb2 as pb2
-    from framegate.control.v1.log_service_pb2_grpc import LogServiceStub
+    from framegate.control.v1 import log_service_pb2_grpc as pb2_grpc
 
     if level is None and not events:
         raise click.UsageError("give --level, --event or both")
@@ -69,13 +69,11 @@ def set_(level: str | None, events: tuple[tuple[str, bool], ...], address: str, 
     if level is not None:
         request.level = pb2.Log.Level.Value(f"LEVEL_{level.upper()}")
     with calling(address, change=True) as channel:
-        found = LogServiceStub(channel).UpdateLog(request, timeout=CALL_TIMEOUT_S, metadata=metadata()).log
+        found = pb2_grpc.LogServiceStub(channel).UpdateLog(request, timeout=CALL_TIMEOUT_S, metadata=metadata()).log
     _print(found, output)
 
 
 def _print(found: "pb2.Log", output: str) -> None:
-    from framegate.control.cli.output import as_dict, counted, print_json, print_line, word
-
     if output == "json":
         print_json(as_dict(found))
         return

@@ -26,6 +26,7 @@ __all__ = [
     "print_fields",
     "print_json",
     "print_line",
+    "print_messages",
     "print_note",
     "print_table",
     "shown",
@@ -150,6 +151,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     drawn = io.StringIO()
     Console(file=drawn, width=_WIDE, highlight=False, markup=False).print(table)
     write_text("".join(f"{line.rstrip()}\n" for line in drawn.getvalue().splitlines()))
+
+
+def print_messages(messages: Iterable[Any], output: str, columns: Sequence[str], cells: Callable[[Any], Sequence[Any]]) -> None:
+    """Print messages of the admin API: as a JSON list, or as a table with a row of ``cells`` for each."""
+    if output == "json":
+        print_json([as_dict(message) for message in messages])
+    else:
+        print_table(columns, map(cells, messages))
 
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:

@@ -1,15 +1,18 @@
 """``framegate pool``: show and change the memory pool and the processors."""
 
+import time
 from typing import TYPE_CHECKING
 
 import click
 
+from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
 from framegate.control.cli.kinds import SIZE
 from framegate.control.cli.options import admin_options, example
+from framegate.control.cli.output import age_text, as_dict, counted, print_json, print_line, print_table, size_text, word
 
 if TYPE_CHECKING:
     from framegate.control.v1 import pool_service_pb2 as pb2
-    from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
+    from framegate.control.v1 import pool_service_pb2_grpc as pb2_grpc
 
 __all__ = ["origin_text", "pool"]
 
@@ -34,7 +37,6 @@ def get(top: int, address: str, output: str) -> None:
     WAITING counts large frames that wait for an admission slot. TAP is the memory of the tap's queues, which is not part of the pool. A peer that
     is slow to take a frame that is cut through is listed with 0 B pending, because the rest of the frame waits in the kernel.
     """
-    from framegate.control.cli.client import calling
     from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
 
     with calling(address) as channel:
@@ -56,58 +58,37 @@ def set_(size: int | None, processors: int | None, address: str, output: str) ->
     Removed processors end their connections first, which may take as long as a drain. Changes are lost at a restart, when the configuration file
     applies again.
     """
-    from framegate.control.cli.client import CALL_TIMEOUT_S, calling
+    from framegate.control.v1 import pool_service_pb2 as pb2
     from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
+    from framegate.proxy.config.model import POOL_SIZE
 
     if size is None and processors is None:
         raise click.UsageError("give --size, --processors or both")
-    if size is not None:
-        _check_size(size)
+    if size is not None and not POOL_SIZE.takes(size):  # the API would name its field, not the option
+        raise click.BadParameter(f"must be {POOL_SIZE.least} to {POOL_SIZE.most} bytes, not {size}", param_hint="--size")
     with calling(address, change=True) as channel:
         stub = PoolServiceStub(channel)
-        grows = size is not None and size > stub.GetMemoryPool(_memory_request(), timeout=CALL_TIMEOUT_S).memory_pool.size_bytes
+        grows = size is not None and size > stub.GetMemoryPool(pb2.GetMemoryPoolRequest(), timeout=CALL_TIMEOUT_S).memory_pool.size_bytes
         # A larger pool comes before new processors, a smaller one after processors are removed: each needs a share of it.
         if size is not None and grows:
             _set_size(stub, size)
         if processors is not None:
-            _set_processors(stub, processors)
+            request = pb2.UpdateProcessorPoolRequest(processor_pool=pb2.ProcessorPool(size=processors))
+            stub.UpdateProcessorPool(request, metadata=metadata())
         if size is not None and not grows:
             _set_size(stub, size)
         memory, known = _read(stub)
     _print(memory, known, output)
 
 
-def _check_size(size: int) -> None:
-    """Refuse a size out of range, with the name of the option; the API would name its field."""
-    from framegate.proxy.config.model import POOL_SIZE
-
-    if not POOL_SIZE.takes(size):
-        raise click.BadParameter(f"must be {POOL_SIZE.least} to {POOL_SIZE.most} bytes, not {size}", param_hint="--size")
-
-
-def _memory_request() -> "pb2.GetMemoryPoolRequest":
-    from framegate.control.v1.pool_service_pb2 import GetMemoryPoolRequest
-
-    return GetMemoryPoolRequest()
-
-
-def _set_size(stub: "PoolServiceStub", size: int) -> None:
-    from framegate.control.cli.client import CALL_TIMEOUT_S, metadata
+def _set_size(stub: "pb2_grpc.PoolServiceStub", size: int) -> None:
     from framegate.control.v1 import pool_service_pb2 as pb2
 
     request = pb2.UpdateMemoryPoolRequest(memory_pool=pb2.MemoryPool(size_bytes=size))
     stub.UpdateMemoryPool(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
 
 
-def _set_processors(stub: "PoolServiceStub", count: int) -> None:
-    from framegate.control.cli.client import metadata
-    from framegate.control.v1 import pool_service_pb2 as pb2
-
-    stub.UpdateProcessorPool(pb2.UpdateProcessorPoolRequest(processor_pool=pb2.ProcessorPool(size=count)), metadata=metadata())
-
-
-def _read(stub: "PoolServiceStub", holders: int = 0) -> "tuple[pb2.GetMemoryPoolResponse, pb2.ProcessorPool]":
-    from framegate.control.cli.client import CALL_TIMEOUT_S
+def _read(stub: "pb2_grpc.PoolServiceStub", holders: int = 0) -> "tuple[pb2.GetMemoryPoolResponse, pb2.ProcessorPool]":
     from framegate.control.v1.pool_service_pb2 import GetMemoryPoolRequest, GetProcessorPoolRequest
 
     memory = stub.GetMemoryPool(GetMemoryPoolRequest(holder_count=holders), timeout=CALL_TIMEOUT_S)
@@ -115,8 +96,6 @@ def _read(stub: "PoolServiceStub", holders: int = 0) -> "tuple[pb2.GetMemoryPool
 
 
 def _print(got: "pb2.GetMemoryPoolResponse", processors: "pb2.ProcessorPool", output: str) -> None:
-    from framegate.control.cli.output import as_dict, counted, print_json, print_line, size_text, word
-
     memory = got.memory_pool
     if output == "json":
         print_json({**as_dict(got), "processor_pool": as_dict(processors)})
@@ -145,8 +124,6 @@ def origin_text(origin: int) -> str:
 
 
 def _print_processors(memory: "pb2.MemoryPool", processors: "pb2.ProcessorPool") -> None:
-    from framegate.control.cli.output import print_table, size_text, word
-
     shares = {share.processor_slot: share for share in memory.shares}
     rows = []
     for item in processors.processors:
@@ -161,10 +138,6 @@ def _print_processors(memory: "pb2.MemoryPool", processors: "pb2.ProcessorPool")
 
 
 def _print_holders(got: "pb2.GetMemoryPoolResponse") -> None:
-    import time
-
-    from framegate.control.cli.output import age_text, print_line, print_table, size_text, word
-
     now = time.time()
     rows = []
     for item in got.holders:

@@ -1,13 +1,16 @@
 """``framegate status`` and ``framegate drain``."""
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
 from framegate.control.cli.handlers import ask_handlers
 from framegate.control.cli.kinds import DURATION
 from framegate.control.cli.options import admin_options, example
+from framegate.control.cli.output import age_text, as_dict, counted, print_fields, print_json, print_line, size_text, time_text, word
 from framegate.control.cli.pools import origin_text
 
 if TYPE_CHECKING:
@@ -22,8 +25,6 @@ __all__ = ["drain", "status"]
 @admin_options
 def status(address: str, output: str) -> None:
     """Show the state of a running framegate, and its warnings."""
-    from framegate.control.cli.client import CALL_TIMEOUT_S, calling
-    from framegate.control.cli.output import as_dict, print_fields, print_json
     from framegate.control.v1.pool_service_pb2 import GetMemoryPoolRequest, GetProcessorPoolRequest
     from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
     from framegate.control.v1.proxy_service_pb2 import GetProxyRequest
@@ -43,10 +44,6 @@ def status(address: str, output: str) -> None:
 
 
 def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool", handlers: "list[HandlerProcess]") -> Iterator[tuple[str, Any]]:
-    import time
-
-    from framegate.control.cli.output import age_text, as_dict, counted, size_text, time_text, word
-
     started = f"{time_text(as_dict(proxy).get('start_time'))} ({age_text(time.time() - proxy.start_time.ToNanoseconds() / 1e9)} ago)"
     running = sum(item.state == type(item).STATE_RUNNING for item in processors.processors)
     waiting = f", {counted(pool.waiting_count, 'frame')} waiting for admission slots" if pool.waiting_count else ""
@@ -73,8 +70,6 @@ def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool", han
 
 def _memory_text(memory: "Memory") -> str:
     """The memory of framegate's processes and of the container, and the most that framegate may need."""
-    from framegate.control.cli.output import size_text
-
     container = "; the container has no memory limit"
     if memory.HasField("limit_bytes"):
         used = size_text(memory.usage_bytes) if memory.HasField("usage_bytes") else "an unknown amount"
@@ -111,8 +106,6 @@ def drain(timeout: int | None, wait: bool, accept: str | None, reason: str, addr
     """
     from google.protobuf.duration_pb2 import Duration
 
-    from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
-    from framegate.control.cli.output import as_dict, counted, print_json, print_line
     from framegate.control.v1.proxy_service_pb2 import DrainProxyRequest
     from framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import grpc
 
     from framegate.control.v1 import tap_service_pb2 as pb2
-    from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
+    from framegate.control.v1 import tap_service_pb2_grpc as pb2_grpc
 
 __all__ = ["taps"]
 
@@ -128,16 +128,12 @@ def list_(address: str, output: str) -> None:
 
 
 def _listed(channel: "grpc.Channel", timeout_s: float) -> "list[pb2.TapRule]":
-    from framegate.control.cli.client import PAGE_SIZE, pages
+    from framegate.control.cli.client import pages
     from framegate.control.v1 import tap_service_pb2 as pb2
-    from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
+    from framegate.control.v1 import tap_service_pb2_grpc as pb2_grpc
 
-    stub = TapServiceStub(channel)
-
-    def ask(token: str) -> pb2.ListTapRulesResponse:
-        return stub.ListTapRules(pb2.ListTapRulesRequest(page_size=PAGE_SIZE, page_token=token), timeout=timeout_s)
-
-    return [item for page in pages(ask) for item in page.tap_rules]
+    list_page = pb2_grpc.TapServiceStub(channel).ListTapRules
+    return [item for page in pages(list_page, pb2.ListTapRulesRequest(), timeout_s) for item in page.tap_rules]
 
 
 @taps.command(
@@ -209,7 +205,7 @@ def remove(name: str, etag: str, validate_only: bool, address: str, output: str)
     _print(left, output)
 
 
-def _change(address: str, method: "Callable[[TapServiceStub], Any]", request: Any) -> Any:
+def _change(address: str, method: "Callable[[pb2_grpc.TapServiceStub], Any]", request: Any) -> Any:
     """Call a method of the tap service that changes something, unless the request only validates. Returns the response."""
     from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
     from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub

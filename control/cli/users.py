@@ -6,14 +6,15 @@ import contextlib
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
+from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata, pages
 from framegate.control.cli.options import address_option, example, output_option
+from framegate.control.cli.output import print_json, print_note, print_table
 
 if TYPE_CHECKING:
-    from framegate.control.v1.user_service_pb2 import User
     from framegate.proxy.auth.auth_requests import ScramCredential
 
 __all__ = ["users"]
@@ -87,15 +88,14 @@ def add(name: str, path: pathlib.Path | None, listener: str | None, address: str
 
 def _send(listener: str, name: str, credentials: "Mapping[str, ScramCredential]", address: str, *, replace: bool, reason: str) -> None:
     """Send the credentials to a running framegate."""
-    from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
     from framegate.control.v1 import user_service_pb2 as pb2
-    from framegate.control.v1.user_service_pb2_grpc import UserServiceStub
+    from framegate.control.v1 import user_service_pb2_grpc as pb2_grpc
 
     user = pb2.User(name=name)
     for mechanism, item in credentials.items():
         user.credentials.add(mechanism=mechanism, iterations=item.iterations, salt=item.salt, stored_key=item.stored_key, server_key=item.server_key)
     with calling(address, change=True) as channel:
-        stub = UserServiceStub(channel)
+        stub = pb2_grpc.UserServiceStub(channel)
         if replace:
             request = pb2.UpdateUserRequest(listener=listener, user=user, allow_missing=True, reason=reason)
             stub.UpdateUser(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
@@ -113,13 +113,12 @@ def remove(name: str, path: pathlib.Path | None, listener: str | None, address: 
 
     _check_where(path, listener, reason)
     if path is None:
-        from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
         from framegate.control.v1 import user_service_pb2 as pb2
-        from framegate.control.v1.user_service_pb2_grpc import UserServiceStub
+        from framegate.control.v1 import user_service_pb2_grpc as pb2_grpc
 
         request = pb2.DeleteUserRequest(listener=str(listener), name=name, reason=reason)
         with calling(address, change=True) as channel:
-            UserServiceStub(channel).DeleteUser(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
+            pb2_grpc.UserServiceStub(channel).DeleteUser(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
         return
     with _faults():
         read_users(path)  # fails when there is no file
@@ -132,7 +131,6 @@ def remove(name: str, path: pathlib.Path | None, listener: str | None, address: 
 @output_option
 def list_(path: pathlib.Path | None, listener: str | None, address: str, output: str) -> None:
     """List the users and their mechanisms. With --listener, list the users that are in force."""
-    from framegate.control.cli.output import print_json, print_table
     from framegate.control.identity.users_file import read_users
 
     _check_where(path, listener)
@@ -150,23 +148,14 @@ def list_(path: pathlib.Path | None, listener: str | None, address: str, output:
 
 def _listed(listener: str, address: str) -> list[tuple[str, dict[str, int]]]:
     """The users in force; prints a message when the present file is not in force."""
-    from framegate.control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling, pages
-    from framegate.control.cli.output import print_note
     from framegate.control.v1 import user_service_pb2 as pb2
-    from framegate.control.v1.user_service_pb2_grpc import UserServiceStub
-
-    def ask(token: str) -> pb2.ListUsersResponse:
-        request = pb2.ListUsersRequest(listener=listener, page_size=PAGE_SIZE, page_token=token)
-        return UserServiceStub(channel).ListUsers(request, timeout=CALL_TIMEOUT_S)
-
-    def entry(user: "User") -> dict[str, Any]:
-        return {item.mechanism: item.iterations for item in user.credentials}
+    from framegate.control.v1 import user_service_pb2_grpc as pb2_grpc
 
     with calling(address) as channel:
-        answers = list(pages(ask))
+        answers = list(pages(pb2_grpc.UserServiceStub(channel).ListUsers, pb2.ListUsersRequest(listener=listener)))
     if answers[-1].error:
         print_note(f"the present users file is not in force: {answers[-1].error}")
-    return [(user.name, entry(user)) for answer in answers for user in answer.users]
+    return [(user.name, {item.mechanism: item.iterations for item in user.credentials}) for answer in answers for user in answer.users]
 
 
 def _password() -> str:

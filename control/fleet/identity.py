@@ -13,9 +13,8 @@ from typing import Any, Final
 from framegate.control.accept.api_versions import ApiVersions, Tls
 from framegate.control.errors import StartError
 from framegate.control.fleet.child import Child
-from framegate.control.identity.auth_responder import AuthResponder
+from framegate.control.identity.auth_responder import AuthResponder, IdentityFileError, files_of, listener_answers, read_files
 from framegate.control.identity.auth_worker_pool import AuthPoolError, AuthWorkerPool, QueuedRequest
-from framegate.control.identity.files import IdentityFileError, files_of, listener_answers, read_files
 from framegate.control.identity.password_checks import PasswordChecks
 from framegate.control.identity.secrets import Secrets
 from framegate.control.identity.users import Users

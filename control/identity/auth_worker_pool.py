@@ -5,6 +5,7 @@ addresses round robin, so that a flood of logins at one listener, or from one ad
 clients do is refused at once: an address may have as many waiting requests as its queue has free places, so one address fills at most half of it.
 """
 
+import dataclasses
 import os
 import threading
 from collections import OrderedDict, deque
@@ -21,8 +22,9 @@ THREADS: Final = 2
 QUEUE_LIMIT: Final = 512
 """Requests that wait in a queue; of one address alone half as many, half a second of PLAIN's."""
 NICENESS: Final = 10
-"""So much nicer are the threads than the rest of us: where they share a core with a processor, it has nine tenths of what both want. Not as nice as
-can be: behind each hash a thread holds the interpreter's lock for a moment, and all of control waits for one that is not let run then."""
+"""Added to the niceness of the threads: a processor that shares a core with them gets nine tenths of it. It is not the maximum, because a thread
+holds the interpreter's lock for a moment after each hash, and the control process waits for a thread that is not scheduled then.
+"""
 _END_S: Final = 1.0
 
 
@@ -30,6 +32,7 @@ class AuthPoolError(Exception):
     """A request that is refused."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class QueuedRequest:
     """One request that waits for its response.
 
@@ -40,13 +43,10 @@ class QueuedRequest:
         reply: called with the response, in one of the threads.
     """
 
-    __slots__ = ("address", "auth_queue", "auth_request", "reply")
-
-    def __init__(self, auth_queue: str, auth_request: AuthRequest, address: str, reply: Callable[[AuthResponse], None]) -> None:
-        self.auth_queue: Final = auth_queue
-        self.auth_request: Final = auth_request
-        self.address: Final = address
-        self.reply: Final = reply
+    auth_queue: str
+    auth_request: AuthRequest = dataclasses.field(repr=False)
+    address: str
+    reply: Callable[[AuthResponse], None]
 
 
 class _FairQueue:

@@ -15,7 +15,7 @@ __all__ = ["ALGORITHMS", "JwksError", "SigningKey", "parse_jwks", "read_jwks"]
 
 _CURVES: Final = {"ES256": "secp256r1", "ES384": "secp384r1", "ES512": "secp521r1"}
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", *_CURVES, "EdDSA")
-"""That a token can be signed with: those with a public key, and no other. Who can check a shared secret can sign with it."""
+"""Algorithms of tokens: only those with a public key, because a shared secret that checks signatures can also make them."""
 _MIN_RSA: Final = 2048
 _MAX_FILE: Final = 1 << 20
 _MAX_KEYS: Final = 100
@@ -39,7 +39,7 @@ class SigningKey:
 
     Attributes:
         key_id: as tokens name it; empty: they do not.
-        algorithms: of ``ALGORITHMS``, those that are this key's.
+        algorithms: those of ``ALGORITHMS`` that this key has.
         public: the key.
     """
 
@@ -63,7 +63,7 @@ def read_jwks(path: str | Path) -> list[SigningKey]:
 
 
 def parse_jwks(data: bytes, path: str = "jwks") -> list[SigningKey]:
-    """Read the text of such a file. Keys of kinds that nobody knows, and keys that encrypt, are passed over.
+    """Parse the text of a file of keys. Keys of unknown kinds and keys for encryption are ignored.
 
     Raises:
         JwksError: it is none, no key is left, or one must not be in it.

@@ -1,14 +1,15 @@
-"""Passwords of one listener's clients that need not be hashed, since it is known what comes of it: a hash takes milliseconds, and others wait for it.
+"""Password checks of one listener whose result is known without a hash: a hash takes milliseconds, and other logins wait for it.
 
-Known is the password that a user came in with last, and the last wrong ones of a user from an address. Passwords themselves are not kept: each is a
-keyed hash (HMAC, with a key of this process) of it and of what is stored of the user, so that a new password, or none, makes what was known useless.
-What is remembered is the same for users that there are and for those that there are not.
+The last good password of a user is known, and the last wrong passwords of a user from an address. Passwords themselves are not stored: each entry is
+a keyed hash (HMAC, with a key of this process) of the password and of the user's stored credential, so it is void once the credential changes. The
+same is remembered for existing and for unknown users.
 
-A client that tries other wrong passwords again and again is put off: from ``FREE`` on, tries of that user from that address are not answered for a
-while, which doubles; from ``FREE_OF_ADDRESS`` on, of whichever users, all tries from that address. Who knows the password comes in meanwhile, if it
-did before.
+Repeated logins with different wrong passwords are delayed: after ``FREE`` of them, logins of that user from that address are refused for a time,
+which doubles each time; after ``FREE_OF_ADDRESS`` of them, for any users, all logins from that address. A user whose password is known can still log
+in.
 """
 
+import dataclasses
 import hmac
 import os
 import threading
@@ -29,26 +30,24 @@ KNOWN: Final = 16384
 PUT_OFF: Final = 4096
 """Users and addresses with wrong passwords; 0.5 KiB each."""
 WRONG: Final = 4
-"""Wrong passwords that are remembered of each of these."""
+"""Wrong passwords that are remembered for each user and address."""
 FREE: Final = 5
-"""Different wrong passwords in a row that cost nothing but their answer."""
+"""Different wrong passwords in a row before logins of the user from the address are delayed."""
 FREE_OF_ADDRESS: Final = 50
-"""Likewise of an address, which many clients may share: one is forgiven each second."""
+"""The same for an address, which many clients may share: each second reduces the count by one."""
 FIRST_S: Final = 0.5
 MOST_S: Final = 30.0
 _FORGET_S: Final = 300.0  # without a wrong password
 
 
+@dataclasses.dataclass(slots=True)
 class _Failures:
-    """What one user got wrong from one address, or all users did."""
+    """The wrong passwords of one user from one address, or of all users from it."""
 
-    __slots__ = ("count", "last_s", "until_s", "wrong")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.last_s = 0.0
-        self.until_s = 0.0
-        self.wrong: OrderedDict[bytes, str] = OrderedDict()  # with what was said of each
+    count: int = 0
+    last_s: float = 0.0
+    until_s: float = 0.0
+    wrong: OrderedDict[bytes, str] = dataclasses.field(default_factory=OrderedDict)  # with the reason of each refusal
 
 
 class PasswordChecks:
@@ -62,7 +61,7 @@ class PasswordChecks:
         self._failures: Final[OrderedDict[bytes, _Failures]] = OrderedDict()
 
     def at_once(self, users: Users, auth_request: CheckPassword, address: str) -> AuthResponse | None:
-        """The answer, if it takes no hash; None: it does. ``address``: where the client is, as limits count addresses."""
+        """The response, if it needs no hash; None: it needs one. ``address``: of the client, as limits count addresses."""
         mac, user = self._mac(users, auth_request), self._digest(auth_request.user)
         with self._lock:
             if hmac.compare_digest(self._known.get(user, bytes(len(mac))), mac):

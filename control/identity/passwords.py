@@ -1,4 +1,4 @@
-"""What is stored of a password: what SCRAM needs (RFC 5802, 3), for each of its hashes. PLAIN is checked against the same."""
+"""Stored credentials of passwords, as SCRAM needs them (RFC 5802, 3), for each hash. PLAIN is checked against the same credentials."""
 
 import base64
 import hashlib
@@ -29,14 +29,14 @@ _FIELDS: Final = ("salt", "stored_key", "server_key", "iterations")
 
 
 def keys_of(mechanism: str, password: str, salt: bytes, iterations: int) -> ScramKeys:
-    """The keys of a password. Takes milliseconds and holds no lock of the interpreter's."""
+    """The keys of a password. Takes milliseconds, without the interpreter's lock."""
     name = HASHES[mechanism]
     salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, iterations)
     return ScramKeys(hmac.digest(salted, b"Client Key", name), hmac.digest(salted, b"Server Key", name))
 
 
 def new_credentials(password: str, *, iterations: int = DEFAULT_ITERATIONS) -> dict[str, ScramCredential]:
-    """What is stored of a password, by mechanism; with a new salt each."""
+    """The credentials of a password, by mechanism, each with a new salt."""
     return {mechanism: _credential(mechanism, password, os.urandom(SALT_SIZE), iterations) for mechanism in HASHES}
 
 
@@ -46,7 +46,7 @@ def _credential(mechanism: str, password: str, salt: bytes, iterations: int) -> 
 
 
 def is_password_of(mechanism: str, credential: ScramCredential, password: str) -> bool:
-    """Whether a password is the stored one. As quick for a right one as for a wrong one."""
+    """Whether a password is the stored one. Takes the same time for a right and a wrong one."""
     found = _credential(mechanism, password, credential.salt, credential.iterations)
     return hmac.compare_digest(found.stored_key, credential.stored_key)
 

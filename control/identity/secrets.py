@@ -1,5 +1,6 @@
-"""Passwords and tokens of our own, each in a file that is read again each time it is needed: what renews it need not tell us."""
+"""framegate's own passwords and tokens for upstreams. Each file is read again each time it is needed, so that it may be renewed at any time."""
 
+import dataclasses
 import threading
 import time
 from collections.abc import Mapping
@@ -16,31 +17,29 @@ PATIENCE_S: Final = 2.0
 
 
 class SecretError(Exception):
-    """A file that gives no secret. Its words hold nothing of it."""
+    """A file without a usable secret. The message has nothing of its contents."""
 
 
+@dataclasses.dataclass(slots=True)
 class _Reading:
     """One file that is being read.
 
     Attributes:
-        done: it was.
-        found: what is in it, or why it cannot be read.
         deadline: of the read, on the monotonic clock.
+        done: set when the file has been read.
+        found: the contents, or why they cannot be read.
     """
 
-    __slots__ = ("deadline", "done", "found")
-
-    def __init__(self) -> None:
-        self.deadline: Final = time.monotonic() + PATIENCE_S
-        self.done: Final = threading.Event()
-        self.found: bytes | FileError = b""
+    deadline: float = dataclasses.field(default_factory=lambda: time.monotonic() + PATIENCE_S)
+    done: threading.Event = dataclasses.field(default_factory=threading.Event)
+    found: bytes | FileError = dataclasses.field(default=b"", repr=False)
 
 
 class Secrets:
     """The secrets of upstreams, by the name of the credential. Any thread.
 
-    A file system may stand still. So each file is read in a thread of its own, one at a time; who asks waits for it for ``PATIENCE_S`` at most, and
-    as long as it stands still others are told at once.
+    A file system may not respond. So each file is read in a thread of its own, one read at a time. A caller waits for it for ``PATIENCE_S`` at most;
+    while an overdue read has not ended, later callers fail at once.
     """
 
     def __init__(self, files: Mapping[str, str]) -> None:
@@ -72,7 +71,7 @@ class Secrets:
         return text
 
     def _reading(self, path: str) -> _Reading:
-        """The one that is under way, or a new one."""
+        """The read that is in progress, or a new one."""
         with self._lock:
             found = self._readings.get(path)
             if found is None:

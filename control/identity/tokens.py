@@ -1,7 +1,7 @@
 """Verifies signed tokens (JWT, RFC 7519) and finds their principal.
 
-The signature is PyJWT's to check; which algorithm and which key it may be is decided here, before: the algorithm is one of the rules', the key one of
-the file whose own algorithm that is. So a token that says ``none``, or that is signed with a public key as if it were a secret, fits nothing.
+PyJWT checks the signature. The algorithm and the key are chosen here, before: the algorithm must be one of the rules', and the key one of the file
+that has this algorithm. So a token with ``none``, or one that is signed with a public key as if it were a shared secret, is refused.
 """
 
 import math
@@ -33,10 +33,10 @@ class TokenRules:
         issuer: its ``iss``.
         audience: one of its ``aud``.
         algorithms: that it may be signed with.
-        scopes: all of which it must have; none: whichever.
+        scopes: the token must have all of them; empty: any.
         principal_claim: the claim that holds the principal.
         scope_claim: where its scopes are: a text with spaces, or a list.
-        clock_skew_s: so much may its issuer's clock and ours differ.
+        clock_skew_s: how much the clocks of the issuer and of this machine may differ.
     """
 
     issuer: str
@@ -56,7 +56,7 @@ class TokenRules:
 
 
 class _BadTokenError(Exception):
-    """Why it is refused; ``scope``: what it lacks."""
+    """Why a token is refused; ``scope``: the scopes that it needs."""
 
     def __init__(self, reason: str, scope: str = "") -> None:
         super().__init__(reason)
@@ -108,7 +108,7 @@ class Tokens:
         raise _BadTokenError(f"no key {_said(key_id)} for {algorithm}")
 
     def _lifetime_ms(self, claims: dict[str, Any], now_s: float) -> int:
-        """For how long it is still good."""
+        """How long the token is still valid."""
         skew = self._rules.clock_skew_s
         ends = _time(claims, "exp")
         if ends is None:
@@ -150,5 +150,5 @@ def _time(claims: dict[str, Any], name: str) -> float | None:
 
 
 def _said(value: object) -> str:
-    """What a token says of itself, for the log."""
+    """A value of a token, for the log."""
     return ascii(value)[:_MAX_WORDS]

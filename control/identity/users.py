@@ -17,11 +17,12 @@ from framegate.proxy.auth.scram import HASHES, SCRAM_SHA_256, SCRAM_SHA_512
 __all__ = ["Users"]
 
 _Kind = tuple[tuple[int, int], ...]
-"""Of a user: iterations, and bytes of its salt, for each mechanism of ``HASHES``; zeros where it has no entry."""
+"""The kind of a user: iterations and size of the salt for each mechanism of ``HASHES``; zeros without an entry."""
 _NO_ENTRY: Final = (0, 0)
 _USUAL: Final = (DEFAULT_ITERATIONS, SALT_SIZE)
 _PLACES: Final = {name: place for place, name in enumerate(HASHES)}
-_FOR_PLAIN: Final = (SCRAM_SHA_256, SCRAM_SHA_512)  # whichever a user has, the cheaper one first: who steals the file tries that, too
+_FOR_PLAIN: Final = (SCRAM_SHA_256, SCRAM_SHA_512)
+"""The first of these that a user has is checked; the cheaper one comes first, because a thief of the file would try that, too."""
 
 
 class Users:
@@ -45,11 +46,11 @@ class Users:
         return [(name, {mechanism: item.iterations for mechanism, item in entry.items()}) for name, entry in self._users.items()]
 
     def credential(self, auth_request: WantCredential) -> ScramCredential:
-        """What is stored of a user, or a decoy."""
+        """The stored credential of a user, or a decoy."""
         return self._users.get(auth_request.user, {}).get(auth_request.mechanism) or self._decoy_of(auth_request.mechanism, auth_request.user)
 
     def plain_credential(self, user: str) -> tuple[str, ScramCredential]:
-        """What a password of a user is checked against, or would be if there were one of that name: the mechanism, and what is stored, or a decoy."""
+        """The mechanism and credential against which a password is checked; for an unknown user, a decoy."""
         kind = self._kind(user)
         mechanism = next((item for item in _FOR_PLAIN if kind[_PLACES[item]] != _NO_ENTRY), _FOR_PLAIN[0])
         return mechanism, self.credential(WantCredential(mechanism, user))
@@ -63,7 +64,7 @@ class Users:
         return Accepted(auth_request.user) if is_right else Refused("wrong password")
 
     def _decoy_of(self, mechanism: str, user: str) -> ScramCredential:
-        """What is said of a user that has no such entry."""
+        """The credential that is sent for a user without such an entry."""
 
         def derived(what: str) -> bytes:
             return self._derive(f"{what}\0{mechanism}\0{user}", HASHES[mechanism])
@@ -76,7 +77,7 @@ class Users:
         return ScramCredential(salt, iterations, derived("stored key"), derived("server key"), is_known=False)
 
     def _kind(self, user: str) -> _Kind:
-        """Of which kind a user is, or would be if there were one of that name."""
+        """The kind of a user; for an unknown user, one that the name selects."""
         entries = self._users.get(user)
         if entries is not None:
             return _kind_of(entries)

@@ -1,15 +1,15 @@
-"""The file of users: names, and of their passwords what SCRAM stores. No clear password is ever in it.
+"""The users file: names, and the salted hashes that SCRAM stores of their passwords. It never has a clear password.
 
-One line each, blank lines and those that begin with ``#`` are kept as they are::
+It has one credential per line; blank lines and comments that begin with ``#`` are kept::
 
     framegate-users 1 decoy=BASE64
     alice SCRAM-SHA-256 salt=…,stored_key=…,server_key=…,iterations=8192
     alice SCRAM-SHA-512 salt=…,stored_key=…,server_key=…,iterations=8192
 
-A name is written as in a URL, with ``%20`` for a space. The credentials are in Kafka's own text form. ``decoy`` is a random key: of it the salts of
-users that there are not are made, so that they are the same in every process and after every restart.
+A name is written as in a URL, with ``%20`` for a space. The credentials are in Kafka's text form. ``decoy`` is a random key, from which the salts of
+unknown users are derived, so that they are the same in every process and after every restart.
 
-It is replaced as a whole, so that a reader sees the old or the new one; its mode is 0600. One process changes it at a time.
+The file is replaced as a whole, so a reader sees the old or the new one; its mode is 0600. One process changes it at a time.
 """
 
 import base64
@@ -52,11 +52,11 @@ class UsersFileError(ValueError):
 
 
 class UserExistsError(ValueError):
-    """There is a user of that name."""
+    """A user of that name exists already."""
 
 
 class UserUnknownError(ValueError):
-    """There is none."""
+    """No user of that name exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +191,9 @@ def parse_users(data: bytes, path: str = "users") -> UsersFile:
 
 @contextlib.contextmanager
 def changing(path: str | Path, *, wait: bool = True) -> Iterator[UsersFile]:
-    """Change a file of users, which need not be there yet: what is done to what is given is written when that ends well.
+    """Change a users file, which need not exist yet: the given object is written when the block ends without an exception.
 
-    Others who change it wait, or, with ``wait=False``, are told that it is being changed. A link is followed: what it points at is replaced.
+    If another process changes the file, wait for it, or raise with ``wait=False``. A link is followed: its target is replaced.
 
     Raises:
         UsersFileError: what is there is none, or there would be too much in it.
@@ -223,7 +223,7 @@ def _replace(target: Path, text: str, before: os.stat_result | None) -> None:
             if before is not None and (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
                 os.fchown(number, before.st_uid, before.st_gid)  # root changes what the service must read
             if before is not None:
-                os.fchmod(number, _OWNERS | before.st_mode & _GROUPS)  # it may read it as one of the group
+                os.fchmod(number, _OWNERS | before.st_mode & _GROUPS)  # the service may read it by its group
             file.write(text)
             file.flush()
             os.fsync(number)

@@ -1,5 +1,5 @@
-"""Reloads users and token keys. They apply to later authentications. Processors have nothing of them. They are
-told which users are gone or have other passwords, and end their connections.
+"""Reloads users and token keys. They apply to later authentications. Processors do not have them: control tells processors which users were removed
+or have another password, and processors end the connections of these users.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from framegate.control.errors import AbortedError, UnavailableError
 from framegate.control.files import Contents, digest
 from framegate.control.fleet.identity import Identity
 from framegate.control.fleet.supervisor import Supervisor
-from framegate.control.identity.files import MAX_BYTES, IdentityFileError
+from framegate.control.identity.auth_responder import MAX_BYTES, IdentityFileError
 from framegate.control.identity.users import Users
 from framegate.control.rotation.source import ContentReloader, Refusal, RefusedError, Reloader, Source
 from framegate.proxy.server.messages import Change
@@ -24,10 +24,10 @@ USERS: Final = "sasl"
 
 
 class IdentityFiles(Reloader):
-    """Takes the files of users of all listeners with SASL. Event loop only.
+    """Reloads the users files and token keys of all listeners with SASL. Event loop only.
 
     Args:
-        contents: what was read at the start, by listener.
+        contents: of the files at the start, by listener.
     """
 
     def __init__(self, identity: Identity, supervisor: Supervisor, contents: Mapping[str, Contents]) -> None:
@@ -40,7 +40,7 @@ class IdentityFiles(Reloader):
         self._users: Final = {name: self._users_of(name) for name in identity.listeners}
 
     def sources(self) -> list[Source]:
-        """What is to be watched: each file by itself, so that a broken one keeps no other back."""
+        """The sources to watch: one for each file, so that a broken file does not delay another."""
         keys = ContentReloader(self._load)
         return [
             Source(
@@ -56,7 +56,7 @@ class IdentityFiles(Reloader):
         ]
 
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
-        """See ``Reloader``. Refused is, too, what holds but for connections that were not ended: that is tried again."""
+        """See ``Reloader``. Contents are also refused when connections could not be ended; the rotation tries again."""
         refused = {}
         for owner, contents in found.items():
             name = self._names[owner]

@@ -1,13 +1,13 @@
 """Polls files that may be replaced, passes new contents to their reloader, and reports the result.
 
-Each source goes its own way::
+Each source goes through these states independently::
 
     in force ──other content──► seen ──two looks found the same──► asked ──taken──► in force
                                  ▲ │                                │
                                  └─┴──other content──── refused ◄───┘   told once it is so for ``grace``; asked again each ``RETRY_S``
 
-A missing file is refused without asking the reloader. What was in force stays. A reload by command
-goes the same way without waiting: what is found is asked, and told, at once.
+A missing file is refused without asking the reloader. The contents in force stay in force. A reload by command
+takes the same steps without waiting: new contents are passed to the reloader, and refusals are reported, at once.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from framegate.proxy.config.model import RotationConfig
 __all__ = ["RETRY_S", "Rotation"]
 
 RETRY_S: Final = 30.0
-"""After a refusal, while the files stay as they are: a certificate begins some time, a processor that was busy answers again."""
+"""Interval of further tries after a refusal while the files are unchanged: a certificate may become valid, or a busy processor respond."""
 _STANDS_S: Final = 300.0
-"""One look may have to wait for a reload, and each of them for a child process, and for processors as long as ``control.fleet.two_phases`` does."""
+"""A look may wait for a reload, and both for a child process and for processors, as long as ``control.fleet.two_phases`` does."""
 _TRIES: Final = 3
 """While files are being replaced."""
 
@@ -47,13 +47,14 @@ def _found(source: Source) -> tuple[Found | None, Contents]:
 
 @dataclasses.dataclass(slots=True)
 class _Watched:
-    """How far one source is.
+    """The state of one source.
 
     Attributes:
-        in_force: what is.
-        seen: what is found in its place; None: nothing else. ``since_s``: when it was found first; ``settled``: a second look found the same.
-        refusal: why ``seen`` is not in force; None: nobody was asked. ``asked_s``: when somebody was last; ``told``: it is a failure, and told.
-        stamp, fresh: as of the last look at the contents.
+        in_force: digest of the contents in force.
+        seen: other contents that were found, or None. ``since_s``: when they were found first; ``settled``: a second look found the same.
+        refusal: why ``seen`` is not in force; None: the reloader was not asked. ``asked_s``: when it was asked last; ``told``: the refusal was
+            reported.
+        stamp, fresh: of the files at the last look at the contents.
     """
 
     source: Source
@@ -69,7 +70,7 @@ class _Watched:
     fresh: bool = True
 
     async def look(self, now_s: float) -> None:
-        """See what is in the files now, unless nothing can have changed."""
+        """Read the files, unless they cannot have changed since the last look."""
         found_stamp = await asyncio.to_thread(stamp, self.source.paths)  # a file system of the network may take its time
         if found_stamp == self.stamp and not self.fresh:
             self.settled = True
@@ -90,7 +91,7 @@ class _Watched:
             self.settled = True
 
     def is_due(self, now_s: float) -> bool:
-        """Whether what is seen is to be asked about."""
+        """Whether the reloader is to be asked about what was found."""
         return self.seen is not None and self.settled and (self.refusal is None or now_s - self.asked_s >= RETRY_S)
 
 
@@ -98,7 +99,7 @@ class Rotation:
     """All sources of one control process. Event loop only.
 
     Args:
-        settings: how often is looked, and how long a refusal is kept back.
+        settings: the interval of looks, and how long a refusal lasts before it is reported.
         clock: seconds that only grow.
     """
 
@@ -123,12 +124,12 @@ class Rotation:
             self._meters.add("reload.count", source.kind, result, amount=0)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start polling."""
         job = self._task_monitor.job("rotation", _STANDS_S + self._poll_s)
         self._task = asyncio.create_task(job.keep_going(self._tick))
 
     def close(self) -> None:
-        """Look no more. What is being put in place ends decided."""
+        """Stop polling. A change in progress is still completed or refused."""
         if self._task is not None:
             self._task.cancel()
 
@@ -137,7 +138,7 @@ class Rotation:
         await self.look()
 
     async def look(self) -> None:
-        """One look at all files, and what follows from it."""
+        """Look at all files once, and reload those that changed."""
         async with self._lock:
             now_s = self._clock()
             items = list(self._watched.values())
@@ -146,11 +147,11 @@ class Rotation:
             self._report(items, self._clock())
 
     async def reload(self, path: str | None = None) -> list[ReloadOutcome]:
-        """Take what is in the files now, without waiting; what became of each source, in order of owner and kind. Who no longer waits for it cannot
-        end it.
+        """Reload the present contents of the files, without waiting. Returns the outcome of each source, in order of owner and kind. A caller that is
+        canceled does not end the reload.
 
         Args:
-            path: of a file: only of the sources that it belongs to; none: of all.
+            path: reload only the sources with this file; None: all.
         """
         task = asyncio.create_task(self._reload(path))
         self._reloads.add(task)
@@ -191,7 +192,7 @@ class Rotation:
         return 0 if item is None else item.loaded_ns
 
     async def _ask(self, due: list[_Watched], now_s: float) -> None:
-        """Have the takers take what is seen."""
+        """Pass the contents that were found to their reloaders."""
         for item in due:
             item.asked_s = now_s
             if isinstance(item.seen, FileError):
@@ -236,7 +237,7 @@ class Rotation:
         return {"took_ns": max(0, round((self._clock() - item.since_s) * 1e9))}
 
     def _report(self, items: list[_Watched], now_s: float) -> None:
-        """Tell each refusal once, when it has lasted."""
+        """Report each refusal once, when it has lasted for the grace time."""
         for item in items:
             if item.refusal is None or item.told or now_s < item.since_s + self._grace_s:  # a reload adds the same number: no rounding differs
                 continue
@@ -246,7 +247,7 @@ class Rotation:
             self._events.publish({"event": "files_refused", **line, **self._reloaded(item)}, level="error", line=line)
 
     def _restored(self, item: _Watched) -> None:
-        """The files hold again what is in force."""
+        """Report that the files have the contents in force again."""
         item.told = False
         self._events.publish({"event": "files_restored", "owner": item.source.owner, "kind": item.source.kind})
 

@@ -1,7 +1,7 @@
 """A TLS handshake with a new store, in memory, before it is in force.
 
-The other side is made for the moment. It trusts the last certificate of the store's own chain, so that the chain is verified as a peer would that
-trusts who made it: signatures, times, what the certificate may be used for. What no trial can show is whether peers trust that authority.
+The other side is made for the trial. It trusts the last certificate of the store's own chain, so the chain is verified as by a peer that trusts its
+issuer: signatures, times, and permitted use. A trial cannot show whether real peers trust that issuer.
 """
 
 import datetime
@@ -23,7 +23,7 @@ class TrialError(Exception):
 
 
 def try_as_server(context: ssl.SSLContext, anchor: bytes) -> None:
-    """Have a client meet a listener's store.
+    """Try a handshake of a client with a listener's store.
 
     Args:
         context: of the store; used up: who must show a certificate may now.
@@ -41,7 +41,7 @@ def try_as_server(context: ssl.SSLContext, anchor: bytes) -> None:
 
 
 def try_as_client(context: ssl.SSLContext, anchor: bytes | None) -> None:
-    """Have an upstream meet a store.
+    """Try a handshake of an upstream with a store.
 
     Args:
         context: of the store; used up: it trusts anybody now.
@@ -69,7 +69,7 @@ def _trust(context: ssl.SSLContext, anchor: bytes) -> None:
 
 
 def _shake(client_context: ssl.SSLContext, server_context: ssl.SSLContext) -> None:
-    """Both sides' handshake, and what each says behind it: in TLS 1.3 a client is done before it was judged."""
+    """Run the handshake of both sides to its end: in TLS 1.3 the client finishes before the server has verified its certificate."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     try:
         client = client_context.wrap_bio(to_client, to_server, server_hostname=_NAME)
@@ -98,7 +98,7 @@ def _words(error: Exception) -> str:
 
 
 def _throw_away() -> tuple[bytes, bytes]:
-    """A certificate that signs itself, and its key."""
+    """A self-signed certificate and its key."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

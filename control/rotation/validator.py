@@ -1,12 +1,12 @@
-"""Whether new certificates, keys and authorities are good enough to take the place of those in force: a process.
+"""The validator process: checks new certificates, keys and authorities before they replace those in force.
 
-A process of its own: ``cryptography`` is 16 MiB, which control does without, and what a file holds that was not written for us cannot harm it. It
-reads questions on standard input and writes answers (``control.rotation.validator_process`` says in which form), until there is nothing more to read;
-keys are in the questions, and in nothing that it says.
+It is a process of its own because ``cryptography`` needs 16 MiB, and so that a malicious file cannot harm the control process. It reads questions on
+standard input and writes answers (``control.rotation.validator_process`` has the format) until the end of the input. Questions have keys; answers
+never.
 
-Of each store, in this order, and the first fault is told: every file is what it should be; each key is its certificate's; each certificate of a chain
-made the one before it; none has ended or not begun; no maker is left out who came along before; no name is lost and the subject is the same, unless
-the configuration allows it; the processors' own context can be built; and a handshake with it succeeds (``trial``).
+It checks each store in this order and reports the first fault: every file can be parsed; each key belongs to its certificate; each certificate of a
+chain is issued by the next one; none is expired or not yet valid; no issuer that was in the chain before is missing; no name is lost and the subject
+is the same, unless the configuration allows it; the processors' context can be built; and a handshake with it succeeds (``trial``).
 """
 
 import dataclasses
@@ -76,7 +76,7 @@ def _as_bytes(files: dict[str, str]) -> dict[str, bytes]:
 
 
 def refusal_of(section: Tls, old: Files, new: Files, now: float) -> Refusal | None:
-    """Why a store is not good; None when it is.
+    """Why a store is refused; None when it is good.
 
     Args:
         section: what the configuration says.
@@ -162,7 +162,7 @@ def _day(moment: float) -> str:
 
 
 def _check_makers(path: str, before: list[x509.Certificate], after: list[x509.Certificate]) -> None:
-    """A maker that came along with the old one must come along with the new one, if the same one made it."""
+    """An issuer in the old chain must be in the new chain, too, if the new certificate has the same issuer."""
     if len(after) > 1 or len(before) < 2 or after[0].issuer != before[0].issuer or after[0].issuer == after[0].subject:
         return
     try:
@@ -191,7 +191,7 @@ def _text(value: str | bytes) -> str:
 
 
 def _check_authorities(path: str, pem: bytes, now: float) -> None:
-    """One that has not ended is enough."""
+    """At least one authority must be in force."""
     found = _certificates(path, pem)
     facts = [facts_of(item) for item in found]
     if all(item.ends <= now for item in facts):
@@ -201,7 +201,7 @@ def _check_authorities(path: str, pem: bytes, now: float) -> None:
 
 
 def _may_sign(item: x509.Certificate) -> bool:
-    """An old root says nothing about that; and one that signed itself may be trusted as the peer's own."""
+    """Self-signed certificates count: old roots have no basic constraints, and a peer's own certificate may be trusted."""
     try:
         return item.issuer == item.subject or item.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except (x509.ExtensionNotFound, ValueError):
@@ -209,7 +209,7 @@ def _may_sign(item: x509.Certificate) -> bool:
 
 
 def _check_revocations(part: ListenerTls | NamedCertificate, old: Files, new: Files, now: float) -> None:
-    """Each list must be in force, its authority's own, and none may be lost: without one every client of its authority is refused."""
+    """Each list must be in force and signed by its authority, and none may be missing: without it every client of its authority is refused."""
     authorities = [] if part.client_ca is None else _certificates(part.client_ca, new[part.client_ca])
     for path in part.crl:
         lists = _lists(path, new[path])
@@ -277,7 +277,7 @@ def _try(section: Tls, new: Files, chains: list[list[x509.Certificate]]) -> None
 
 
 def serve(questions: BinaryIO, answers: BinaryIO) -> None:
-    """Answer questions until there are no more."""
+    """Answer questions until the end of the input."""
     while len(size := questions.read(4)) == 4:
         told = json.dumps(answer(json.loads(questions.read(int.from_bytes(size, "big"))))).encode("ascii")
         answers.write(len(told).to_bytes(4, "big") + told)

@@ -20,10 +20,19 @@ from framegate.proxy.auth.messages import ApiRange, ApiVersionsAnswer, RequestHe
 from framegate.proxy.auth.wire import Tags
 from tests.fakes.cases import each_of
 from tests.fakes.fleet import MemoryLog
+from tests.fakes.scenario import run_by
 from tests.fakes.tls import TlsWorld
 
 ONE, OTHER = (ApiRange(0, 3, 11), ApiRange(18, 0, 4)), (ApiRange(0, 5, 12), ApiRange(18, 0, 3), ApiRange(71, 0, 0))
 Body = Callable[[bytes], bytes | None]
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(10):
+            await scenario()
+
+    asyncio.run(main())
 
 
 def test_what_all_understand_is_told() -> None:
@@ -65,27 +74,23 @@ def test_of_what_several_say_besides_is_told_what_all_say_and_the_latest_of_what
 
 
 @each_of("versions", [(3, 4), (3,), ()])
-def test_who_asks_in_a_version_is_told_what_the_broker_says_in_it(versions: tuple[int, ...]) -> None:
-    async def scenario() -> None:
-        said = {version: ((0, bytes([version])), (1, bytes(8))) for version in versions}
-        endpoint = Endpoint(framed(broker(*ONE, tags=said)))
-        async with endpoint as address, bench([address]) as made:
-            await made.until(ONE)
-            for version in range(6):
-                same = max((item for item in versions if item <= max(version, 3)), default=0)
-                assert made.apis.known(version) == ApiVersionsAnswer(0, ONE, said.get(same, ()))
-
-    run(scenario)
+@run_by(run)
+async def test_who_asks_in_a_version_is_told_what_the_broker_says_in_it(*, versions: tuple[int, ...]) -> None:
+    said = {version: ((0, bytes([version])), (1, bytes(8))) for version in versions}
+    endpoint = Endpoint(framed(broker(*ONE, tags=said)))
+    async with endpoint as address, bench([address]) as made:
+        await made.until(ONE)
+        for version in range(6):
+            same = max((item for item in versions if item <= max(version, 3)), default=0)
+            assert made.apis.known(version) == ApiVersionsAnswer(0, ONE, said.get(same, ()))
 
 
-def test_a_broker_without_features_and_one_with_them_have_none_in_common() -> None:
-    async def scenario() -> None:
-        said: dict[int, Tags] = dict.fromkeys((3, 4), ((0, b"x"),))
-        async with Endpoint(framed(broker(*ONE, tags=said))) as first, Endpoint(framed(broker(*ONE))) as second, bench([first, second]) as made:
-            await made.until(ONE)
-            assert made.apis.known(4).tags == ()
-
-    run(scenario)
+@run_by(run)
+async def test_a_broker_without_features_and_one_with_them_have_none_in_common() -> None:
+    said: dict[int, Tags] = dict.fromkeys((3, 4), ((0, b"x"),))
+    async with Endpoint(framed(broker(*ONE, tags=said))) as first, Endpoint(framed(broker(*ONE))) as second, bench([first, second]) as made:
+        await made.until(ONE)
+        assert made.apis.known(4).tags == ()
 
 
 class Endpoint:
@@ -156,54 +161,40 @@ async def bench(addresses: list[Any], **options: Any) -> AsyncIterator[Bench]:
         await made.apis.stop()
 
 
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(10):
-            await scenario()
-
-    asyncio.run(main())
-
-
 def unknown(reason: str) -> str:
     return f"what the upstream u understands is not known: {reason}"
 
 
-def test_every_endpoint_is_asked_and_again_later() -> None:
-    async def scenario() -> None:
-        one, other = Endpoint(framed(broker(*ONE))), Endpoint(framed(broker(*OTHER)))
-        async with one as first, other as second, bench([first, second]) as made:
-            await made.until(common_ranges([ONE, OTHER]))
-            one.body = other.body = framed(broker(*OTHER))
-            await made.until(OTHER)
-            assert made.log.rows == []
-
-    run(scenario)
+@run_by(run)
+async def test_every_endpoint_is_asked_and_again_later() -> None:
+    one, other = Endpoint(framed(broker(*ONE))), Endpoint(framed(broker(*OTHER)))
+    async with one as first, other as second, bench([first, second]) as made:
+        await made.until(common_ranges([ONE, OTHER]))
+        one.body = other.body = framed(broker(*OTHER))
+        await made.until(OTHER)
+        assert made.log.rows == []
 
 
-def test_an_endpoint_that_is_silent_holds_up_nobody_that_wants_to_know() -> None:
-    async def scenario() -> None:
-        async with Endpoint(framed(broker(*ONE))) as first, Endpoint(lambda body: None) as second, bench([second, first]) as made:
+@run_by(run)
+async def test_an_endpoint_that_is_silent_holds_up_nobody_that_wants_to_know() -> None:
+    async with Endpoint(framed(broker(*ONE))) as first, Endpoint(lambda body: None) as second, bench([second, first]) as made:
+        await made.until(ONE)
+
+
+@run_by(run)
+async def test_what_is_known_stays_while_nobody_answers() -> None:
+    addresses: list[Any] = []
+    async with bench(addresses) as made:
+        await made.until(unknown("it has no address"))
+        one = Endpoint(framed(broker(*ONE)))
+        async with one as first:
+            addresses.append(first)
             await made.until(ONE)
-
-    run(scenario)
-
-
-def test_what_is_known_stays_while_nobody_answers() -> None:
-    async def scenario() -> None:
-        addresses: list[Any] = []
-        async with bench(addresses) as made:
-            await made.until(unknown("it has no address"))
-            one = Endpoint(framed(broker(*ONE)))
-            async with one as first:
-                addresses.append(first)
-                await made.until(ONE)
-            while len(made.log.rows) < 2:
-                await asyncio.sleep(0.002)
-            assert made.known() == ONE
-            assert [(row["event"], row["upstream"]) for row in made.log.rows] == [("api_versions_failed", "u")] * 2
-            assert "Connect" in made.log.rows[1]["error"] or "refused" in made.log.rows[1]["error"]
-
-    run(scenario)
+        while len(made.log.rows) < 2:
+            await asyncio.sleep(0.002)
+        assert made.known() == ONE
+        assert [(row["event"], row["upstream"]) for row in made.log.rows] == [("api_versions_failed", "u")] * 2
+        assert "Connect" in made.log.rows[1]["error"] or "refused" in made.log.rows[1]["error"]
 
 
 @each_of(
@@ -216,31 +207,27 @@ def test_what_is_known_stays_while_nobody_answers() -> None:
         (lambda body: b"\0\0", "2 bytes read on a total of 4 expected bytes"),
     ],
 )
-def test_what_is_no_answer_is_named(body: Body, reason: str) -> None:
-    async def scenario() -> None:
-        async with Endpoint(body) as address, bench([address]) as made:
-            await made.until(unknown(reason))
-
-    run(scenario)
+@run_by(run)
+async def test_what_is_no_answer_is_named(*, body: Body, reason: str) -> None:
+    async with Endpoint(body) as address, bench([address]) as made:
+        await made.until(unknown(reason))
 
 
-def test_it_is_asked_over_tls_by_its_name(tmp_path_factory: pytest.TempPathFactory) -> None:
+@run_by(run)
+async def test_it_is_asked_over_tls_by_its_name(*, tmp_path_factory: pytest.TempPathFactory) -> None:
     world = TlsWorld.make(tmp_path_factory.mktemp("tls"))
     server = world.server_settings().context
     client = ssl.create_default_context(cafile=world.authority)
-
-    async def scenario() -> None:
-        async with Endpoint(framed(broker(*ONE)), server) as address:
-            async with bench([address], tls=lambda host: Tls(client, "localhost")) as made:
-                await made.until(ONE)
-            async with bench([address], tls=lambda host: Tls(client, "other.example")) as made:
-                while "CERTIFICATE_VERIFY_FAILED" not in str(made.known()):
-                    await asyncio.sleep(0.002)
-
-    run(scenario)
+    async with Endpoint(framed(broker(*ONE)), server) as address:
+        async with bench([address], tls=lambda host: Tls(client, "localhost")) as made:
+            await made.until(ONE)
+        async with bench([address], tls=lambda host: Tls(client, "other.example")) as made:
+            while "CERTIFICATE_VERIFY_FAILED" not in str(made.known()):
+                await asyncio.sleep(0.002)
 
 
-def test_it_is_asked_at_a_unix_socket(tmp_path_factory: pytest.TempPathFactory) -> None:
+@run_by(run)
+async def test_it_is_asked_at_a_unix_socket(*, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = str(tmp_path_factory.mktemp("u") / "s")
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -248,44 +235,36 @@ def test_it_is_asked_at_a_unix_socket(tmp_path_factory: pytest.TempPathFactory) 
         writer.write(framed(broker(*ONE))(body) or b"")
         writer.close()
 
-    async def scenario() -> None:
-        server = await asyncio.start_unix_server(serve, path)
-        async with server, bench([["", int(socket.AF_UNIX), path]]) as made:
+    server = await asyncio.start_unix_server(serve, path)
+    async with server, bench([["", int(socket.AF_UNIX), path]]) as made:
+        await made.until(ONE)
+
+
+@run_by(run)
+async def test_another_thread_may_ask_and_an_error_of_ours_costs_one_look() -> None:
+    faulty: list[Any] = [["127.0.0.1"]]
+    async with bench(faulty) as made:
+        while made.meters.value("task.failures", "api_versions") == 0:
+            await asyncio.sleep(0.002)
+        async with Endpoint(framed(broker(*ONE))) as address:
+            faulty[0] = address
             await made.until(ONE)
-
-    run(scenario)
-
-
-def test_another_thread_may_ask_and_an_error_of_ours_costs_one_look() -> None:
-    async def scenario() -> None:
-        faulty: list[Any] = [["127.0.0.1"]]
-        async with bench(faulty) as made:
-            while made.meters.value("task.failures", "api_versions") == 0:
-                await asyncio.sleep(0.002)
-            async with Endpoint(framed(broker(*ONE))) as address:
-                faulty[0] = address
-                await made.until(ONE)
-                found: list[Any] = []
-                thread = threading.Thread(target=lambda: found.append(made.known()))
-                thread.start()
-                await asyncio.to_thread(thread.join)
-                assert found == [ONE]
-
-    run(scenario)
+            found: list[Any] = []
+            thread = threading.Thread(target=lambda: found.append(made.known()))
+            thread.start()
+            await asyncio.to_thread(thread.join)
+            assert found == [ONE]
 
 
-def test_a_key_that_is_none_of_pins_is_told_and_asked_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+@run_by(run)
+async def test_a_key_that_is_none_of_pins_is_told_and_asked_nothing(*, tmp_path_factory: pytest.TempPathFactory) -> None:
     world = TlsWorld.make(tmp_path_factory.mktemp("tls"))
     server, client = world.server_settings().context, world.client_settings().context
     right, wrong = (key_pin(ssl.PEM_cert_to_DER_cert(Path(paths[0]).read_text())) for paths in (world.server, world.client))
-
-    async def scenario() -> None:
-        endpoint = Endpoint(framed(broker(*ONE)), server)
-        async with endpoint as address:
-            async with bench([address], tls=lambda host: Tls(client, "localhost", (wrong,))) as made:
-                await made.until(f"what the upstream u understands is not known: the certificate has the key {right}, which is none of pins")
-                assert [row["event"] for row in made.log.rows] == ["api_versions_failed"]
-            async with bench([address], tls=lambda host: Tls(client, "localhost", (wrong, right))) as made:
-                await made.until(ONE)
-
-    run(scenario)
+    endpoint = Endpoint(framed(broker(*ONE)), server)
+    async with endpoint as address:
+        async with bench([address], tls=lambda host: Tls(client, "localhost", (wrong,))) as made:
+            await made.until(f"what the upstream u understands is not known: the certificate has the key {right}, which is none of pins")
+            assert [row["event"] for row in made.log.rows] == ["api_versions_failed"]
+        async with bench([address], tls=lambda host: Tls(client, "localhost", (wrong, right))) as made:
+            await made.until(ONE)

@@ -1,4 +1,4 @@
-"""The group."""
+"""The group of commands, and what runs before a command is known."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from framegate import control
-from framegate.control.cli.commands import main
+from framegate.control.cli.commands import main, version_text
 from tests.fakes.cases import each_of
 from tests.fakes.cli import TAP, VERBS, served
 from tests.fakes.plane import channel_row
@@ -90,3 +90,41 @@ def test_ctrl_c_is_one_line_and_130_whatever_runs(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "framegate.control.demo.run", module)
     result = CliRunner().invoke(main, ["demo"])
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "framegate: interrupted\n")
+
+
+def test_the_version_names_the_build(expected_build: str) -> None:
+    text = version_text()
+    assert text.startswith("framegate ")
+    assert ("compiled" if expected_build == "compiled" else "plain Python") in text
+
+
+@pytest.mark.slow
+def test_the_version_loads_neither_grpc_nor_rich_nor_pydantic() -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from framegate.control.cli.commands import main; "
+        "assert CliRunner().invoke(main, ['--version']).exit_code == 0; "
+        "print([name for name in ('grpc', 'rich', 'pydantic', 'opentelemetry', 'ruamel', 'framegate.proxy.network.channel') if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    assert run.stdout == "[]\n"
+
+
+SCRIPT = """
+import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who runs the tests may ignore it
+class Hangup:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGHUP)
+sys.meta_path.insert(0, Hangup())
+import framegate.control.cli
+import framegate.control.cli.commands
+print("alive")
+"""
+
+
+@each_of(("verb", "code", "said"), [("serve", 0, "alive\n"), ("status", -signal.SIGHUP, "")])
+def test_a_hangup_while_modules_are_loaded_ends_no_framegate_that_starts_to_serve(verb: str, code: int, said: str) -> None:
+    """Other commands end with their terminal, as programs do."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT, verb], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (code, said)

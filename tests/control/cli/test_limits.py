@@ -1,19 +1,11 @@
 """``framegate limits``."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from framegate.control.service.limits import QUOTA_FIELDS
 from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
-from tests.fakes.cli import Cli, served
+from tests.fakes.cli import Cli
 from tests.fakes.plane import FakePlane
-
-
-@pytest.fixture
-def cli() -> Iterator[Cli]:
-    with served() as cli:
-        yield cli
 
 
 def test_get_shows_all_or_one(cli: Cli) -> None:

@@ -1,16 +1,8 @@
 """``framegate log``."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.fakes.cli import Cli, served
-
-
-@pytest.fixture
-def cli() -> Iterator[Cli]:
-    with served() as cli:
-        yield cli
+from tests.fakes.cli import Cli
 
 
 def test_get_shows_the_level_and_what_was_dropped(cli: Cli) -> None:

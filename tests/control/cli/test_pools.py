@@ -1,20 +1,13 @@
 """``framegate pool``."""
 
 import dataclasses
-from collections.abc import Iterator
 
 import pytest
 
 from framegate.control.errors import FailedPreconditionError
 from framegate.proxy.config.model import TapConfig
-from tests.fakes.cli import Cli, served
+from tests.fakes.cli import Cli
 from tests.fakes.plane import holder
-
-
-@pytest.fixture
-def cli() -> Iterator[Cli]:
-    with served() as cli:
-        yield cli
 
 
 def test_get_shows_memory_by_kind_and_processors(cli: Cli) -> None:

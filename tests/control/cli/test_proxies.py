@@ -4,15 +4,14 @@ import pytest
 
 from framegate.control.cli.output import size_text
 from framegate.proxy.config.model import GIB, MIB
-from tests.fakes.cli import served
+from tests.fakes.cli import Cli, served
 from tests.fakes.plane import channel_row, handler_process
 
 
-def test_status_says_what_runs() -> None:
-    with served() as cli:
-        text = cli("status").stdout
-        assert ("edge-1" in text, "serving" in text, "plain Python" in text) == (True, True, True)
-        assert len(cli("status", "--output", "json").stdout.splitlines()) < 100, "a screen or two, whatever the number of modules"
+def test_status_says_what_runs(cli: Cli) -> None:
+    text = cli("status").stdout
+    assert ("edge-1" in text, "serving" in text, "plain Python" in text) == (True, True, True)
+    assert len(cli("status", "--output", "json").stdout.splitlines()) < 100, "a screen or two, whatever the number of modules"
 
 
 def test_status_says_how_it_is_doing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,12 +34,11 @@ def test_status_says_how_it_is_doing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert values["memory"].strip() == f"{used}; up to {size_text(need)} may be needed, plus connections of kafka"
 
 
-def test_status_says_how_many_handler_processes_run_where_there_are_any() -> None:
-    with served() as cli:
-        assert "handler processes" not in cli("status").stdout
-        cli.plane.handlers = [handler_process(), handler_process(1, state="restarting")]
-        assert any(line.split() == ["handler", "processes", "1", "of", "2", "running"] for line in cli("status").stdout.splitlines())
-        assert [row["slot"] for row in cli.json("status")["handler_processes"]] == [0, 1]
+def test_status_says_how_many_handler_processes_run_where_there_are_any(cli: Cli) -> None:
+    assert "handler processes" not in cli("status").stdout
+    cli.plane.handlers = [handler_process(), handler_process(1, state="restarting")]
+    assert any(line.split() == ["handler", "processes", "1", "of", "2", "running"] for line in cli("status").stdout.splitlines())
+    assert [row["slot"] for row in cli.json("status")["handler_processes"]] == [0, 1]
 
 
 def test_status_warns_when_the_configuration_in_force_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,23 +54,22 @@ def test_status_warns_when_the_configuration_in_force_does_not_fit(monkeypatch: 
         assert len(found["warnings"]) == 1
 
 
-def test_drain_waits_unless_told_not_to() -> None:
-    with served() as cli:
-        cli.plane.add(channel_row("0-1-1"))
-        assert cli.json("drain", "--no-wait") == {"closed_connection_count": 0, "open_connection_count": 1}
-        assert cli.plane.accepting
-        assert cli("drain", "--no-wait", "--accept", "until-stop").stdout == "draining: 0 connections ended, 1 left\n"
-        assert cli.plane.accepting
-        assert cli("drain", "--timeout", "1500ms", "--reason", "rollout").stdout == "drained: 1 connection ended, none left\n"
-        cli.plane.add(channel_row("0-1-2"), channel_row("0-1-3"))
-        assert cli("drain", "--no-wait").stdout == "draining: 0 connections ended, 2 left\n"
-        assert cli("drain", "--no-wait", "--accept", "refuse").stdout == "draining: 0 connections ended, 2 left\n"
-        assert [(timeout, wait, accept, reason) for _, timeout, wait, accept, _, reason in cli.plane.asked] == [
-            (None, False, None, ""),
-            (None, False, "until_stop", ""),
-            (1500, True, None, "rollout"),
-            (None, False, None, ""),
-            (None, False, "refuse", ""),
-        ]
-        for wrong in (("--accept", "until-stop"), ("--no-wait", "--timeout", "1s", "--accept", "until-stop"), ("--accept", "maybe")):
-            assert cli("drain", *wrong).exit_code == 2
+def test_drain_waits_unless_told_not_to(cli: Cli) -> None:
+    cli.plane.add(channel_row("0-1-1"))
+    assert cli.json("drain", "--no-wait") == {"closed_connection_count": 0, "open_connection_count": 1}
+    assert cli.plane.accepting
+    assert cli("drain", "--no-wait", "--accept", "until-stop").stdout == "draining: 0 connections ended, 1 left\n"
+    assert cli.plane.accepting
+    assert cli("drain", "--timeout", "1500ms", "--reason", "rollout").stdout == "drained: 1 connection ended, none left\n"
+    cli.plane.add(channel_row("0-1-2"), channel_row("0-1-3"))
+    assert cli("drain", "--no-wait").stdout == "draining: 0 connections ended, 2 left\n"
+    assert cli("drain", "--no-wait", "--accept", "refuse").stdout == "draining: 0 connections ended, 2 left\n"
+    assert [(timeout, wait, accept, reason) for _, timeout, wait, accept, _, reason in cli.plane.asked] == [
+        (None, False, None, ""),
+        (None, False, "until_stop", ""),
+        (1500, True, None, "rollout"),
+        (None, False, None, ""),
+        (None, False, "refuse", ""),
+    ]
+    for wrong in (("--accept", "until-stop"), ("--no-wait", "--timeout", "1s", "--accept", "until-stop"), ("--accept", "maybe")):
+        assert cli("drain", *wrong).exit_code == 2

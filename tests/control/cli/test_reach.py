@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from framegate.control.cli.commands import main
 from framegate.control.cli.reach import unreachable
 from framegate.control.demo.certificates import create
-from tests.fakes.cli import served
+from tests.fakes.cli import Cli
 from tests.fakes.privileges import unprivileged
 
 
@@ -65,19 +65,18 @@ def test_a_socket_of_another_kind(tmp_path: Path) -> None:
         assert said(f"unix:{tmp_path}/s") == f"{tmp_path}/s is not a stream socket"
 
 
-def test_permission_denied_names_whose_socket_it_is() -> None:
-    with served() as cli:
-        path = Path(cli.address.removeprefix("unix:"))
-        path.parent.chmod(0o755)
-        path.chmod(0)
-        with unprivileged():
-            line = said(cli.address)
-        assert line == f"permission denied: only user {path.owner()}, who owns the socket, and root may use it"
-        path.parent.chmod(0)
-        with unprivileged():
-            line = said(cli.address)
-        path.parent.chmod(0o700)
-        assert line == f"permission denied: this user cannot search the folder of {path}"
+def test_permission_denied_names_whose_socket_it_is(cli: Cli) -> None:
+    path = Path(cli.address.removeprefix("unix:"))
+    path.parent.chmod(0o755)
+    path.chmod(0)
+    with unprivileged():
+        line = said(cli.address)
+    assert line == f"permission denied: only user {path.owner()}, who owns the socket, and root may use it"
+    path.parent.chmod(0)
+    with unprivileged():
+        line = said(cli.address)
+    path.parent.chmod(0o700)
+    assert line == f"permission denied: this user cannot search the folder of {path}"
 
 
 def test_a_port_on_which_nobody_listens() -> None:

@@ -14,9 +14,8 @@ from framegate.control.errors import StartError
 from framegate.control.fleet import identity as module
 from framegate.control.fleet.child import Child
 from framegate.control.fleet.identity import AuthRequests, Identity
-from framegate.control.identity.auth_responder import AuthResponder
+from framegate.control.identity.auth_responder import AuthResponder, IdentityFileError
 from framegate.control.identity.auth_worker_pool import AuthWorkerPool
-from framegate.control.identity.files import IdentityFileError
 from framegate.control.identity.passwords import new_credentials
 from framegate.control.identity.users_file import UsersFile
 from framegate.control.meters import Meters

@@ -1,4 +1,4 @@
-"""The desks: every question is answered once, in turn, never in the thread of who asks; and what is full, closed or withdrawn is not."""
+"""Each request gets one response, round robin, in another thread; none when its queue is full, the pool is closed or it was withdrawn."""
 
 import contextlib
 import os
@@ -85,7 +85,7 @@ def test_questions_are_answered_in_another_thread(make: Made) -> None:
     assert auth_pool.waiting == 0
 
 
-def test_who_answers_leaves_the_processor_to_who_does_not(make: Made) -> None:
+def test_the_threads_have_a_lower_priority_than_the_process(make: Made) -> None:
     held, told = Held(), Told()
     held.let.set()
     before = os.getpriority(os.PRIO_PROCESS, 0)
@@ -95,7 +95,7 @@ def test_who_answers_leaves_the_processor_to_who_does_not(make: Made) -> None:
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
-def test_the_first_of_each_line_comes_before_the_second_of_any(make: Made) -> None:
+def test_queues_are_served_round_robin(make: Made) -> None:
     held, told = Held(), Told()
     auth_pool = make(a=held, b=held)
     auth_pool.ask("a", WantSecret("first"), told)
@@ -109,7 +109,7 @@ def test_the_first_of_each_line_comes_before_the_second_of_any(make: Made) -> No
     assert held.asked == ["first", "a1", "b1", "a2", "a3"]
 
 
-def test_a_line_that_is_full_takes_no_more_and_holds_up_no_other(make: Made) -> None:
+def test_a_full_queue_refuses_requests_and_delays_no_other_queue(make: Made) -> None:
     held, told = Held(), Told()
     auth_pool = make(queue=4, a=held, b=held)
     auth_pool.ask("a", WantSecret("first"), told)
@@ -124,7 +124,7 @@ def test_a_line_that_is_full_takes_no_more_and_holds_up_no_other(make: Made) -> 
     assert "a3" not in held.asked
 
 
-def test_of_each_address_the_first_comes_before_the_second_of_any(make: Made) -> None:
+def test_addresses_of_a_queue_are_served_round_robin(make: Made) -> None:
     held, told = Held(), Told()
     auth_pool = make(queue=1000, a=held)
     auth_pool.ask("a", WantSecret("first"), told, "bad")
@@ -156,7 +156,7 @@ def test_an_address_fills_half_of_what_is_free_and_others_find_room(make: Made) 
     told.wait(17)
 
 
-def test_what_takes_no_time_is_answered_at_once_and_by_no_thread(make: Made) -> None:
+def test_a_request_without_work_is_answered_at_once_and_by_no_thread(make: Made) -> None:
     held = Held()
     auth_pool = make(a=held)
     assert auth_pool.at_once("a", SupportedApis(3), "x") is held.answers[0]
@@ -181,7 +181,7 @@ def test_what_is_withdrawn_before_its_turn_is_not_answered_and_makes_room(make: 
     assert told.wait(2) == [Secret("first"), Secret("a2")]
 
 
-def test_who_answers_can_be_replaced_for_those_that_wait_too(make: Made) -> None:
+def test_a_new_responder_serves_requests_that_wait(make: Made) -> None:
     held, other, told = Held(), Held("new "), Told()
     other.let.set()
     auth_pool = make(a=held)
@@ -195,7 +195,7 @@ def test_who_answers_can_be_replaced_for_those_that_wait_too(make: Made) -> None
         auth_pool.replace("b", other)
 
 
-def test_an_unknown_desk_is_named(make: Made) -> None:
+def test_an_unknown_queue_is_named(make: Made) -> None:
     with pytest.raises(AuthPoolError, match=r"^there is no queue b$"):
         make(a=Held()).ask("b", CheckToken("t"), Told())
 
@@ -214,7 +214,7 @@ def test_a_reply_that_raises_costs_itself_only(make: Made) -> None:
     assert [str(error) for error in auth_pool.failures] == ["ours"]  # type: ignore[attr-defined]
 
 
-def test_so_many_are_answered_at_once(make: Made) -> None:
+def test_as_many_requests_as_threads_are_served_at_once(make: Made) -> None:
     held, told = Held(), Told()
     auth_pool = make(threads=2, a=held)
     for name in ("x", "y", "z"):
@@ -227,7 +227,7 @@ def test_so_many_are_answered_at_once(make: Made) -> None:
     assert len(held.threads) == 2
 
 
-def test_the_end_waits_for_none_that_waits_and_takes_no_more(make: Made) -> None:
+def test_a_closed_pool_drops_waiting_requests_and_takes_no_more(make: Made) -> None:
     held, told = Held(), Told()
     auth_pool = make(a=held)
     auth_pool.ask("a", WantSecret("begun"), told)
@@ -239,4 +239,4 @@ def test_the_end_waits_for_none_that_waits_and_takes_no_more(make: Made) -> None
     with pytest.raises(AuthPoolError, match="the proxy ends"):
         auth_pool.ask("a", WantSecret("late"), told)
     auth_pool.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("framegate-desk")]
+    assert not any(thread.is_alive() for thread in auth_pool._threads)

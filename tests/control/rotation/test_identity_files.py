@@ -1,6 +1,5 @@
 """Files of users that are new are taken by who answers authenticators; what that is, ``framegate.control.fleet.identity`` tests."""
 
-import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +7,7 @@ from types import SimpleNamespace
 from framegate.control.errors import AbortedError
 from framegate.control.events import Bus
 from framegate.control.files import Contents
-from framegate.control.identity.files import IdentityFileError
+from framegate.control.identity.auth_responder import IdentityFileError
 from framegate.control.identity.users import Users
 from framegate.control.identity.users_file import UsersFile
 from framegate.control.meters import Meters
@@ -20,6 +19,7 @@ from framegate.proxy.auth.scram import SCRAM_SHA_256
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, RotationConfig
 from framegate.proxy.server.messages import Change, RevokedRow
 from tests.fakes.fleet import MemoryLog
+from tests.fakes.handling import in_loop
 from tests.fakes.sasl_frames import stored
 
 
@@ -88,72 +88,66 @@ def revoked(*names: str) -> Change:
     return Change(revoked={"a": RevokedRow(users=list(names), serials=[])})
 
 
-def test_who_is_gone_or_has_another_password_is_told_and_who_is_new_is_not() -> None:
-    async def main() -> None:
-        asked, people = Asked(), People()
-        files = IdentityFiles(people, asked, {})  # type: ignore[arg-type]
+@in_loop
+async def test_who_is_gone_or_has_another_password_is_told_and_who_is_new_is_not() -> None:
+    asked, people = Asked(), People()
+    files = IdentityFiles(people, asked, {})  # type: ignore[arg-type]
 
-        async def take(text: str) -> dict[str, Refusal]:
-            return await files.take({"listener/a": {people.path: text.encode()}})
+    async def take(text: str) -> dict[str, Refusal]:
+        return await files.take({"listener/a": {people.path: text.encode()}})
 
-        assert await take("alice one\nbob two\ndave one") == {}
-        assert asked.changes == [revoked("bob", "carol")]
-        assert await take("alice one\nbob two\ndave one\nerin one") == {}
-        assert len(asked.changes) == 1
-        asked.refuses = True
-        assert await take("bob two\ndave one") == {"listener/a": Refusal("", "no processor has the change")}
-        asked.refuses = False
-        assert await take("bob two\nalice one") == {}
-        assert asked.changes[1:] == [revoked("dave", "erin")], "alice is there again, as she was"
-        assert await take("alice two") == {}
-        assert asked.changes[2:] == [revoked("bob", "alice")]
-
-    asyncio.run(main())
+    assert await take("alice one\nbob two\ndave one") == {}
+    assert asked.changes == [revoked("bob", "carol")]
+    assert await take("alice one\nbob two\ndave one\nerin one") == {}
+    assert len(asked.changes) == 1
+    asked.refuses = True
+    assert await take("bob two\ndave one") == {"listener/a": Refusal("", "no processor has the change")}
+    asked.refuses = False
+    assert await take("bob two\nalice one") == {}
+    assert asked.changes[1:] == [revoked("dave", "erin")], "alice is there again, as she was"
+    assert await take("alice two") == {}
+    assert asked.changes[2:] == [revoked("bob", "alice")]
 
 
-def test_where_connections_are_to_go_on_nobody_is_told() -> None:
-    async def main() -> None:
-        asked, people = Asked(closes=False), People()
-        assert await IdentityFiles(people, asked, {}).take({"listener/a": {people.path: b""}}) == {}  # type: ignore[arg-type]
-        assert asked.changes == []
-
-    asyncio.run(main())
+@in_loop
+async def test_where_connections_are_to_go_on_nobody_is_told() -> None:
+    asked, people = Asked(closes=False), People()
+    assert await IdentityFiles(people, asked, {}).take({"listener/a": {people.path: b""}}) == {}  # type: ignore[arg-type]
+    assert asked.changes == []
 
 
-def test_what_is_new_is_taken_for_each_listener_and_a_broken_file_keeps_no_other_back(tmp_path: Path) -> None:
-    async def main() -> None:
-        identity, log, meters = Identity(tmp_path), MemoryLog(), Meters()
-        for name in ("users", "jwks"):
-            (tmp_path / name).write_bytes(b"first")
-        contents = {name: dict.fromkeys(identity.files(name).values(), b"first") for name in "ah"}
-        sources = IdentityFiles(identity, Asked(), contents).sources()  # type: ignore[arg-type]
-        assert [(source.owner, source.kind, source.paths) for source in sources] == [
-            ("listener/a", "sasl", (identity.path,)),
-            ("listener/a", "jwks", (identity.keys,)),
-            ("listener/h", "sasl", (identity.path,)),
-        ]
-        rotation = Rotation(RotationConfig(), Bus((log,), on_failure=lambda error: None), meters, TaskMonitor(log, meters))
-        for source in sources:
-            rotation.watch(source)
+@in_loop
+async def test_what_is_new_is_taken_for_each_listener_and_a_broken_file_keeps_no_other_back(tmp_path: Path) -> None:
+    identity, log, meters = Identity(tmp_path), MemoryLog(), Meters()
+    for name in ("users", "jwks"):
+        (tmp_path / name).write_bytes(b"first")
+    contents = {name: dict.fromkeys(identity.files(name).values(), b"first") for name in "ah"}
+    sources = IdentityFiles(identity, Asked(), contents).sources()  # type: ignore[arg-type]
+    assert [(source.owner, source.kind, source.paths) for source in sources] == [
+        ("listener/a", "sasl", (identity.path,)),
+        ("listener/a", "jwks", (identity.keys,)),
+        ("listener/h", "sasl", (identity.path,)),
+    ]
+    rotation = Rotation(RotationConfig(), Bus((log,), on_failure=lambda error: None), meters, TaskMonitor(log, meters))
+    for source in sources:
+        rotation.watch(source)
 
-        async def reloaded() -> list[tuple[str, str, str]]:
-            return [(item.owner, item.kind, item.result) for item in await rotation.reload()]
+    async def reloaded() -> list[tuple[str, str, str]]:
+        return [(item.owner, item.kind, item.result) for item in await rotation.reload()]
 
-        def each(keys: str, users: str) -> list[tuple[str, str, str]]:
-            return [("listener/a", "jwks", keys), ("listener/a", "sasl", users), ("listener/h", "sasl", users)]
+    def each(keys: str, users: str) -> list[tuple[str, str, str]]:
+        return [("listener/a", "jwks", keys), ("listener/a", "sasl", users), ("listener/h", "sasl", users)]
 
-        assert await reloaded() == each("unchanged", "unchanged")
-        (tmp_path / "users").write_bytes(b"second")
-        assert await reloaded() == each("unchanged", "replaced")
-        assert identity.taken == [("a", {identity.path: b"second"}), ("h", {identity.path: b"second"})]
-        (tmp_path / "users").write_bytes(b"bad")
-        (tmp_path / "jwks").write_bytes(b"second")
-        assert await reloaded() == each("replaced", "refused")
-        assert identity.taken[2:] == [("a", {identity.keys: b"second"})]
-        refusal = rotation.refusal("listener/a", "sasl")
-        assert refusal is not None
-        assert (refusal.file, refusal.reason) == (identity.path, "is no file of users: line 1: bad")
-        assert rotation.refusal("listener/a", "jwks") is None
-        assert meters.value("reload.count", "sasl", "refused") == 2
-
-    asyncio.run(main())
+    assert await reloaded() == each("unchanged", "unchanged")
+    (tmp_path / "users").write_bytes(b"second")
+    assert await reloaded() == each("unchanged", "replaced")
+    assert identity.taken == [("a", {identity.path: b"second"}), ("h", {identity.path: b"second"})]
+    (tmp_path / "users").write_bytes(b"bad")
+    (tmp_path / "jwks").write_bytes(b"second")
+    assert await reloaded() == each("replaced", "refused")
+    assert identity.taken[2:] == [("a", {identity.keys: b"second"})]
+    refusal = rotation.refusal("listener/a", "sasl")
+    assert refusal is not None
+    assert (refusal.file, refusal.reason) == (identity.path, "is no file of users: line 1: bad")
+    assert rotation.refusal("listener/a", "jwks") is None
+    assert meters.value("reload.count", "sasl", "refused") == 2

@@ -13,6 +13,7 @@ from framegate.control.fleet.child import Reaper
 from framegate.control.rotation.validator_process import ValidatorProcess
 from framegate.proxy.config.model import MIB, to_wire
 from tests.fakes.fleet import fleet_config
+from tests.fakes.scenario import run_by
 
 NOTHING: dict[str, Any] = {"refusals": {}, "certificates": {}, "revoked": {}}
 QUESTION: dict[str, Any] = {"config": to_wire(fleet_config(1)), "stores": {}}
@@ -61,104 +62,86 @@ async def gone(pid: int | None) -> None:
 
 
 @pytest.mark.slow
-def test_two_judgements_are_of_one_process_that_was_there_before() -> None:
-    async def scenario(judge: ValidatorProcess) -> None:
-        assert judge.pid is None
-        judge.start()
-        first = judge.pid
-        assert await judge.ask(QUESTION) == NOTHING
-        judge.start()
-        assert await judge.ask(QUESTION) == NOTHING
-        assert judge.pid == first is not None
-        os.kill(first, signal.SIGKILL)
-        await gone(first)
-        assert await judge.ask(QUESTION) == NOTHING
-        assert judge.pid not in (None, first)
-
-    run(scenario)
+@run_by(run)
+async def test_two_judgements_are_of_one_process_that_was_there_before(judge: ValidatorProcess) -> None:
+    assert judge.pid is None
+    judge.start()
+    first = judge.pid
+    assert await judge.ask(QUESTION) == NOTHING
+    judge.start()
+    assert await judge.ask(QUESTION) == NOTHING
+    assert judge.pid == first is not None
+    os.kill(first, signal.SIGKILL)
+    await gone(first)
+    assert await judge.ask(QUESTION) == NOTHING
+    assert judge.pid not in (None, first)
 
 
-def test_one_that_has_ended_unnoticed_costs_nobody_an_answer() -> None:
-    async def scenario(judge: ValidatorProcess) -> None:
-        await judge.ask({})
-        pid = judge.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        assert await judge.ask({"a": 1}) == {"a": 1}
-        assert judge.pid not in (None, pid)
-
-    echo(scenario)
+@run_by(echo)
+async def test_one_that_has_ended_unnoticed_costs_nobody_an_answer(judge: ValidatorProcess) -> None:
+    await judge.ask({})
+    pid = judge.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    assert await judge.ask({"a": 1}) == {"a": 1}
+    assert judge.pid not in (None, pid)
 
 
-def test_large_questions_and_answers_pass() -> None:
-    async def scenario(judge: ValidatorProcess) -> None:
-        for size in (0, 1, MIB):
-            asked = {"text": "é" * size}
-            assert await judge.ask(asked) == asked
-
-    echo(scenario)
+@run_by(echo)
+async def test_large_questions_and_answers_pass(judge: ValidatorProcess) -> None:
+    for size in (0, 1, MIB):
+        asked = {"text": "é" * size}
+        assert await judge.ask(asked) == asked
 
 
-def test_one_that_ends_instead_of_answering_is_told_and_the_next_question_is_answered() -> None:
-    async def scenario(judge: ValidatorProcess) -> None:
-        for _ in range(2):  # once there is none before, and once there is
-            with pytest.raises(RuntimeError, match="ended with 3"):
-                await judge.ask({"end": 3})
-            assert await judge.ask({"a": 1}) == {"a": 1}
-
-    echo(scenario)
-
-
-def test_one_that_hangs_is_given_up_in_time_and_the_next_question_is_answered() -> None:
-    async def scenario(judge: ValidatorProcess) -> None:
-        await judge.ask({})
-        judge._patience_s = 0.05  # type: ignore[misc]
-        with pytest.raises(TimeoutError):
-            await judge.ask({"hang": 1})
-        judge._patience_s = 30.0  # type: ignore[misc]
-        assert await judge.ask({"a": 1}) == {"a": 1}, "not the answer to the question before"
-
-    echo(scenario)
-
-
-def test_nobody_gets_the_answer_to_a_question_that_was_given_up() -> None:
-    async def scenario(judge: ValidatorProcess) -> None:
-        asking = asyncio.create_task(judge.ask({"hang": 1}))
-        await asyncio.sleep(0.05)
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
+@run_by(echo)
+async def test_one_that_ends_instead_of_answering_is_told_and_the_next_question_is_answered(judge: ValidatorProcess) -> None:
+    for _ in range(2):  # once there is none before, and once there is
+        with pytest.raises(RuntimeError, match="ended with 3"):
+            await judge.ask({"end": 3})
         assert await judge.ask({"a": 1}) == {"a": 1}
 
-    echo(scenario)
+
+@run_by(echo)
+async def test_one_that_hangs_is_given_up_in_time_and_the_next_question_is_answered(judge: ValidatorProcess) -> None:
+    await judge.ask({})
+    judge._patience_s = 0.05  # type: ignore[misc]
+    with pytest.raises(TimeoutError):
+        await judge.ask({"hang": 1})
+    judge._patience_s = 30.0  # type: ignore[misc]
+    assert await judge.ask({"a": 1}) == {"a": 1}, "not the answer to the question before"
 
 
-def test_one_that_has_grown_is_not_asked_again() -> None:
-    async def scenario(judge: ValidatorProcess) -> None:
-        await judge.ask({"take": MIB})
-        first = judge.pid
-        assert await judge.ask({"take": 64 * MIB}) == {"take": 64 * MIB}
-        assert await judge.ask({}) == {}
-        assert judge.pid != first
-        await gone(first)
-
-    echo(scenario, kept=48 * MIB)
+@run_by(echo)
+async def test_nobody_gets_the_answer_to_a_question_that_was_given_up(judge: ValidatorProcess) -> None:
+    asking = asyncio.create_task(judge.ask({"hang": 1}))
+    await asyncio.sleep(0.05)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert await judge.ask({"a": 1}) == {"a": 1}
 
 
-def test_what_cannot_be_started_is_said() -> None:
-    async def scenario(judge: ValidatorProcess) -> None:
-        with pytest.raises(FileNotFoundError):
-            await judge.ask({})
+@run_by(echo, kept=48 * MIB)
+async def test_one_that_has_grown_is_not_asked_again(judge: ValidatorProcess) -> None:
+    await judge.ask({"take": MIB})
+    first = judge.pid
+    assert await judge.ask({"take": 64 * MIB}) == {"take": 64 * MIB}
+    assert await judge.ask({}) == {}
+    assert judge.pid != first
+    await gone(first)
 
-    run(scenario, "/none")
 
-
-def test_it_goes_when_control_is_gone() -> None:
-    async def scenario(judge: ValidatorProcess) -> None:
+@run_by(run, "/none")
+async def test_what_cannot_be_started_is_said(judge: ValidatorProcess) -> None:
+    with pytest.raises(FileNotFoundError):
         await judge.ask({})
-        pid, running = judge.pid, judge._running
-        assert running is not None
-        running._socket.close()
-        await gone(pid)
 
-    echo(scenario)
+
+@run_by(echo)
+async def test_it_goes_when_control_is_gone(judge: ValidatorProcess) -> None:
+    await judge.ask({})
+    pid, running = judge.pid, judge._running
+    assert running is not None
+    running._socket.close()
+    await gone(pid)
