@@ -1,9 +1,7 @@
 """framegate.proxy.network.channel: small frames pass though memory is short, large ones take turns, and those above the limit pass in pieces."""
 
-import contextlib
 import socket
 import threading
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -20,19 +18,7 @@ from tests.fakes.cases import each_of
 from tests.fakes.network import NetBench, frame, net_bench, run_of, tcp_pair
 from tests.fakes.reached import bytes_reached
 from tests.fakes.tls import TlsWorld
-
-# Memory.
-
-
-@contextlib.contextmanager
-def short_bench(pool: int = 1 << 20) -> Iterator[NetBench]:
-    """A bench whose pool is used up by somebody."""
-    with net_bench(pool=pool) as net:
-        net.pool.common.charge(PENDING, pool)
-        try:
-            yield net
-        finally:
-            net.pool.common.release(PENDING, pool)
+from tests.proxy.network.conftest import short_bench
 
 
 @each_of("size", [100, 65_532])
@@ -67,15 +53,13 @@ def test_a_large_frame_takes_its_turn_and_goes_on_when_there_is_room() -> None:
         sender.join()
 
 
-def test_closing_a_channel_that_waits_for_its_turn_leaves_nobody_waiting() -> None:
-    with net_bench(pool=1 << 20) as net:
-        net.pool.common.charge(PENDING, 1 << 21)
+def test_closing_a_channel_that_waits_for_memory_ends_its_wait() -> None:
+    with short_bench(1 << 21) as net:
         channel, peer = net.ready_pair(tcp=True)
         peer.send(frame(400_000)[:100_000])
         net.poll_until(lambda: channel.mute_causes == mute.MEMORY, step_ms=1)
         channel.close(Cause.ADMIN)
         assert net.pool.waiting == 0
-        net.pool.common.release(PENDING, 1 << 21)
 
 
 # Cut through.

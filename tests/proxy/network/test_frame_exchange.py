@@ -7,6 +7,7 @@ import pytest
 from framegate.proxy.errors import AuthenticationError, InternalError, TransportError, WrongProtocolError
 from framegate.proxy.network.frame_exchange import MAX_FRAME, TransportFrames
 from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, MemoryPool
+from tests.fakes.authenticator import framed
 from tests.fakes.cases import each_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.transport import MemoryTransport, memory_transports
@@ -28,10 +29,6 @@ def bench() -> Iterator[ExchangeBench]:
     bench.frames.close()
     bench.frames.close()
     assert bench.pool.used == bench.frames.booked == 0
-
-
-def framed(body: bytes) -> bytes:
-    return len(body).to_bytes(4, "big") + body
 
 
 def receive(bench: ExchangeBench, times: int = 100_000) -> bytes | None:
