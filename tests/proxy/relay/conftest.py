@@ -3,13 +3,19 @@
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from framegate.proxy.config.model import TapConfig, TapRule
+from framegate.proxy.network.run import Run
 from framegate.proxy.relay.pair import Pair
-from tests.fakes.crowd import Crowd
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.writer import TapWriter
+from tests.fakes.crowd import Couple, Crowd
 from tests.fakes.handled import Asked, HandledWorld, Process
+from tests.fakes.network import NetBench, net_bench, run_of
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
 from tests.fakes.world import SECOND, World, frame
@@ -26,6 +32,31 @@ def passes(world: World, source: socket.socket, sink: socket.socket, data: bytes
     """Send what arrives at the other side as it is."""
     source.sendall(data)
     assert world.read(sink, len(data)) == data
+
+
+def assert_nothing_to_read(sock: socket.socket) -> None:
+    """Nothing has arrived at this socket, and its stream has not ended."""
+    sock.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        sock.recv(1)
+
+
+def run_of_frames(*frames: bytes) -> Run:
+    """A run of these frames, which came in one read."""
+    return run_of(b"".join(frames), len(frames))
+
+
+def tapping(folder: Path, *rules: TapRule, wakeup_fd: int = -1, **tap: Any) -> dict[str, Any]:
+    """The options of a world whose log is in this folder, written in the test's own thread; without rules every frame is tapped."""
+    writer = TapWriter(TapConfig(directory=str(folder), **tap), "n", "0", "b", wakeup_fd=wakeup_fd)
+    return {"rules": TapRules(rules or (TapRule(name="all"),), writer), "writer": writer}
+
+
+def close_couple(crowd: Crowd, couple: Couple) -> None:
+    """Close both peers, and wait for the row of the pair."""
+    couple.client.close()
+    couple.upstream.close()
+    crowd.settle(lambda: crowd.rows)
 
 
 def ask_handler(process: Process, client: socket.socket, body: bytes) -> Asked:
@@ -73,6 +104,13 @@ def with_pair(world: HandledWorld, **handler: Any) -> tuple[HandledWorld, Proces
 def tls_world(tmp_path_factory: pytest.TempPathFactory) -> TlsWorld:
     """Certificates, made once for all tests."""
     return TlsWorld.make(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture
+def net() -> Iterator[NetBench]:
+    """One selector and what goes with it; afterwards nothing may be left."""
+    with net_bench() as bench:
+        yield bench
 
 
 @pytest.fixture(params=["plain", "tls"])

@@ -12,7 +12,7 @@ from tests.fakes import kafka_frames
 from tests.fakes.crowd import KIB, MIB, Couple, Crowd
 from tests.fakes.peer import Peer
 from tests.fakes.world import SMALL
-from tests.proxy.relay.conftest import begin_drain
+from tests.proxy.relay.conftest import begin_drain, close_couple
 
 LIMIT = 2 * MIB
 WINDOW = 512 * KIB  # held of one direction at most
@@ -93,9 +93,7 @@ def test_the_limit_is_judged_before_a_byte_goes_on(crowd, ends, extra):
     if extra > 0:
         crowd.settle(lambda: crowd.rows or sink.ended)
         assert sink.seen == 100
-        couple.client.close()
-        couple.upstream.close()
-        crowd.settle(lambda: crowd.rows)
+        close_couple(crowd, couple)
         assert (crowd.row["cause"], crowd.row["side"]) == ("frame_too_large", ends.side)
         assert cut_short(crowd) == [0, 0]
     else:
@@ -112,9 +110,7 @@ def test_a_limit_that_changes_does_not_judge_a_frame_that_is_begun(make_crowd):
     couple.client.sends = MIB
     crowd.settle(lambda: couple.upstream.ended)
     assert couple.upstream.seen == MIB
-    couple.client.close()
-    couple.upstream.close()
-    crowd.settle(lambda: crowd.rows)
+    close_couple(crowd, couple)
     assert crowd.row["cause"] == "frame_too_large"
 
 
@@ -251,9 +247,7 @@ def test_a_sender_or_receiver_that_stalls_within_a_frame_is_the_end_of_both(crow
         source.give(LIMIT)
         crowd.rest()
         crowd.pass_time(90, step_ms=250)  # the kernel may take some more at first
-    couple.client.close()
-    couple.upstream.close()
-    crowd.settle(lambda: crowd.rows, turns=50)
+    close_couple(crowd, couple)
     assert (crowd.row["cause"], crowd.row["side"] == ends.side) == (("receive_stalled", True) if stalls == "sender" else ("send_stalled", False))
     if stalls == "sender":
         assert sink.seen < MIB
@@ -278,9 +272,7 @@ def test_a_drain_waits_for_the_end_of_the_frame(make_crowd):
     crowd.pass_time(1.5)
     crowd.settle(lambda: couple.upstream.ended)
     assert couple.upstream.seen == MIB
-    couple.client.close()
-    couple.upstream.close()
-    crowd.settle(lambda: crowd.rows)
+    close_couple(crowd, couple)
     assert crowd.row["cause"] == "drained"
     assert cut_short(crowd) == [0, 0]
 

@@ -8,21 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framegate.proxy.config.model import TapConfig, TapRule
 from framegate.proxy.network import mute
 from framegate.proxy.network.framings import FRAMINGS
 from framegate.proxy.network.memory_pool import BEGUN, PENDING
 from framegate.proxy.network.run import Run
 from framegate.proxy.relay import handler_wire as wire
 from framegate.proxy.relay import handling
-from framegate.proxy.tap.rules import TapRules
-from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.cases import each_of
 from tests.fakes.framing_model import stream
 from tests.fakes.handled import HandledWorld, channel_of
 from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.world import frame
-from tests.proxy.relay.conftest import ask_handler, finish, reply_all, with_client, with_pair
+from tests.proxy.relay.conftest import ask_handler, finish, reply_all, tapping, with_client, with_pair
 
 Make = Callable[..., HandledWorld]
 
@@ -130,8 +127,8 @@ def test_what_is_kept_when_the_connection_ends_is_given_back_and_counted(make_ha
 @pytest.mark.parametrize("upstream", [False, True])
 @pytest.mark.parametrize("framing", ["int32", "varint"])
 def test_the_tap_has_what_came_and_what_the_handler_answered(tmp_path: Path, upstream: bool, framing: str) -> None:
-    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
-    world = HandledWorld(upstream=upstream, rules=TapRules((TapRule(name="all"),), writer), writer=writer, framing=FRAMINGS[framing])
+    tapped = tapping(tmp_path)
+    world = HandledWorld(upstream=upstream, framing=FRAMINGS[framing], **tapped)
     process = world.process()
     if upstream:
         client, server, _ = world.pair()
@@ -149,7 +146,7 @@ def test_the_tap_has_what_came_and_what_the_handler_answered(tmp_path: Path, ups
         server.close()
     world.until(lambda: world.rows)
     world.close()
-    assert writer.flush_and_close(1000)
+    assert tapped["writer"].flush_and_close(1000)
     found = sorted((str(one.direction), bytes(one.body)) for one in read_frames(str(tmp_path)))
     assert [body for _, body in found if body in bodies] == bodies
     assert [body for _, body in found if body not in bodies] == [b"ANSWER 0", b"ANSWER 1"]

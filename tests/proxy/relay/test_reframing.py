@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from framegate.proxy.config.model import HeaderConfig, TapConfig, TapRule
+from framegate.proxy.config.model import HeaderConfig
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.framing import Framing
@@ -19,14 +19,12 @@ from framegate.proxy.network.framings import FRAMINGS, FixedHeaderFraming, frami
 from framegate.proxy.network.memory_pool import BEGUN
 from framegate.proxy.network.read_half import MAX_GROWN
 from framegate.proxy.relay.pair import Pair
-from framegate.proxy.tap.rules import TapRules
-from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.cases import each_of
 from tests.fakes.framing_model import MODELS, stream
 from tests.fakes.tap_read import read_blocks, read_frames, read_gaps
 from tests.fakes.tls import TlsWorld
 from tests.fakes.world import SMALL, World
-from tests.proxy.relay.conftest import finish
+from tests.proxy.relay.conftest import assert_nothing_to_read, finish, tapping
 
 Make = Callable[..., World]
 OTHERS = [("int32", "varint"), ("varint", "int32"), ("int32", "lines"), ("lines", "int32"), ("lines_crlf", "mysql_packet"), ("grpc_message", "int32")]
@@ -87,6 +85,23 @@ def tls_pair(world: World, tls: TlsWorld) -> tuple[socket.socket, socket.socket,
     client.setblocking(True)
     upstream.setblocking(False)
     return client, upstream, pair
+
+
+def mute_within_frame(world: World, pair: Pair) -> Channel:
+    """Have what was sent read, and mute the client for an operator."""
+    world.poll()
+    channel = pair.client.channel
+    assert channel is not None
+    channel.mute(mute.ADMIN)
+    assert channel.mutes.state.value == "muting"
+    return channel
+
+
+def assert_muted(world: World, channel: Channel, sink: socket.socket) -> None:
+    """The mute holds, and nothing more is passed on."""
+    world.poll(5)
+    assert channel.mutes.state.value == "muted"
+    assert_nothing_to_read(sink)
 
 
 def end(world: World, client: socket.socket, upstream: socket.socket) -> None:
@@ -264,18 +279,10 @@ def test_a_mute_within_a_frame_waits_for_its_end_and_reads_no_other(make: Make, 
     client, upstream, pair = world.pair()
     data = stream(speaks, [text(500)])
     client.sendall(data[:sent])
-    world.poll()
-    channel = pair.client.channel
-    assert channel is not None
-    channel.mute(mute.ADMIN)
-    assert channel.mutes.state.value == "muting"
+    channel = mute_within_frame(world, pair)
     client.sendall(data[sent:] + stream(speaks, [text(7)]))
     assert world.read(upstream, len(stream(onward, [text(500)]))) == stream(onward, [text(500)])
-    world.poll(5)
-    assert channel.mutes.state.value == "muted"
-    upstream.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        upstream.recv(1)
+    assert_muted(world, channel, upstream)
     channel.unmute(mute.ADMIN)
     assert world.read(upstream, len(stream(onward, [text(7)]))) == stream(onward, [text(7)])
 
@@ -285,36 +292,22 @@ def test_a_mute_between_the_two_bytes_of_a_lines_end_reads_no_other_line(make: M
     world = make(**sides("lines_crlf", "int32"))
     client, upstream, pair = world.pair()
     client.sendall(b"l0\r")
-    world.poll()
-    channel = pair.client.channel
-    assert channel is not None
-    channel.mute(mute.ADMIN)
+    channel = mute_within_frame(world, pair)
     client.sendall([b"\nl1\r\n", b"\nl1\r", b"\n"][number])
     assert world.read(upstream, 6) == stream("int32", [b"l0"])
-    world.poll(5)
-    assert channel.mutes.state.value == "muted"
-    upstream.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        upstream.recv(1)
+    assert_muted(world, channel, upstream)
 
 
 def test_over_tls_a_mute_within_a_line_waits_for_its_end_and_reads_no_other(make: Make, tls_world: TlsWorld) -> None:
     world = make(client_tls=tls_world.server_settings(), **sides("lines", "int32"))
     client, upstream, pair = tls_pair(world, tls_world)
     client.sendall(b"x" * 20)
-    world.poll()
-    channel = pair.client.channel
-    assert channel is not None
-    channel.mute(mute.ADMIN)
+    channel = mute_within_frame(world, pair)
     client.sendall(b"y" * 100_000 + b"\nz\n")
     reads = int(world.counters.listeners["l"].downstream.reads)
     assert world.read(upstream, 100_024) == stream("int32", [b"x" * 20 + b"y" * 100_000])
     assert int(world.counters.listeners["l"].downstream.reads) - reads < 50
-    world.poll(5)
-    assert channel.mutes.state.value == "muted"
-    upstream.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        upstream.recv(1)
+    assert_muted(world, channel, upstream)
     channel.unmute(mute.ADMIN)
     assert world.read(upstream, 5) == stream("int32", [b"z"])
 
@@ -330,14 +323,14 @@ def test_bytes_of_a_header_that_is_ones_own_are_set_or_kept(make: Make) -> None:
 @pytest.mark.parametrize(("speaks", "front"), [("varint", b""), ("lines", b""), ("mysql_packet", b"\0"), ("grpc_message", b"\0"), ("int16", b"")])
 @pytest.mark.parametrize("onward", ["int32", "varint"])
 def test_the_record_has_every_frame_as_int32_and_says_what_it_was(make: Make, tmp_path: Path, speaks: str, front: bytes, onward: str) -> None:
-    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
-    world = make(rules=TapRules((TapRule(name="r"),), writer), writer=writer, **sides(speaks, onward))
+    tapped = tapping(tmp_path)
+    world = make(**tapped, **sides(speaks, onward))
     client, upstream, _ = world.pair()
     bodies = [text(size, number) for number, size in enumerate((3, 0, 400, 20_000, 9))]
     exchange(world, client, upstream, stream(speaks, bodies), stream(onward, bodies), 999)
     exchange(world, upstream, client, stream(onward, bodies[:2]), stream(speaks, bodies[:2]))
     end(world, client, upstream)
-    assert writer.flush_and_close(1000)
+    assert tapped["writer"].flush_and_close(1000)
     frames = list(read_frames(str(tmp_path)))
     assert [frame.body for frame in frames if frame.direction == "request"] == [front + body for body in bodies]
     assert [frame.number for frame in frames if frame.direction == "request"] == list(range(5))
@@ -351,12 +344,12 @@ def test_the_record_has_every_frame_as_int32_and_says_what_it_was(make: Make, tm
 
 
 def test_what_is_not_passed_on_is_a_gap_in_the_record(make: Make, tmp_path: Path) -> None:
-    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
-    world = make(rules=TapRules((TapRule(name="r"),), writer), writer=writer, **sides("varint", "lines"))
+    tapped = tapping(tmp_path)
+    world = make(**tapped, **sides("varint", "lines"))
     client, upstream, _ = world.pair()
     client.sendall(stream("varint", [text(2), b"a\n", text(3)]))
     assert world.ended(upstream) == stream("lines", [text(2)])
     finish(world, upstream)
-    assert writer.flush_and_close(1000)
+    assert tapped["writer"].flush_and_close(1000)
     assert [frame.body for frame in read_frames(str(tmp_path))] == [text(2)]
     assert [(gap.reason, gap.frames) for gap in read_gaps(str(tmp_path))] == [("undelivered", 2)]
