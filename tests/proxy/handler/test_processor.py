@@ -233,7 +233,7 @@ async def test_after_its_turn_a_processor_lets_others_go_first():
 
 
 @in_loop
-async def test_who_takes_no_replies_is_not_read_and_goes_on_when_it_does():
+async def test_a_processor_that_takes_no_replies_is_not_read_until_it_does():
     big = bytes(16_000)
     calls = 0
 

@@ -153,7 +153,7 @@ def test_time_may_be_waited_for(net: NetBench) -> None:
     assert authenticator.steps == before, "nobody is woken who is done"
 
 
-def test_who_expires_says_when(net: NetBench) -> None:
+def test_the_channel_knows_when_its_authentication_expires(net: NetBench) -> None:
     factory = ScriptedAuthenticators(Expect(b"a"), principal="token", principal_type="Token", expires_ns=77 * SECOND)
     channel, peer = net.pair(net.options(authenticators=factory))
     peer.sendall(framed(b"a"))
@@ -249,7 +249,7 @@ def test_a_peer_that_goes_away_is_noticed(net: NetBench, phase: str, side: str, 
 
 
 @each_of(("tcp", "interest"), [(True, 0), (False, UNREGISTERED)], fresh={"net": net_bench})
-def test_who_went_away_behind_bytes_that_are_not_read_yet_is_not_announced_again(net: NetBench, tcp: bool, interest: int) -> None:
+def test_a_peer_that_closed_behind_unread_bytes_is_not_announced_again(net: NetBench, tcp: bool, interest: int) -> None:
     channel, peer, authenticator = begin(net, Await(), tcp=tcp)
     peer.sendall(frame(3))
     peer.close()

@@ -111,7 +111,7 @@ def test_the_end_of_the_stream_is_not_seen_while_muted(net: NetBench) -> None:
 
 
 @each_of("causes", [0, mute.ADMIN | mute.MEMORY], fresh={"net": net_bench})
-def test_what_is_read_off_is_seen_by_nobody_and_the_end_is_told(net: NetBench, causes: int) -> None:
+def test_discarded_input_is_not_delivered_and_the_end_is_told(net: NetBench, causes: int) -> None:
     channel, peer = net.ready_pair(tcp=True)
     peer.send(frame(3) + frame(9)[:6])
     net.poll()

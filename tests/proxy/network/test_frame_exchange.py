@@ -112,7 +112,7 @@ def test_while_memory_is_short_a_body_is_read_when_it_is_there_to_the_end(bench:
     bench.pool.common.release(BEGUN, bench.pool.size)
 
 
-def test_who_reads_out_does_not_wait_for_memory(bench: ExchangeBench) -> None:
+def test_reading_out_does_not_wait_for_memory(bench: ExchangeBench) -> None:
     bench.pool.common.charge(BEGUN, bench.pool.size)
     bench.peer.write(framed(b"abc")[:6])
     bench.peer.shut_write()

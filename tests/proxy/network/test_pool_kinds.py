@@ -90,7 +90,7 @@ def release(account: object, run: Run) -> None:
     account.release(BEGUN, int(lease), run)
 
 
-def test_who_gives_everything_back_is_not_told_of(bench: Bench) -> None:
+def test_releases_of_everything_are_no_leaks(bench: Bench) -> None:
     run = bench.lent()
     assert isinstance(run, LentRun)
     assert b"".join(run.pieces()) == frame(20)

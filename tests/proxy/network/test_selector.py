@@ -217,7 +217,7 @@ def test_a_short_mute_costs_no_system_call(net: NetBench) -> None:
 # Ends.
 
 
-def test_closing_the_selector_tells_everybody_and_leaves_nothing() -> None:
+def test_closing_the_selector_closes_every_channel() -> None:
     with net_bench() as net:
         for _ in range(3):
             net.ready_pair()

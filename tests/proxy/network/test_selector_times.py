@@ -150,7 +150,7 @@ def test_a_poll_handles_events_for_a_bounded_time_and_each_in_its_turn(net: NetB
 
 
 @each_of("count", [20, MAX_EVENTS + 44], fresh={"net": net_bench})
-def test_a_poll_that_was_left_never_starves_who_stands_behind(net: NetBench, count: int) -> None:
+def test_a_poll_that_ends_early_does_not_starve_the_channels_left(net: NetBench, count: int) -> None:
     """Everybody is ready all the time: the turns of two channels never differ by more than one, whether one wait tells of all or not."""
     pairs = [net.ready_pair() for _ in range(count)]
     peers = dict(pairs)
@@ -190,7 +190,7 @@ def test_a_watched_descriptor_is_handled_before_the_channels_of_a_busy_selector(
         net.selector.unwatch(ours.fileno())
 
 
-def test_an_event_that_was_left_is_not_given_to_who_got_the_number_meanwhile(net: NetBench) -> None:
+def test_an_event_left_over_is_not_given_to_a_new_channel_with_the_same_descriptor(net: NetBench) -> None:
     with contextlib.ExitStack() as stack:
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for filler in [stack.enter_context(socket.socket()) for _ in range(4)]:

@@ -102,7 +102,7 @@ def bench() -> Iterator[Bench]:
 # Turns.
 
 
-def test_who_has_nothing_to_read_loses_the_turn_after_a_look_without_a_byte(bench):
+def test_a_frame_that_does_not_move_loses_its_slot_after_one_check(bench):
     bench.fill(POOL - 100_000)
     first, _ = bench.large()
     assert first.mute_causes == 0
@@ -117,7 +117,7 @@ def test_who_has_nothing_to_read_loses_the_turn_after_a_look_without_a_byte(benc
     assert first.is_open
 
 
-def test_who_moves_keeps_the_turn_but_the_reserve_asks_for_a_tenth_of_the_frame_each_second(bench):
+def test_a_frame_that_moves_keeps_its_slot_and_the_reserve_only_at_a_tenth_of_it_each_second(bench):
     first, peer, second = bench.contend(POOL - 1000)
     each = (LARGE + 4) // (MOVE_ALL_S * 1000 // (CHECK_NS // MS))
     for look in range(1, 5):
@@ -146,7 +146,7 @@ def test_a_frame_with_the_reserve_needs_twice_the_portion_for_another_slot_and_t
 
 
 @pytest.mark.parametrize(("cause", "held_up"), [(mute.TAP, True), (mute.PEER, True), (mute.ADMIN, False), (mute.DRAIN, False)])
-def test_who_is_kept_from_reading_by_us_loses_the_turn_whatever_lies_there(bench, cause, held_up):
+def test_a_frame_that_we_mute_loses_its_slot_though_bytes_wait(bench, cause, held_up):
     """An operator's mute lets a frame begun finish: it keeps nobody from reading it."""
     first, peer, second = bench.contend(POOL - 200_000)
     slot = bench.net.pool.requests.admitted[0]
@@ -165,7 +165,7 @@ def test_who_is_kept_from_reading_by_us_loses_the_turn_whatever_lies_there(bench
     first.unmute(cause)
 
 
-def test_who_is_kept_from_reading_by_us_gives_up_the_reserve_that_it_needs(bench):
+def test_a_frame_that_we_mute_gives_up_the_reserve(bench):
     """It holds something beyond the pool, and cannot go on: the others do not wait for it."""
     first, _, second = bench.contend(POOL - 1000)
     first.mute(mute.TAP)
@@ -254,7 +254,7 @@ def test_no_channel_is_closed_for_one_that_waits_for_less_than_the_patience(benc
     assert second.mute_causes == 0
 
 
-def test_who_waits_is_not_closed_for_what_it_holds(bench):
+def test_a_channel_that_waits_is_not_closed_for_what_it_holds(bench):
     first, peer, _ = bench.contend(POOL - 300_000)
     bench.pass_to(2 * CHECK_NS)
     bench.fill(2 * POOL)

@@ -325,7 +325,7 @@ def test_a_refusal_that_was_sent_is_found_though_a_write_fails_first(tls_world: 
 
 
 @each_of("version", VERSIONS)
-def test_who_has_said_something_has_taken_us(tls_world: TlsWorld, version: str) -> None:
+def test_data_of_the_server_proves_that_it_accepted_us(tls_world: TlsWorld, version: str) -> None:
     both = Ends(tls_world.server_settings(), tls_world.client_settings(version=version))
     both.shake()
     both.client.read(100)

@@ -128,7 +128,7 @@ def test_a_small_frame_that_comes_too_slowly_is_stalled_though_it_lies_in_the_ke
         assert channel.bytes_received == 0
 
 
-def test_who_wants_room_and_is_shut_does_not_spin() -> None:
+def test_a_shut_channel_that_wants_room_does_not_spin() -> None:
     """The peer reads again: the socket is writable, and nobody is to be told."""
     with short_bench(USED) as net:
         channel, peer = net.ready_pair(tcp=True)
@@ -195,7 +195,7 @@ def descriptors() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_thousands_that_expire_at_once_keep_nobody_waiting(net: NetBench, descriptors: int) -> None:
+def test_thousands_that_expire_at_once_do_not_delay_others(net: NetBench, descriptors: int) -> None:
     """Frames of another connection come back with every poll; no poll takes longer than its budgets; and it takes a fiftieth of as many polls."""
     clock = TickingClock()
     net.clock = clock

@@ -26,7 +26,7 @@ def large() -> Run:
     return run_of(data)
 
 
-def test_who_may_not_write_says_why(net: NetBench) -> None:
+def test_a_write_that_is_not_allowed_says_why(net: NetBench) -> None:
     channel, _ = net.pair()
     half = channel.write_half
     with pytest.raises(InternalError, match="in its handshake"):
@@ -54,7 +54,7 @@ def test_a_channel_whose_peer_is_slow_is_counted_until_the_last_byte_has_gone(ne
     assert (net.stats.pending, channel.can_send) == (0, True)
 
 
-def test_a_channel_that_is_closed_or_shut_waits_for_nobody(net: NetBench) -> None:
+def test_a_channel_that_is_closed_or_shut_is_not_counted_as_pending(net: NetBench) -> None:
     for asks, shuts in ((False, False), (True, False), (True, True)):
         channel, _ = net.ready_pair()
         if asks:

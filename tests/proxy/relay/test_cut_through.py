@@ -141,7 +141,7 @@ def test_counts_are_those_of_frames_that_pass_whole(make_crowd, protocol):
     assert found[0][0] == {"request": 6, "response": 6}
 
 
-def test_pieces_are_measured_as_runs_are_also_those_that_nobody_looks_at(make_crowd):
+def test_pieces_are_measured_as_runs_are_also_in_a_pipe(make_crowd):
     """One large answer: its first piece is sent, and measured; so is one of each 64 behind it, which go through a pipe without TLS."""
     crowd = make_crowd("framed", pool=8 * MIB, limit=LIMIT, answer_limit=LIMIT, cut_answers=True)
     couple = crowd.join()
@@ -205,7 +205,7 @@ def test_the_other_direction_goes_on_beside_one_that_stands(crowd, ends):
 
 
 @pytest.mark.parametrize(("behind", "resets"), [(0, False), (100, False), (300 * KIB, False), (0, True)])
-def test_who_ends_within_a_frame_ends_the_other_side_at_once(crowd, ends, behind, resets):
+def test_an_end_within_a_frame_ends_the_other_side_at_once(crowd, ends, behind, resets):
     """By an orderly end, or a reset. The frame is never completed, and what came before it is whole."""
     couple = crowd.join()
     source, sink = ends(couple)

@@ -66,7 +66,7 @@ def test_a_frame_begun_is_finished_first(make):
     assert (row["cause"], row["frames"]["request"]) == ("drained", 1)
 
 
-def test_who_is_never_quiet_is_not_read_any_more_when_a_quarter_of_the_time_is_left(make):
+def test_a_pair_that_is_never_quiet_is_not_read_any_more_when_a_quarter_of_the_time_is_left(make):
     world = make(quiet_s=2)
     client, upstream, pair = world.pair()
     begin(world, 20)

@@ -125,7 +125,7 @@ def test_a_late_reply_is_dropped_and_counted(make_handled: Make, how: str) -> No
     assert world.read(fresh, 17) == frame(b"for the other"), "nothing else was delivered"
 
 
-def test_connections_that_end_give_their_places_back_though_nobody_replies(make_handled: Make) -> None:
+def test_connections_that_end_leave_the_queue_without_a_reply(make_handled: Make) -> None:
     """A handler that is cancelled replies to nothing."""
     world = make_handled(queue=2)
     process = world.process()

@@ -45,7 +45,7 @@ def test_the_replies_of_one_read_leave_in_one_write_for_each_connection(make_han
 
 
 @each_of("queue", [1, 3])
-def test_the_queue_is_bounded_and_room_goes_to_who_came_first(make_handled: Make, queue: int) -> None:
+def test_the_queue_is_bounded_and_first_come_first_served(make_handled: Make, queue: int) -> None:
     """§5.27: a full queue stops the reading of those who would fill it, and nothing else."""
     world = make_handled(queue=queue)
     process = world.process()
@@ -70,7 +70,7 @@ def test_the_queue_is_bounded_and_room_goes_to_who_came_first(make_handled: Make
 
 
 @each_of("muted", [False, True])
-def test_who_gets_room_and_sends_a_part_or_is_muted_keeps_nobody_waiting(make_handled: Make, muted: bool) -> None:
+def test_a_connection_with_a_place_and_part_of_a_frame_or_a_mute_does_not_block_the_queue(make_handled: Make, muted: bool) -> None:
     world = make_handled(queue=1)
     process = world.process()
     (first, _), (second, pair), (third, _) = (world.served() for _ in range(3))
@@ -95,7 +95,7 @@ def test_who_gets_room_and_sends_a_part_or_is_muted_keeps_nobody_waiting(make_ha
     process.reply(asked, wire.NOTHING)
 
 
-def test_who_waits_and_leaves_keeps_nobody_waiting(make_handled: Make) -> None:
+def test_a_connection_that_waits_and_leaves_does_not_block_the_queue(make_handled: Make) -> None:
     world = make_handled(queue=1)
     process = world.process()
     first, second, third = (world.served()[0] for _ in range(3))
@@ -184,7 +184,7 @@ def test_a_first_record_that_is_no_hello(make_handled: Make) -> None:
 STEP = st.tuples(st.integers(0, 3), st.integers(1, 4), st.booleans())
 
 
-def test_who_waits_hands_over_16_frames_at_its_turn_and_stands_behind_the_others_then(make_handled: Make) -> None:
+def test_a_waiting_connection_hands_over_16_frames_in_turn(make_handled: Make) -> None:
     """One at a time would scatter the answers of each: a write for every few of them."""
     world = make_handled(queue=16)
     process = world.process()
@@ -253,7 +253,7 @@ def test_any_order_of_requests_and_replies(queue: int, steps: list[tuple[int, in
 BIG = 12 << 20
 
 
-def test_clients_that_do_not_read_hold_one_long_answer_beyond_the_pool_and_nobody_up(make_handled: Make) -> None:
+def test_clients_that_do_not_read_hold_one_long_answer_beyond_the_pool_and_do_not_delay_others(make_handled: Make) -> None:
     """What handlers answer is bounded: the others stay where they were made, and who asks for little gets it at once. Who does not move goes."""
     pool = 4 << 20
     world = make_handled(pool=pool)

@@ -206,7 +206,7 @@ def test_whole_frames_before_a_bad_header_are_served(make_handled: Make, upstrea
         assert world.row["cause"] == cause
 
 
-def test_who_does_not_take_an_answer_gets_no_more_made(make_handled: Make) -> None:
+def test_a_client_that_does_not_take_an_answer_has_no_more_frames_handled(make_handled: Make) -> None:
     """Of several frames that are here; nobody else waits for that."""
     world, process, client, pair = with_client(make_handled())
     other, _ = world.served()

@@ -134,7 +134,7 @@ def make_small(make_crowd: Callable[..., Crowd]) -> Crowd:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_small_frames_pass_whoever_holds_the_pool(make_crowd, kind):
+def test_small_frames_pass_while_the_pool_is_held(make_crowd, kind):
     """Sixty of one kind: an open client and a new one are served, each way."""
     crowd = make_small(make_crowd)
     good = crowd.join()
@@ -207,7 +207,7 @@ def assert_closed_for_waiters(crowd: Crowd) -> None:
         assert "others waited" in row["detail"]
 
 
-def test_who_holds_memory_that_others_wait_for_must_move_or_is_closed(make_crowd):
+def test_a_connection_that_holds_memory_others_wait_for_must_move_or_is_closed(make_crowd):
     """Those that do not read are closed, with a word that says why, no more of them than it takes; the frame that waited is finished in seconds."""
     crowd = overfill(make_crowd, stall_s=300)
     crowd.pass_time(20, step_ms=100)
@@ -226,7 +226,7 @@ def test_who_holds_memory_that_others_wait_for_must_move_or_is_closed(make_crowd
     assert len(crowd.rows) == before, "nobody is closed after nobody waits any more"
 
 
-def test_who_is_held_up_by_us_is_not_closed_for_it(make_crowd):
+def test_a_connection_that_we_mute_is_not_closed_for_it(make_crowd):
     """A frame begun whose connection is muted cannot move; others wait, and it is let be."""
     crowd = make_crowd(pool=2 * MIB, limit=MIB - 4, cut_answers=True, stall_s=300)
     held_up = crowd.join()

@@ -129,7 +129,7 @@ def test_a_refusal_of_our_login_is_not_the_clients_it_may_try_again_and_so_is_th
     assert rig.world.read(client, len(TOLD)) == TOLD
 
 
-def test_whom_no_identity_is_for_is_told_so_and_the_upstream_hears_nothing(rigs: list[Rig], broker: SaslBroker) -> None:
+def test_a_principal_without_an_identity_is_told_so_and_the_upstream_gets_nothing(rigs: list[Rig], broker: SaslBroker) -> None:
     rigs.append(Rig([address(broker)], principals=("somebody",)))
     said, row = rigs[0].refused(rigs[0].prove()[0])
     assert (said, row) == (REFUSED, ("auth_failed", "upstream", "user", "no identity of u is for the principal user"))
@@ -148,7 +148,7 @@ def test_our_own_fault_is_not_the_clients_it_may_try_again(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("way", ["client", "admin", "drain", "reset"])
-def test_who_goes_before_that_leaves_nothing_behind(rig: Rig, way: str) -> None:
+def test_a_client_that_goes_before_our_login_leaves_nothing_behind(rig: Rig, way: str) -> None:
     world = rig.world
     client, pair = rig.prove()
     world.until(lambda: rig.source.open)

@@ -99,7 +99,7 @@ def test_while_memory_is_short_quotas_hold(make: Make) -> None:
     assert 0.5 * 2_000_000 <= total <= 1.05 * 2_000_000, "reading with care takes its time, too"
 
 
-def test_connections_of_one_key_take_turns_and_who_is_idle_leaves_its_part(make: Make) -> None:
+def test_connections_of_one_key_share_the_rate_and_idle_ones_leave_theirs(make: Make) -> None:
     limited = Limited(make())
     limited.put(limits(address=REQUESTS))
     for _ in range(5):

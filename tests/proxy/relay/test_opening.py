@@ -107,7 +107,7 @@ def test_a_handshake_with_an_upstream_is_counted_while_it_lasts(make):
     assert (world.row["cause"], world.counters.loop.counts.cells[HANDSHAKING["upstream"]]) == ("tls_failed", 0)
 
 
-def test_no_socket_to_be_had_ends_the_pair_alone(world):
+def test_a_failure_to_open_a_socket_ends_one_pair_only(world):
     client, pair = world.client()
     with no_descriptors():
         world.until(lambda: pair.cause)

@@ -246,7 +246,7 @@ def test_a_frame_without_room_for_a_header_is_no_request(kafka, bad):
 
 
 @each_of("bad", [frame(b""), frame(b"\0\0\0"), answer(1)], fresh={"kafka": Exchange})
-def test_an_answer_nobody_asked_for_loses_the_pairing(kafka, bad):
+def test_an_answer_without_a_request_loses_the_pairing(kafka, bad):
     assert kafka.reply(bad) == [(-1, -1)]
     assert kafka.pairing.lost
 
@@ -358,7 +358,7 @@ def test_of_a_raw_token_only_the_size_is_known_and_of_an_answer_without_request_
     assert (list(kafka.pairing.keys), asked(kafka)) == ([-1], [(-1, -1)])
 
 
-def test_facts_are_noted_only_while_somebody_asks(kafka):
+def test_facts_are_noted_only_while_a_tap_needs_them(kafka):
     pairing = kafka.pairing
     kafka.ask(request(3, 9, 1))
     pairing.facts = facts = RequestFacts()

@@ -96,7 +96,7 @@ def test_to_join_twice_changes_nothing_and_to_leave_twice_neither_and_what_was_r
     assert (throttle.meter, bucket.passed) == (None, 30_000)
 
 
-def test_a_rate_that_is_taken_away_frees_who_waits_before_it_follows(net, quotas):
+def test_a_rate_that_is_removed_frees_waiting_channels_at_once(net, quotas):
     quotas.set_limits(limits(node=RateLimits(request_bytes_rate=10)))
     channel, peer = net.ready_pair()
     throttle = quotas.join(None, channel, "l", "", requests=True)
@@ -147,7 +147,7 @@ def test_parts_hold_at_once_for_what_they_name_and_the_default_for_the_rest(net,
     assert rates(join(net, quotas, "192.0.2.9:1"))[0] == (1_000_000, 10_000)
 
 
-def test_what_somebody_waits_for_is_told_five_times_a_second_where_there_are_others(net, quotas):
+def test_demands_are_told_five_times_a_second_while_there_are_others(net, quotas):
     quotas.watcher = told = Control()
     quotas.set_limits(limits(node=BYTES))
     pass_time(net, 500)
@@ -194,7 +194,7 @@ def test_many_addresses_are_looked_at_some_at_a_time(net, quotas):
         quotas.leave(throttle)
 
 
-def test_which_rates_are_in_force_here_and_which_hold_somebody_up_is_shown(net):
+def test_rates_in_force_and_those_that_throttle_are_shown(net):
     counters = Counters(["l"], [])
     quotas = Quotas(net.selector, counters.loop)
     quotas.show_in(counters)

@@ -93,7 +93,7 @@ def test_an_error_with_one_of_those_that_wait_for_the_log_costs_that_pair_and_th
     world.close()
 
 
-def test_who_asked_a_log_that_refused_is_told_when_it_accepts(tmp_path):
+def test_a_source_that_a_full_log_refused_is_unmuted_when_it_accepts(tmp_path):
     """The log had room, and had none again when it was asked: nobody else remembers who waits."""
     wakeup = os.eventfd(0, os.EFD_NONBLOCK)
     tapped = Tapped(tmp_path, TapRule(name="r", on_full="mute"), wakeup_fd=wakeup, queue_size=131072, flush_size=32768)

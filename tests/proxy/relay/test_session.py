@@ -69,7 +69,7 @@ def handled() -> Iterator[tuple[HandledWorld, socket.socket]]:
         (5, frame(token(b"")), "auth_failed", "SASL where nobody authenticates again"),
     ],
 )
-def test_before_a_handler_nobody_authenticates_again(
+def test_before_a_handler_clients_cannot_authenticate_again(
     handled: tuple[HandledWorld, socket.socket], seconds: int, sent: bytes, cause: str, detail: str
 ) -> None:
     world, client = handled

@@ -219,7 +219,9 @@ WRONG = q.Refused("wrong password")
         (q.Unavailable("a full line"), CANNOT_TELL, "PLAIN: cannot be checked: a full line"),
     ],
 )
-def test_who_is_not_who_it_was_is_told_after_the_delay_and_goes(make: Any, answered: q.AuthResponse, told: str, detail: str) -> None:
+def test_a_client_that_fails_to_authenticate_again_is_told_after_the_delay_and_closed(
+    make: Any, answered: q.AuthResponse, told: str, detail: str
+) -> None:
     rig = make(refusal_ms=500)
     client, upstream, _ = rig.login()
     rig.auth_source.answer = lambda question: answered
@@ -294,7 +296,7 @@ def test_a_handshake_where_sessions_do_not_end_is_refused(make: Any) -> None:
     assert rig.end(client)[:2] == ("auth_failed", "SaslHandshake of a client whose session does not end")
 
 
-def test_a_mechanism_is_one_clients_and_not_that_of_whoever_came_last(rig: Rig) -> None:
+def test_each_client_keeps_its_own_mechanism(rig: Rig) -> None:
     client, upstream, pair = rig.login()
     other, its_pair = rig.world.client()
     for body in (handshake("OAUTHBEARER"), token(b"n,,\x01auth=Bearer good\x01\x01")):

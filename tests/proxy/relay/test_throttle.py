@@ -28,7 +28,7 @@ def test_the_mute_lasts_until_the_last_holder_lets_go(net, order):
     assert channel.mutes.of(mute.position(mute.THROTTLE))[0] == 1
 
 
-def test_who_does_not_hold_lets_nothing_go_and_a_closed_channel_may_be_let_go(net):
+def test_letting_go_without_holding_changes_nothing_also_of_a_closed_channel(net):
     channel, _ = net.ready_pair()
     throttle = Throttle(channel)
     throttle.let_go(QUOTA)
@@ -44,7 +44,7 @@ def test_who_does_not_hold_lets_nothing_go_and_a_closed_channel_may_be_let_go(ne
     assert throttle.holders == 0
 
 
-def test_a_frame_begun_is_finished_whoever_throttles(net):
+def test_a_frame_begun_is_finished_while_the_channel_is_throttled(net):
     channel, peer = net.ready_pair()
     peer.sendall(frame(10)[:6])
     net.poll(2)

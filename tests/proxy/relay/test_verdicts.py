@@ -425,7 +425,7 @@ def test_any_answers_keep_their_order_and_nothing_is_lost(actions: list[tuple[in
         world.close()
 
 
-def test_who_holds_what_is_known_at_every_moment(make_handled: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leak_finding_pool_finds_no_leak_in_handled_pairs(make_handled: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pool that looks after its holders finds nothing to put right: what is kept, waits, is dropped at the end, or is here in parts."""
     monkeypatch.setattr("tests.fakes.world.pool_of", LeakFindingPool)
     world = make_handled(upstream=True, limit=1 << 23, pool=1 << 25)
