@@ -190,6 +190,7 @@ def test_the_selector_closes_every_channel_though_telling_the_first_fails() -> N
         net.selector.close_channels()
         assert [channel.state for channel, _ in pairs] == [ChannelState.CLOSED] * 3
         assert net.listener.words().count("closed") == 3
+        assert net.selector.faults.take()[0][:3] == ("callback", 1, "RuntimeError: a bug")
         for _, peer in pairs:
             assert peer.recv(1) == b""
 

@@ -185,18 +185,6 @@ def test_closed_may_close_others_and_all_are_told(net: NetBench) -> None:
     assert net.listener.words()[-4:] == ["closed"] * 4
 
 
-def test_an_error_in_closed_is_noted(net: NetBench) -> None:
-    def fail(channel: Channel) -> None:
-        raise RuntimeError("a bug")
-
-    net.listener.on["closed"] = fail
-    net.ready_pair()[0].close(Cause.ADMIN)
-    net.poll()
-    (fault,) = net.selector.faults.take()
-    assert fault[:3] == ("callback", 1, "RuntimeError: a bug")
-    net.faults = 1
-
-
 # Interest.
 
 

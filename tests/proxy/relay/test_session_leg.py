@@ -219,9 +219,7 @@ WRONG = q.Refused("wrong password")
         (q.Unavailable("a full line"), CANNOT_TELL, "PLAIN: cannot be checked: a full line"),
     ],
 )
-def test_a_client_that_fails_to_authenticate_again_is_told_after_the_delay_and_closed(
-    make: Any, answered: q.AuthResponse, told: str, detail: str
-) -> None:
+def test_a_failure_to_authenticate_again_is_told_after_the_delay(make: Any, answered: q.AuthResponse, told: str, detail: str) -> None:
     rig = make(refusal_ms=500)
     client, upstream, _ = rig.login()
     rig.auth_source.answer = lambda question: answered
