@@ -65,19 +65,6 @@ def test_closing_a_channel_that_waits_for_memory_ends_its_wait() -> None:
 # Cut through.
 
 
-@each_of(("size", "pieces"), [(1023, False), (1024, False), (1025, True)], fresh={"net": net_bench})
-def test_frames_above_the_limit_pass_as_they_come(net: NetBench, size: int, pieces: bool) -> None:
-    channel, peer = net.ready_pair(net.options(cut_from=1024), tcp=True)
-    parts: list[int] = []
-    net.listener.on_run = lambda _, run: parts.append(run.part)
-    data = frame(size - 4)
-    for part in (data[:100], data[100:900], data[900:]):
-        peer.send(part)
-        net.poll(2)
-    assert parts == ([PART | PART_FIRST, PART, PART | PART_LAST] if pieces else [0])
-    assert (net.listener.data[channel], channel.frames_received, net.pool.used) == (data, 1, 0)
-
-
 def test_whole_frames_before_and_behind_a_frame_in_pieces(net: NetBench) -> None:
     channel, peer = net.ready_pair(net.options(cut_from=1024), tcp=True)
     runs: list[tuple[int, int]] = []

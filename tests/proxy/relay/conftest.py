@@ -1,6 +1,7 @@
 """Worlds and crowds, ended with every test: the pool is whole then, and every gauge zero."""
 
 import contextlib
+import functools
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,17 +9,20 @@ from typing import Any
 
 import pytest
 
+from framegate.proxy.cause import Cause
 from framegate.proxy.config.model import TapConfig, TapRule
 from framegate.proxy.network.run import Run
+from framegate.proxy.relay import ending
 from framegate.proxy.relay.pair import Pair
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
+from tests.fakes.accounts import Accounts
 from tests.fakes.crowd import Couple, Crowd
 from tests.fakes.handled import Asked, HandledWorld, Process
 from tests.fakes.network import NetBench, net_bench, run_of
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
-from tests.fakes.world import SECOND, World, frame
+from tests.fakes.world import SECOND, World, frame, reset
 
 
 def finish(world: World, *sockets: socket.socket) -> None:
@@ -88,6 +92,20 @@ def begin_drain(world: World | Crowd, seconds: int) -> None:
     world.drain.start(seconds * SECOND)
 
 
+def end_by(way: str, world: World, client: socket.socket, pair: Pair) -> None:
+    """End a pair: an operator aborts it, we end it in order, a drain of a second begins, or its client resets or closes."""
+    if way == "admin":
+        ending.abort(pair, Cause.ADMIN, "", "internal")
+    elif way == "end":
+        ending.end(pair, Cause.DRAINED, "", "internal")
+    elif way == "drain":
+        world.drain.start(SECOND)
+    elif way == "reset":
+        reset(client)
+    else:
+        client.close()
+
+
 def with_client(world: HandledWorld, **handler: Any) -> tuple[HandledWorld, Process, socket.socket, Pair]:
     """A handler process and a client of it, without an upstream; the options are those of ``Process.hello``."""
     process = world.process(**handler)
@@ -145,6 +163,12 @@ def make() -> Iterator[Callable[..., World]]:
 def world(make: Callable[..., World]) -> World:
     """One of them, as it is without arguments."""
     return make()
+
+
+@pytest.fixture
+def make_accounts(tmp_path: Path) -> Callable[..., Accounts]:
+    """Makes tapped pairs with the arguments of ``Accounts``; their log is in the test's folder."""
+    return functools.partial(Accounts, tmp_path)
 
 
 @pytest.fixture

@@ -21,8 +21,11 @@ def bench() -> Iterator[ReaderBench]:
     made.close()
 
 
-def amount(reader: Reader, *, frames: bool) -> int:
-    return reader.whole if frames else reader.bytes
+def gain(bench: ReaderBench, reader: Reader, seconds: float) -> int:
+    """What a reader reads in so much time."""
+    before = reader.bytes
+    bench.run(seconds)
+    return reader.bytes - before
 
 
 def course(bench: ReaderBench, bucket: Bucket, seconds: int, *, step_ms: float = 2, most: int = 8) -> list[int]:
@@ -161,10 +164,8 @@ def test_a_clock_that_jumps_gives_waiting_readers_half_a_second_and_no_more(benc
     bucket = bench.bucket(1_000)
     reader = bench.add(bucket, more=lambda: 10)
     bench.run(1)
-    before = reader.bytes
     bench.clock.now += 10**18
-    bench.run(1, step_ms=1)
-    assert 950 + LATE_MS <= reader.bytes - before <= 1_050 + LATE_MS + bucket.quantum
+    assert 950 + LATE_MS <= gain(bench, reader, 1) <= 1_050 + LATE_MS + bucket.quantum
 
 
 @pytest.mark.parametrize("rate", [1, 7, 1_000, 1_000_003, 1 << 40])
@@ -198,10 +199,8 @@ def test_a_rate_that_changes_holds_at_once_and_parts_that_change_all_the_time_lo
     bench.run(1)
     for rate, part in ((1_000_000, WHOLE), (10_000, WHOLE), (500_000, WHOLE), (500_000, WHOLE // 10)):
         bucket.set_rate(rate, part)
-        before = reader.bytes
-        bench.run(1)
         effective = rate * part // WHOLE
-        assert 0.95 * effective - bucket.quantum <= reader.bytes - before <= 1.05 * effective
+        assert 0.95 * effective - bucket.quantum <= gain(bench, reader, 1) <= 1.05 * effective
     reader.leave()
     bench.readers.remove(reader)
     bucket = bench.bucket(7, frames=True)
@@ -225,9 +224,7 @@ def test_a_rate_that_is_removed_lets_all_readers_in_and_a_part_of_zero_none(benc
     bench.run(5)
     assert reader.bytes <= 500, "a first read, which owes"
     bucket.set_rate(1_000_000, WHOLE)
-    before = reader.bytes
-    bench.run(1)
-    assert reader.bytes - before >= 950_000
+    assert gain(bench, reader, 1) >= 950_000
 
 
 def test_a_reader_that_leaves_while_it_waits_is_forgotten(bench: ReaderBench) -> None:
@@ -237,9 +234,7 @@ def test_a_reader_that_leaves_while_it_waits_is_forgotten(bench: ReaderBench) ->
     for reader in readers[:4]:
         reader.leave()
     assert bucket.waiting <= 1
-    before = readers[4].bytes
-    bench.run(1)
-    assert readers[4].bytes - before >= 95_000
+    assert gain(bench, readers[4], 1) >= 95_000
     bucket = bench.bucket(1, 0)
     bucket.charge(10, bench.clock.now)
     for _ in range(10_000):
@@ -256,9 +251,7 @@ def test_a_reader_that_is_let_in_and_never_reads_does_not_delay_others(bench: Re
     busy = bench.add(bucket, more=lambda: 500)
     bench.run(0.1)
     bench.readers = [busy]  # the others wait for their other side
-    before = busy.bytes
-    bench.run(2)
-    assert busy.bytes - before >= 0.95 * 2_000_000 - 21 * bucket.quantum
+    assert gain(bench, busy, 2) >= 0.95 * 2_000_000 - 21 * bucket.quantum
     assert all(reader.turns <= 3 for reader in stuck)
 
 

@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 
 from framegate.proxy.auth.server import CANNOT_LOG_IN, NOT_ADMITTED, SaslServerAuthenticators, SaslServerSettings
-from framegate.proxy.cause import Cause
 from framegate.proxy.config.sasl import UpstreamIdentity, UpstreamSasl
-from framegate.proxy.relay import ending
 from framegate.proxy.relay.login import FIRST_NS
 from framegate.proxy.server.upstream_logins import UpstreamLogins
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.sasl_frames import handshake, handshake_answer, plain_token, token, token_answer
 from tests.fakes.world import World, frame
 from tests.proxy.auth.conftest import AuthSource
-from tests.proxy.relay.conftest import finish
+from tests.proxy.relay.conftest import end_by, finish
 from tests.proxy.relay.test_login import GATE, SECRET, Secrets, address, ask
 
 DELAY_MS = 100
@@ -152,14 +150,7 @@ def test_a_client_that_goes_before_our_login_leaves_nothing_behind(rig: Rig, way
     world = rig.world
     client, pair = rig.prove()
     world.until(lambda: rig.source.open)
-    if way == "drain":
-        world.drain.start(FIRST_NS)
-    elif way == "admin":
-        ending.abort(pair, Cause.ADMIN, "", "internal")
-    elif way == "reset":
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    if way in ("client", "reset"):
-        client.close()
+    end_by(way, world, client, pair)
     world.until(lambda: world.rows)
     causes = {"client": "peer_closed", "admin": "admin", "drain": "drained", "reset": "peer_reset"}
     assert (world.row["cause"], world.row["state"]) == (causes[way], "handshaking")

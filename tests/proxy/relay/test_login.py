@@ -21,7 +21,7 @@ from framegate.proxy.relay.login import FIRST_NS, MOST_NS, Login
 from framegate.proxy.server.upstream_logins import UpstreamLogins
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.world import frame
-from tests.proxy.relay.conftest import finish
+from tests.proxy.relay.conftest import end_by, finish
 
 MS = 1_000_000
 GATE, SECRET = "gate", "canary-7f3a9c"
@@ -237,7 +237,7 @@ def test_a_principal_without_an_identity_is_refused(make, broker, secrets):
     assert broker.requests == []
 
 
-@pytest.mark.parametrize("way", ["admin", "client", "drain"])
+@pytest.mark.parametrize("way", ["admin", "end", "drain"])
 def test_a_try_whose_connection_ends_is_made_by_the_next(make, broker, secrets, way):
     logins = UpstreamLogins("u", for_all(), secrets)
     secrets.texts["u"] = "wrong"
@@ -247,12 +247,7 @@ def test_a_try_whose_connection_ends_is_made_by_the_next(make, broker, secrets, 
     secrets.late = True
     client, pair = world.client()
     world.until(lambda: secrets.open)
-    if way == "drain":
-        world.drain.start(FIRST_NS)
-    elif way == "admin":
-        ending.abort(pair, Cause.ADMIN, "", "internal")
-    else:
-        ending.end(pair, Cause.PEER_RESET, "", "downstream")
+    end_by(way, world, client, pair)
     client.close()
     world.until(lambda: len(world.rows) == 2)
     assert secrets.open == [], "nobody waits for the password"

@@ -16,7 +16,7 @@ from framegate.proxy.server.upstream_logins import UpstreamLogins
 from tests.fakes.clock import SECOND
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.world import frame
-from tests.proxy.relay.conftest import finish
+from tests.proxy.relay.conftest import end_by, finish
 from tests.proxy.relay.test_login import GATE, SECRET, Secrets, address, ask, ended, for_all
 
 LIFETIME_S = 10
@@ -255,18 +255,14 @@ def test_a_login_that_begins_late_has_as_long_as_one_in_time(world, broker, secr
     close(world, client)
 
 
-@pytest.mark.parametrize("way", ["admin", "client", "drain", "broker"])
+@pytest.mark.parametrize("way", ["admin", "end", "drain", "broker"])
 def test_a_pair_that_ends_meanwhile_leaves_nothing(world, broker, secrets, way):
     client, pair = opened(world)
     wait_for_secret(world, secrets)
-    if way == "admin":
-        ending.abort(pair, Cause.ADMIN, "", "internal")
-    elif way == "drain":
-        world.drain.start(10**9)
-    elif way == "broker":
+    if way == "broker":
         broker.close()
     else:
-        ending.end(pair, Cause.PEER_RESET, "", "downstream")
+        end_by(way, world, client, pair)
     world.until(lambda: pair.cause is not None)
     finish(world, client)
     assert (secrets.open, pair.renewal) == ([], None)
