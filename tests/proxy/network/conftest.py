@@ -47,6 +47,12 @@ def short_bench(used: int = 1 << 20, largest: int = 0) -> Iterator[NetBench]:
             net.pool.common.release(PENDING, used)
 
 
+def pass_ms(net: NetBench, ms: float) -> None:
+    """Let so much time pass, and poll."""
+    net.clock.advance_ms(ms)
+    net.poll()
+
+
 def fill(net: NetBench, channel: Channel) -> None:
     """Send until the socket has no room, with nothing pending."""
     quiet = 0

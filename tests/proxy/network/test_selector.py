@@ -16,6 +16,7 @@ from framegate.proxy.network.selector import MAX_REGISTERED
 from framegate.proxy.network.state import ChannelState
 from tests.fakes.network import NetBench, frame, net_bench, run_of
 from tests.fakes.tls import TlsWorld
+from tests.proxy.network.conftest import pass_ms
 
 # Opening.
 
@@ -59,11 +60,9 @@ def test_a_unix_socket_connects_at_once_and_is_told_later_and_one_whose_queue_is
 def test_a_client_that_does_not_finish_its_handshake_times_out(net: NetBench, tls_world: TlsWorld) -> None:
     channel, _ = net.pair(net.options(tls=tls_world.server_settings()))
     net.poll(2)
-    net.clock.advance_ms(9_999)
-    net.poll()
+    pass_ms(net, 9_999)
     assert channel.state is ChannelState.HANDSHAKE
-    net.clock.advance_ms(1)
-    net.poll()
+    pass_ms(net, 1)
     assert channel.close_cause is Cause.HANDSHAKE_TIMEOUT
 
 

@@ -20,7 +20,7 @@ from tests.fakes.cases import each_of
 from tests.fakes.clock import SECOND, FakeClock
 from tests.fakes.network import NetBench, frame, net_bench, run_of
 from tests.fakes.tls import TlsWorld, hold_frames, tls_pair
-from tests.proxy.network.conftest import fill, short_bench
+from tests.proxy.network.conftest import fill, pass_ms, short_bench
 
 OPTIONS = ChannelOptions(side="downstream", limit=ReceiveLimit(-1), stats=SideStats(), stall_ns=2 * NS_PER_S, min_rate=10)
 
@@ -230,14 +230,11 @@ def test_bytes_that_lie_there_when_the_time_is_over_keep_a_connection(net: NetBe
     channel, peer = net.ready_pair(net.options(idle_ns=IDLE_NS))
     for _ in range(5):
         peer.send(frame(3))
-        net.clock.advance_ms(60_000 + late_ms)
-        net.poll()
+        pass_ms(net, 60_000 + late_ms)
         assert channel.is_open
-    net.clock.advance_ms(59_999)
-    net.poll()
+    pass_ms(net, 59_999)
     assert (channel.is_open, channel.frames_received) == (True, 5)
-    net.clock.advance_ms(1)
-    net.poll()
+    pass_ms(net, 1)
     assert channel.close_cause is Cause.IDLE
 
 
@@ -245,15 +242,12 @@ def test_bytes_that_tls_holds_keep_a_connection_until_they_are_read(net: NetBenc
     """The socket is empty, and frames are decrypted when the time is over: they are read first. While muted, they keep nothing."""
     server, client = tls_pair(net, tls_world, idle_ns=IDLE_NS)
     hold_frames(net, server, client)
-    net.clock.advance_ms(59_999)
-    net.poll()
+    pass_ms(net, 59_999)
     assert server.is_open
     server.unmute(mute.ADMIN)
-    net.clock.advance_ms(1)
-    net.poll()
+    pass_ms(net, 1)
     assert (server.is_open, server.frames_received) == (True, 4)
-    net.clock.advance_ms(60_000)
-    net.poll()
+    pass_ms(net, 60_000)
     assert server.close_cause is Cause.IDLE
 
 
@@ -261,11 +255,9 @@ def test_a_connection_that_never_had_a_byte_expires(net: NetBench) -> None:
     """Time runs from when it is ready, not from its first byte."""
     channel, _ = net.ready_pair(net.options(idle_ns=IDLE_NS))
     for _ in range(60):  # in small steps: a jump could hide who begins the time anew
-        net.clock.advance_ms(999)
-        net.poll()
+        pass_ms(net, 999)
     assert channel.is_open
-    net.clock.advance_ms(60)
-    net.poll()
+    pass_ms(net, 60)
     assert channel.close_cause is Cause.IDLE
 
 
@@ -275,20 +267,17 @@ def test_a_muted_connection_with_bytes_to_read_expires_whole(net: NetBench) -> N
     channel.mute(mute.ADMIN)
     for _ in range(3):
         peer.send(frame(100))
-        net.clock.advance_ms(15_000)
-        net.poll()
+        pass_ms(net, 15_000)
         assert channel.is_open
     peer.close()
-    net.clock.advance_ms(15_000)
-    net.poll()
+    pass_ms(net, 15_000)
     assert (channel.close_cause, net.selector.channel_count, channel.frames_received) == (Cause.IDLE, 0, 0)
 
 
 def seconds_until_closed(net: NetBench, channel: Channel, each: Callable[[], object] = lambda: None) -> int:
     for seconds in range(1, 30):
         each()
-        net.clock.advance_ms(1000)
-        net.poll()
+        pass_ms(net, 1000)
         if not channel.is_open:
             return seconds
     return 99
@@ -312,8 +301,7 @@ def test_sends_keep_a_channel_from_being_idle(net: NetBench) -> None:
         rounds += 1
     assert rounds > 2
     assert channel.is_open
-    net.clock.advance_ms(5000)
-    net.poll()
+    pass_ms(net, 5000)
     assert channel.close_cause is Cause.IDLE
 
 
@@ -327,8 +315,7 @@ def test_a_send_of_which_the_socket_takes_nothing_is_neither_a_write_nor_activit
     net.poll()
     assert (net.stats.writes, channel.write_half.bytes_sent) == (0, 0)
     assert channel.is_open
-    net.clock.advance_ms(1)
-    net.poll()
+    pass_ms(net, 1)
     assert channel.close_cause is Cause.IDLE
     assert peer.recv(1) == b"\0"
 

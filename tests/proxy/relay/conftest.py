@@ -106,6 +106,16 @@ def end_by(way: str, world: World, client: socket.socket, pair: Pair) -> None:
         client.close()
 
 
+def open_pair(world: World) -> tuple[World, socket.socket, socket.socket, Pair]:
+    """A world with one open pair: its client, its upstream's socket, and the pair."""
+    return world, *world.pair()
+
+
+def with_process(world: HandledWorld, **handler: Any) -> tuple[HandledWorld, Process]:
+    """A handler process, without a client; the options are those of ``Process.hello``."""
+    return world, world.process(**handler)
+
+
 def with_client(world: HandledWorld, **handler: Any) -> tuple[HandledWorld, Process, socket.socket, Pair]:
     """A handler process and a client of it, without an upstream; the options are those of ``Process.hello``."""
     process = world.process(**handler)

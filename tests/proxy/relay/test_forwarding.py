@@ -9,7 +9,7 @@ from framegate.proxy.server.pair_rows import open_row
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.tap_read import read_frames
 from tests.fakes.world import frame
-from tests.proxy.relay.conftest import assert_nothing_to_read, passes, tapping
+from tests.proxy.relay.conftest import assert_nothing_to_read, open_pair, passes, tapping
 
 # Rule 2: passing on.
 
@@ -59,8 +59,7 @@ def test_a_source_is_muted_for_peer_while_a_send_is_pending_and_the_other_direct
 
 
 def test_too_many_open_requests_mute_the_client_until_half_are_answered(make):
-    world = make("kafka", limit=1 << 24)
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make("kafka", limit=1 << 24))
     one = request(1, 4, 0)
     total = MAX_OPEN + 1
     data = b"".join(request(1, 4, index) for index in range(total))

@@ -19,7 +19,7 @@ from tests.fakes.framing_model import stream
 from tests.fakes.handled import HandledWorld, channel_of
 from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.world import frame
-from tests.proxy.relay.conftest import ask_handler, finish, reply_all, tapping, with_client, with_pair
+from tests.proxy.relay.conftest import ask_handler, finish, reply_all, tapping, with_client, with_pair, with_process
 
 Make = Callable[..., HandledWorld]
 
@@ -80,8 +80,7 @@ def test_a_run_is_split_into_its_frames(name: str, sizes: list[int], data: st.Da
 
 def test_while_memory_is_short_one_frame_is_kept_at_a_time(make_handled: Make) -> None:
     """What may have to go on is held; so who would add to that waits."""
-    world = make_handled(upstream=True, pool=1 << 20, limit=1 << 16)
-    process = world.process()
+    world, process = with_process(make_handled(upstream=True, pool=1 << 20, limit=1 << 16))
     couples = [world.pair() for _ in range(4)]
     world.pool.common.charge(BEGUN, 1 << 20)
     for client, _, _ in couples:
@@ -185,8 +184,7 @@ def test_an_operators_mute_and_a_handlers_are_two_things(make_handled: Make) -> 
 @each_of("apart", [False, True])
 def test_whole_frames_before_a_bad_header_are_served(make_handled: Make, upstream: bool, header: bytes, cause: str, apart: bool) -> None:
     """Whether all came in one read or the header in one of its own, and though the handler takes its time."""
-    world = make_handled(upstream=upstream)
-    process = world.process()
+    world, process = with_process(make_handled(upstream=upstream))
     client = (world.pair() if upstream else world.served())[0]
     bodies = [b"one", b"two", b"three"]
     client.sendall(b"".join(map(frame, bodies)) + (b"" if apart else header))

@@ -198,13 +198,20 @@ def test_large_frames_take_turns_the_oldest_first_and_all_are_finished(make_crow
     assert crowd.pool.waiting == 0
 
 
-def assert_closed_for_waiters(crowd: Crowd) -> None:
-    """Some were closed, and each row says why."""
+def serve_large_frame(crowd: Crowd) -> Couple:
+    """A couple whose large frame waits for memory, and passes within seconds: others are closed for it, and each row says why."""
+    waiting = crowd.join()
+    waiting.client.give(MIB)
+    crowd.rest()
+    assert crowd.pool.waiting == 1, crowd.standing()
+    crowd.pass_time(6)
+    crowd.settle(lambda: waiting.client.done)
     assert crowd.rows
     for row in crowd.rows:
         assert (row["cause"], row["side"]) in (("send_stalled", "upstream"), ("receive_stalled", "downstream"))
         assert re.search(r"\d+ bytes", row["detail"]), row["detail"]
         assert "others waited" in row["detail"]
+    return waiting
 
 
 def test_a_connection_that_holds_memory_others_wait_for_must_move_or_is_closed(make_crowd):
@@ -212,13 +219,7 @@ def test_a_connection_that_holds_memory_others_wait_for_must_move_or_is_closed(m
     crowd = overfill(make_crowd, stall_s=300)
     crowd.pass_time(20, step_ms=100)
     assert not crowd.rows, "nobody is closed while nobody waits"
-    waiting = crowd.join()
-    waiting.client.give(MIB)
-    crowd.rest()
-    assert crowd.pool.waiting == 1, crowd.standing()
-    crowd.pass_time(6)
-    crowd.settle(lambda: waiting.client.done)
-    assert_closed_for_waiters(crowd)
+    waiting = serve_large_frame(crowd)
     assert crowd.row_of(waiting) is None
     before = len(crowd.rows)
     assert before < len(crowd.couples) - 1, "no more of them are closed than the one who waits needs"
@@ -236,13 +237,7 @@ def test_a_connection_that_we_mute_is_not_closed_for_it(make_crowd):
     assert held_up.held > 100 * KIB
     fill(crowd)
     crowd.resize(MIB)
-    waiting = crowd.join()
-    waiting.client.give(MIB)
-    crowd.rest()
-    assert crowd.pool.waiting == 1, crowd.standing()
-    crowd.pass_time(6)
-    crowd.settle(lambda: waiting.client.done)
-    assert_closed_for_waiters(crowd)
+    serve_large_frame(crowd)
     assert crowd.row_of(held_up) is None
     held_up.pair.client.channel.unmute(mute.TAP)
     held_up.client.sends = MIB

@@ -24,7 +24,7 @@ from tests.fakes.handled import HandledWorld, channel_of, leg_of
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.tap_read import read_frames
 from tests.fakes.world import frame, reset
-from tests.proxy.relay.conftest import ask_handler, begin_drain, finish, passes, send_all, tapping, with_client, with_pair
+from tests.proxy.relay.conftest import ask_handler, begin_drain, finish, passes, send_all, tapping, with_client, with_pair, with_process
 
 Make = Callable[..., HandledWorld]
 
@@ -55,8 +55,7 @@ def test_with_an_upstream_a_frame_passes_changes_vanishes_or_is_answered(make_ha
 
 @each_of("upstream", [False, True])
 def test_closing_is_the_handlers_wish_and_what_was_sent_before_arrives(make_handled: Make, upstream: bool) -> None:
-    world = make_handled(upstream=upstream)
-    process = world.process()
+    world, process = with_process(make_handled(upstream=upstream))
     client = (world.pair() if upstream else world.served())[0]
     client.sendall(frame(b"one") + frame(b"two") + frame(b"three"))
     one, two, three = process.take(3)
@@ -94,8 +93,7 @@ def test_answers_that_do_not_fit(
     make_handled: Make, upstream: bool, direction: int, action: int, body: bytes, end: tuple[str, str], text: str
 ) -> None:
     short = FRAMINGS["int16"] if body[1:] else FRAMINGS["int32"]
-    world = make_handled(upstream=upstream, **{"upstream_framing" if upstream else "framing": short})
-    process = world.process()
+    world, process = with_process(make_handled(upstream=upstream, **{"upstream_framing" if upstream else "framing": short}))
     sockets = world.pair()[:2] if upstream else world.served()[:1]
     sockets[direction].sendall(b"\0\1x" if body[1:] and not upstream else frame(b"x"))
     asked = process.one()
