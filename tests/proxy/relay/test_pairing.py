@@ -220,6 +220,12 @@ def test_a_split_head_beyond_reach_loses_the_pairing_and_a_whole_one_is_read(kaf
     assert (kafka.pairing.open, kafka.stats.lost) == (0, 1)
 
 
+def test_a_produce_that_has_an_answer_is_not_passed_over(kafka):
+    kafka.ask(produce(3, 1, b"c"), request(3, 9, 6))
+    assert kafka.reply(answer(6)) == [(-1, -1)]
+    assert kafka.pairing.lost
+
+
 def test_any_other_mismatch_turns_pairing_off_and_counts_once(kafka):
     kafka.ask(request(3, 9, 1), request(3, 9, 2))
     assert kafka.reply(answer(2), answer(1)) == [(-1, -1), (-1, -1)]
