@@ -233,6 +233,7 @@ def test_any_other_mismatch_turns_pairing_off_and_counts_once(kafka):
     assert (kafka.pairing.open, kafka.stats.open, kafka.stats.lost) == (0, 0, 1)
     assert kafka.ask(request(3, 9, 3)) == []
     assert kafka.reply(answer(3)) == [(-1, -1)]
+    kafka.pairing.lose()
     assert kafka.stats.lost == 1
 
 
