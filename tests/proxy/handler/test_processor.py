@@ -22,9 +22,9 @@ def echo(frame: bytes, context: Context) -> bytes:
     return frame
 
 
-async def slow(frame: bytes, context: Context) -> bytes:
-    await asyncio.sleep(0)
-    return frame
+def long_or_same(frame: bytes, context: Context) -> bytes:
+    """As many bytes as all long answers of a process may have, or the frame."""
+    return bytes(MOST_BYTES) if frame == b"long" else frame
 
 
 class Ticking:
@@ -233,7 +233,7 @@ async def test_after_its_turn_a_processor_lets_others_go_first():
 
 
 @in_loop
-async def test_who_takes_no_replies_is_not_read_and_goes_on_when_it_does():
+async def test_a_processor_that_takes_no_replies_is_not_read_until_it_does():
     big = bytes(16_000)
     calls = 0
 
@@ -322,7 +322,7 @@ async def test_while_many_long_answers_wait_no_frame_is_handled_and_then_all_are
 @in_loop
 async def test_answers_of_coroutines_wait_likewise_and_a_processor_that_goes_leaves_room():
     async def handle(frame: bytes, context: Context) -> bytes:
-        return bytes(MOST_BYTES) if frame == b"long" else frame
+        return long_or_same(frame, context)
 
     async with Handled({"in": handle}) as other:
         async with Handled({"in": handle}, answers=other.answers) as one:
@@ -335,10 +335,7 @@ async def test_answers_of_coroutines_wait_likewise_and_a_processor_that_goes_lea
 
 @in_loop
 async def test_clients_that_do_not_read_hold_up_others_for_a_while_only():
-    def handle(frame: bytes, context: Context) -> bytes:
-        return bytes(MOST_BYTES) if frame == b"long" else frame
-
-    async with Handled({"in": handle}) as one:
+    async with Handled({"in": long_or_same}) as one:
         await one.send(OPEN + b"".join(wire.encode_open(number, facts("in")) for number in (2, 3)))
         await one.send(request(1, 0, b"long") + request(2, 0, b"long") + request(3, 0, b"short"))
         assert (await one.raw_reply())[:3] == (wire.HELD, 1, 0)

@@ -37,7 +37,7 @@ def answers(loop: Loop) -> ReplyBuffer:
     return ReplyBuffer(loop)  # type: ignore[arg-type]
 
 
-def test_frames_are_put_off_at_the_bound_and_who_waits_is_told_once_when_they_are_not(answers: ReplyBuffer, loop: Loop) -> None:
+def test_frames_are_put_off_at_the_bound_and_waiting_callbacks_run_once_below_it(answers: ReplyBuffer, loop: Loop) -> None:
     told: list[str] = []
 
     def go_on() -> None:

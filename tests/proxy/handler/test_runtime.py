@@ -344,7 +344,7 @@ def test_a_request_of_a_connection_that_is_not_open_costs_the_socket_and_nothing
 
 
 @pytest.mark.slow  # a whole process, started for it
-def test_with_no_descriptor_to_be_had_control_hears_which_socket_was_lost(scripted):
+def test_without_free_descriptors_control_is_told_which_socket_was_lost(scripted):
     first = scripted.processor()
     first.hello()
     allowed = resource.prlimit(scripted.process.pid, resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

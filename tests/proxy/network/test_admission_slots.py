@@ -119,7 +119,7 @@ def test_a_pool_full_of_frames_begun_lends_the_reserve_whatever_is_beyond(bench)
     assert bench.pool.requests.reserved is slot
 
 
-def test_who_asked_first_is_let_in_first_though_the_second_would_fit(bench):
+def test_slots_are_granted_in_order_though_a_later_one_would_fit(bench):
     bench.fill(16)
     holder, large, small = bench.slot(), bench.slot(), bench.slot()
     assert bench.ask(holder, 4)
@@ -145,7 +145,7 @@ def test_answers_have_a_reserve_of_their_own_beyond_that_of_requests(bench):
     assert bench.pool.used <= bench.pool.bound
 
 
-def test_two_who_fit_are_in_at_once_and_a_third_that_does_not_fit_beside_their_promises_has_the_reserve(bench):
+def test_slots_that_fit_are_granted_at_once_and_one_that_does_not_gets_the_reserve(bench):
     bench.fill(10)
     slots = [bench.slot() for _ in range(3)]
     assert [bench.ask(slot, 3) for slot in slots] == [True] * 3
@@ -220,7 +220,7 @@ def test_a_frame_that_loses_its_slot_keeps_the_reserve_while_it_holds_bytes_beyo
     assert bench.told == [second.owner]
 
 
-def test_a_reserve_that_is_needed_no_more_goes_to_who_asks_next(bench):
+def test_a_reserve_that_is_needed_no_more_goes_to_the_next_request(bench):
     """While nobody waited, what was held beyond the pool was given back: nothing called for looking then."""
     bench.fill(16)
     first, second = bench.slot(), bench.slot()
@@ -234,7 +234,7 @@ def test_a_reserve_that_is_needed_no_more_goes_to_who_asks_next(bench):
 
 
 @pytest.mark.parametrize(("borrowed", "keeps"), [(MIN_STALLED_BYTES - 1, False), (MIN_STALLED_BYTES, True)])
-def test_who_borrowed_nearly_nothing_does_not_keep_the_reserve(bench, borrowed, keeps):
+def test_a_slot_that_borrowed_nearly_nothing_does_not_keep_the_reserve(bench, borrowed, keeps):
     bench.fill(17)
     slot = bench.slot()
     bench.ask(slot, 4)
@@ -244,7 +244,7 @@ def test_who_borrowed_nearly_nothing_does_not_keep_the_reserve(bench, borrowed, 
     assert (bench.pool.requests.reserved is slot) is keeps
 
 
-def test_who_is_let_in_and_fails_leaves_the_others_in_a_line_that_moves(bench):
+def test_an_owner_that_fails_when_granted_does_not_stop_the_queue(bench):
     bench.fill(16)
     holder, failing, last = bench.slot(), bench.slot(), bench.slot()
     bench.ask(holder, 4)
@@ -258,7 +258,7 @@ def test_who_is_let_in_and_fails_leaves_the_others_in_a_line_that_moves(bench):
     assert bench.told == [failing.owner, last.owner]
 
 
-def test_who_leaves_when_it_is_told_lets_the_next_one_in(bench):
+def test_an_owner_that_leaves_when_granted_lets_the_next_one_in(bench):
     class Leaving(Owner):
         slot: AdmissionSlot
 

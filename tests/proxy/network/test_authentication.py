@@ -46,6 +46,12 @@ def read_all(peer: socket.socket) -> bytes:
     return data
 
 
+def settle_after(net: NetBench, ms: float) -> None:
+    """Let so much time pass, and poll until nothing more happens."""
+    net.clock.advance_ms(ms)
+    settle(net)
+
+
 # Bytes.
 
 TALK = (Expect(b"who"), Say(b"me"), Expect(b""), Say(b""), Expect(b"k" * 20))
@@ -132,15 +138,12 @@ def test_time_may_be_waited_for(net: NetBench) -> None:
     channel, _, authenticator = begin(net, Await(ns=2 * SECOND), Await(ns=SECOND), Await())
     assert authenticator.waker is not None
     authenticator.waker.wake()
-    net.clock.advance_ms(1999)
-    settle(net)
+    settle_after(net, 1999)
     assert channel.state is AUTHENTICATING
     before = authenticator.steps
-    net.clock.advance_ms(1)
-    settle(net)
+    settle_after(net, 1)
     assert authenticator.steps == before + 1
-    net.clock.advance_ms(1000)
-    settle(net)
+    settle_after(net, 1000)
     authenticator.tell()
     settle(net)
     assert channel.is_open
@@ -148,12 +151,11 @@ def test_time_may_be_waited_for(net: NetBench) -> None:
     waker.wake()
     waker.wake_at(net.clock.now)
     before = authenticator.steps
-    net.clock.advance_ms(10)
-    settle(net)
+    settle_after(net, 10)
     assert authenticator.steps == before, "nobody is woken who is done"
 
 
-def test_who_expires_says_when(net: NetBench) -> None:
+def test_the_channel_knows_when_its_authentication_expires(net: NetBench) -> None:
     factory = ScriptedAuthenticators(Expect(b"a"), principal="token", principal_type="Token", expires_ns=77 * SECOND)
     channel, peer = net.pair(net.options(authenticators=factory))
     peer.sendall(framed(b"a"))
@@ -184,18 +186,15 @@ def at_phase(net: NetBench, phase: str, side: str) -> Begun:
 @each_of("phase", PHASES, fresh={"net": net_bench})
 def test_an_authentication_that_takes_too_long_is_closed(net: NetBench, phase: str, side: str) -> None:
     channel, peer, authenticator = at_phase(net, phase, side)
-    net.clock.advance_ms(4999)
-    settle(net)
+    settle_after(net, 4999)
     assert channel.state is AUTHENTICATING
     cause = Cause.HANDSHAKE_TIMEOUT if side == "downstream" else Cause.UPSTREAM_TIMEOUT
     if phase == "is refused":
         channel.options.failed_authentication_delay_ns = 0
         cause = Cause.AUTH_FAILED
-        net.clock.advance_ms(1)
-        settle(net)
+        settle_after(net, 1)
         assert peer.recv(10) == framed(b"no")
-    net.clock.advance_ms(5001)
-    settle(net)
+    settle_after(net, 5001)
     assert (channel.close_cause, authenticator.closed) == (cause, 1)
     assert net.listener.words(channel) == ["closed"]
 
@@ -249,7 +248,7 @@ def test_a_peer_that_goes_away_is_noticed(net: NetBench, phase: str, side: str, 
 
 
 @each_of(("tcp", "interest"), [(True, 0), (False, UNREGISTERED)], fresh={"net": net_bench})
-def test_who_went_away_behind_bytes_that_are_not_read_yet_is_not_announced_again(net: NetBench, tcp: bool, interest: int) -> None:
+def test_a_peer_that_closed_behind_unread_bytes_is_not_announced_again(net: NetBench, tcp: bool, interest: int) -> None:
     channel, peer, authenticator = begin(net, Await(), tcp=tcp)
     peer.sendall(frame(3))
     peer.close()
@@ -284,8 +283,7 @@ def test_a_refusal_is_answered_after_the_delay_and_then_closed(net: NetBench, si
         with pytest.raises(BlockingIOError):
             peer.recv(1)
         peer.settimeout(5)
-        net.clock.advance_ms(1)
-        settle(net)
+        settle_after(net, 1)
     assert (channel.close_cause, channel.detail) == (Cause.AUTH_FAILED, "not what was expected")
     assert read_all(peer) == (framed(b"no") if answer else b""), "and no reset"
     assert getattr(channel.error, "side", None) == side
@@ -325,8 +323,7 @@ def test_a_refusal_whose_answer_is_not_read_ends_with_the_time_for_the_handshake
     assert (channel.state, channel2.state) == (AUTHENTICATING, AUTHENTICATING)
     assert len(net.selector.refusals) == 0, "without a delay it does not count"
     assert len(peer2.recv(10)) == 10
-    net.clock.advance_ms(10_001)
-    settle(net)
+    settle_after(net, 10_001)
     assert (channel.close_cause, channel2.close_cause) == (Cause.HANDSHAKE_TIMEOUT, Cause.AUTH_FAILED)
 
 
@@ -336,8 +333,7 @@ def test_what_is_no_frame_is_refused_by_its_header(net: NetBench, delay_ms: int)
         channel, peer, _ = begin(net, Expect(b"x"), delay_ms=delay_ms)
         peer.sendall(header + b"abc")
         settle(net)
-        net.clock.advance_ms(delay_ms)
-        settle(net)
+        settle_after(net, delay_ms)
         assert channel.close_cause is Cause.AUTH_FAILED
         assert words in channel.detail
         assert read_all(peer) == b""
@@ -436,8 +432,7 @@ def test_while_memory_is_short_a_body_stays_in_the_kernel_until_it_is_whole(net:
         settle(net)
         assert channel.leased == 4 + PIECE_OVERHEAD, "its header, and no more"
         assert steps_in(net, authenticator) == 0, "epoll does not announce what must not be read"
-        net.clock.advance_ms(10)
-        settle(net)
+        settle_after(net, 10)
         assert channel.leased == 4 + PIECE_OVERHEAD
         peer.sendall(framed(b"b" * 5000)[4000:])
         net.clock.advance_ms(10)
@@ -458,8 +453,7 @@ def test_when_memory_is_there_again_the_rest_is_read_as_it_comes_and_a_time_that
     peer.sendall(framed(b"b" * 5000)[:4000])
     settle(net)
     net.pool.common.release(BEGUN, net.pool.size)
-    net.clock.advance_ms(10)
-    settle(net)
+    settle_after(net, 10)
     assert channel.leased == 4000 + PIECE_OVERHEAD
     net.clock.advance_ms(39)
     assert steps_in(net, factory.made[0]) == 0

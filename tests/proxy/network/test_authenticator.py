@@ -330,7 +330,7 @@ def test_a_step_for_nothing_changes_nothing(stage: Callable[..., Stage]) -> None
     assert_known(one)
 
 
-def test_a_peer_that_is_refused_or_sends_a_frame_above_the_bound_is_nobody(stage: Callable[..., Stage]) -> None:
+def test_a_peer_that_is_refused_or_sends_a_frame_above_the_bound_has_no_principal(stage: Callable[..., Stage]) -> None:
     size = stage().kind.bound + 1
     for sent, words in (("bad", None), ("large", f"frame of {size} bytes")):
         one = stage()

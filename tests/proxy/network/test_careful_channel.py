@@ -4,7 +4,6 @@ import contextlib
 import random
 import select
 import socket
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -31,11 +30,13 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.network import NetBench, frame, net_bench, reset, tcp_pair
 from tests.fakes.tls import TlsWorld
 from tests.fakes.transport import MemoryTransport, Wire
+from tests.proxy.network.conftest import short_bench
 from tests.proxy.network.test_tls import BioPeer
 
 NO_LIMIT = 1 << 31
 POOL = 1 << 20
-SHORT = POOL - 100_000  # held by somebody: memory is short, and the reserve is free
+SHORT = POOL - 100_000  # used from outside: memory is short, and the reserve is free
+LARGEST = 4 << 20
 
 
 class Line:
@@ -82,18 +83,6 @@ class Line:
     @property
     def came(self) -> bytes:
         return self.net.listener.data.get(self.channel, b"")
-
-
-@contextlib.contextmanager
-def short_bench(pool: int = POOL, used: int = SHORT) -> Iterator[NetBench]:
-    """A bench whose pool is used up by somebody; the reserve is there, unless more is used."""
-    with net_bench(pool=pool) as net:
-        net.pool.set_largest(4 << 20, 0)
-        net.pool.common.charge(PENDING, used)
-        try:
-            yield net
-        finally:
-            net.pool.common.release(PENDING, used)
 
 
 KINDS = ("tcp", "unix", "tls")
@@ -143,7 +132,7 @@ def test_nothing_is_lost_doubled_or_moved_whenever_memory_is_short(
 @each_of("kind", ["tcp", "tls"])
 @each_of("size", [1000, 70_000, SMALL - 4])
 def test_while_it_waits_for_bytes_it_costs_nothing(kind: str, size: int, tls_world: TlsWorld) -> None:
-    with short_bench() as net:
+    with short_bench(SHORT, LARGEST) as net:
         line = Line(net, kind, tls_world)
         line.say(frame(size)[:-1])
         line.pass_time(200, ms=0)
@@ -173,7 +162,7 @@ def count_events(net: NetBench, channel: Channel, polls: int) -> int:
 @each_of("kind", KINDS)
 @each_of("room", [0, 10])
 def test_while_it_waits_for_room_it_costs_nothing(kind: str, room: int, tls_world: TlsWorld) -> None:
-    with short_bench() as net:
+    with short_bench(SHORT, LARGEST) as net:
         line = Line(net, kind, tls_world)
         net.listener.room = (room if kind == "tls" else 0, False)
         line.say(frame(30_000))
@@ -185,7 +174,7 @@ def test_while_it_waits_for_room_it_costs_nothing(kind: str, room: int, tls_worl
 
 @each_of("kind", KINDS)
 def test_while_it_waits_for_its_turn_it_costs_nothing(kind: str, tls_world: TlsWorld) -> None:
-    with short_bench(used=2 * POOL) as net:
+    with short_bench(2 * POOL, LARGEST) as net:
         line = Line(net, kind, tls_world)
         line.say(frame(1 << 20))
         net.poll_until(lambda: line.pass_time() or line.channel.mute_causes == mute.MEMORY)
@@ -201,7 +190,7 @@ def test_while_it_waits_for_its_turn_it_costs_nothing(kind: str, tls_world: TlsW
 @each_of("end", ["fin", "reset", "close"])
 @each_of("size", [5000, SMALL - 4, 1 << 20])
 def test_an_end_within_a_frame_is_seen_and_what_came_of_it_is_lost(kind: str, end: str, size: int, tls_world: TlsWorld) -> None:
-    with short_bench() as net:
+    with short_bench(SHORT, LARGEST) as net:
         line = Line(net, kind, tls_world)
         line.say(frame(3) + frame(size)[:3000])
         line.pass_time(3, ms=0)
@@ -227,7 +216,7 @@ def test_an_end_within_a_frame_is_seen_and_what_came_of_it_is_lost(kind: str, en
 @each_of("kind", KINDS)
 def test_many_frames_and_an_end_behind_the_one_that_is_waited_for_come_one_event_at_a_time(kind: str, tls_world: TlsWorld) -> None:
     """All that lies in the kernel in one event would keep everybody else waiting."""
-    with short_bench() as net:
+    with short_bench(SHORT, LARGEST) as net:
         line = Line(net, kind, tls_world)
         line.say(frame(100)[:50])
         line.pass_time(3, ms=0)
@@ -247,7 +236,7 @@ def test_many_frames_and_an_end_behind_the_one_that_is_waited_for_come_one_event
 @each_of("kind", KINDS)
 @each_of("cause", [mute.ADMIN, mute.TAP])
 def test_a_mute_while_it_waits_holds_and_ends(kind: str, cause: int, tls_world: TlsWorld) -> None:
-    with short_bench() as net:
+    with short_bench(SHORT, LARGEST) as net:
         line = Line(net, kind, tls_world)
         line.say(frame(50_000)[:30_000])
         line.pass_time(3, ms=0)
@@ -265,7 +254,7 @@ def test_a_mute_while_it_waits_holds_and_ends(kind: str, cause: int, tls_world: 
 @each_of("kind", ["tcp", "tls"])
 def test_tiny_segments_and_records_do_not_stop_a_frame(kind: str, tls_world: TlsWorld) -> None:
     """Each fills the kernel's buffer with far more than it holds: the frame goes on like a large one, or when the kernel has joined them."""
-    with short_bench() as net:
+    with short_bench(SHORT, LARGEST) as net:
         line = Line(net, kind, tls_world)
         data = frame(20_000)
         line.say(data, record=20)
@@ -335,7 +324,7 @@ def test_the_bytes_held_for_padded_records_are_bounded_for_all_connections_toget
 
 
 def test_over_tls_a_frame_goes_whole_only_as_far_as_an_empty_socket_takes_nearly_all_of_it(tls_world: TlsWorld) -> None:
-    with short_bench(used=2 * POOL) as net:
+    with short_bench(2 * POOL, LARGEST) as net:
         for size, waits in ((AT_ONCE - 4, False), (AT_ONCE + 20_000, True)):
             line = Line(net, "tls", tls_world)
             net.listener.room = (20_000, True)

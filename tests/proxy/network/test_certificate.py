@@ -89,7 +89,7 @@ def test_kinds_of_text(tag: int, value: bytes, text: str) -> None:
     assert format_name(attribute(tag, value)) == text
 
 
-def test_what_cannot_be_decoded_is_refused_and_becomes_nobodys_name() -> None:
+def test_a_subject_that_cannot_be_decoded_is_refused() -> None:
     for tag, value, words in (
         (0x0C, b"a\xffb", "CN of its subject is not utf-8: 61ff62"),
         (0x0C, b"\xed\xa0\x80", "not utf-8"),

@@ -197,10 +197,6 @@ def test_our_end_of_the_stream_is_told_once_and_the_peers_goes_on(net: NetBench)
     peer.send(frame(1))
     net.poll()
     assert net.listener.words(channel) == ["ready", "write_ended", "received"]
-    with pytest.raises(InternalError, match="shut"):
-        channel.shut_write()
-    with pytest.raises(InternalError, match="shut"):
-        channel.send(run_of(frame(1)))
     peer.close()
     net.poll(3)
     assert channel.state is ChannelState.ENDED
@@ -208,15 +204,6 @@ def test_our_end_of_the_stream_is_told_once_and_the_peers_goes_on(net: NetBench)
 
 
 # Ends.
-
-
-def test_the_first_cause_wins_and_is_told_once(net: NetBench) -> None:
-    channel, _ = net.ready_pair()
-    channel.close(Cause.ADMIN, "because")
-    channel.close(Cause.IDLE)
-    net.poll(2)
-    assert (channel.close_cause, channel.detail) == (Cause.ADMIN, "because")
-    assert net.listener.words(channel).count("closed") == 1
 
 
 @each_of("word", ["ready", "sent", "end_of_stream", "muted"], fresh={"net": net_bench})

@@ -1,9 +1,7 @@
 """framegate.proxy.network.channel: small frames pass though memory is short, large ones take turns, and those above the limit pass in pieces."""
 
-import contextlib
 import socket
 import threading
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -20,19 +18,7 @@ from tests.fakes.cases import each_of
 from tests.fakes.network import NetBench, frame, net_bench, run_of, tcp_pair
 from tests.fakes.reached import bytes_reached
 from tests.fakes.tls import TlsWorld
-
-# Memory.
-
-
-@contextlib.contextmanager
-def short_bench(pool: int = 1 << 20) -> Iterator[NetBench]:
-    """A bench whose pool is used up by somebody."""
-    with net_bench(pool=pool) as net:
-        net.pool.common.charge(PENDING, pool)
-        try:
-            yield net
-        finally:
-            net.pool.common.release(PENDING, pool)
+from tests.proxy.network.conftest import short_bench
 
 
 @each_of("size", [100, 65_532])
@@ -67,31 +53,16 @@ def test_a_large_frame_takes_its_turn_and_goes_on_when_there_is_room() -> None:
         sender.join()
 
 
-def test_closing_a_channel_that_waits_for_its_turn_leaves_nobody_waiting() -> None:
-    with net_bench(pool=1 << 20) as net:
-        net.pool.common.charge(PENDING, 1 << 21)
+def test_closing_a_channel_that_waits_for_memory_ends_its_wait() -> None:
+    with short_bench(1 << 21) as net:
         channel, peer = net.ready_pair(tcp=True)
         peer.send(frame(400_000)[:100_000])
         net.poll_until(lambda: channel.mute_causes == mute.MEMORY, step_ms=1)
         channel.close(Cause.ADMIN)
         assert net.pool.waiting == 0
-        net.pool.common.release(PENDING, 1 << 21)
 
 
 # Cut through.
-
-
-@each_of(("size", "pieces"), [(1023, False), (1024, False), (1025, True)], fresh={"net": net_bench})
-def test_frames_above_the_limit_pass_as_they_come(net: NetBench, size: int, pieces: bool) -> None:
-    channel, peer = net.ready_pair(net.options(cut_from=1024), tcp=True)
-    parts: list[int] = []
-    net.listener.on_run = lambda _, run: parts.append(run.part)
-    data = frame(size - 4)
-    for part in (data[:100], data[100:900], data[900:]):
-        peer.send(part)
-        net.poll(2)
-    assert parts == ([PART | PART_FIRST, PART, PART | PART_LAST] if pieces else [0])
-    assert (net.listener.data[channel], channel.frames_received, net.pool.used) == (data, 1, 0)
 
 
 def test_whole_frames_before_and_behind_a_frame_in_pieces(net: NetBench) -> None:

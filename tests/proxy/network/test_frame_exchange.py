@@ -7,6 +7,7 @@ import pytest
 from framegate.proxy.errors import AuthenticationError, InternalError, TransportError, WrongProtocolError
 from framegate.proxy.network.frame_exchange import MAX_FRAME, TransportFrames
 from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, MemoryPool
+from tests.fakes.authenticator import framed
 from tests.fakes.cases import each_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.transport import MemoryTransport, memory_transports
@@ -28,10 +29,6 @@ def bench() -> Iterator[ExchangeBench]:
     bench.frames.close()
     bench.frames.close()
     assert bench.pool.used == bench.frames.booked == 0
-
-
-def framed(body: bytes) -> bytes:
-    return len(body).to_bytes(4, "big") + body
 
 
 def receive(bench: ExchangeBench, times: int = 100_000) -> bytes | None:
@@ -115,7 +112,7 @@ def test_while_memory_is_short_a_body_is_read_when_it_is_there_to_the_end(bench:
     bench.pool.common.release(BEGUN, bench.pool.size)
 
 
-def test_who_reads_out_does_not_wait_for_memory(bench: ExchangeBench) -> None:
+def test_reading_out_does_not_wait_for_memory(bench: ExchangeBench) -> None:
     bench.pool.common.charge(BEGUN, bench.pool.size)
     bench.peer.write(framed(b"abc")[:6])
     bench.peer.shut_write()

@@ -122,7 +122,7 @@ def test_an_end_in_two_reads_ends_the_frame_begun_and_no_other() -> None:
     assert (run.frames, reader.reach(b"\nnext\r\n")) == (1, 7)
 
 
-def test_of_a_line_begun_nobody_knows_more_than_one_byte() -> None:
+def test_a_line_begun_misses_at_least_one_byte() -> None:
     reader = receive(LINES)
     assert (reader.missing(), reader.longest()) == (1, 102)
     reader.feed(b"abc")

@@ -8,12 +8,9 @@ from mypy_extensions import i64
 from framegate.proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, OK, SIZE_BUCKETS
 from framegate.proxy.network.int32 import INT32
 from tests.fakes.cases import each_of
+from tests.fakes.network import frame
 
 UNLIMITED = -1
-
-
-def frame(size: int) -> bytes:
-    return struct.pack(">i", size) + b"x" * size
 
 
 def buckets() -> vec[i64]:

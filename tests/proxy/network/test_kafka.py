@@ -22,6 +22,7 @@ from tests.fakes.network import NetBench, frame, net_bench, reset, run_of, tcp_p
 from tests.fakes.tls import TlsWorld, hold_frames, tls_pair
 from tests.fakes.transport import MemoryTransport, Wire
 from tests.fakes.upstream import refusing_port
+from tests.proxy.network.conftest import pass_ms
 
 # Receiving.
 
@@ -190,6 +191,7 @@ def test_the_selector_closes_every_channel_though_telling_the_first_fails() -> N
         net.selector.close_channels()
         assert [channel.state for channel, _ in pairs] == [ChannelState.CLOSED] * 3
         assert net.listener.words().count("closed") == 3
+        assert net.selector.faults.take()[0][:3] == ("callback", 1, "RuntimeError: a bug")
         for _, peer in pairs:
             assert peer.recv(1) == b""
 
@@ -225,12 +227,10 @@ def test_the_idle_time_of_a_muted_channel_is_not_renewed_by_bytes_that_tls_holds
     server.unmute(mute.ADMIN)
     server.mute(mute.ADMIN)  # it is to be visited, and is not to be read
     for _ in range(99):
-        net.clock.advance_ms(100)
-        net.poll()
+        pass_ms(net, 100)
         assert server.is_open
         assert len(net.selector._buffered) == 0, "a muted channel is not visited"
-    net.clock.advance_ms(100)
-    net.poll()
+    pass_ms(net, 100)
     assert (server.close_cause, server.frames_received) == (Cause.IDLE, 1)
 
 

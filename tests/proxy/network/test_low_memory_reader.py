@@ -201,7 +201,7 @@ def test_a_fault_behind_whole_frames_and_before_any_is_read_like_a_beginning(mak
     assert bench.receive.fault != 0
 
 
-def test_who_waits_for_a_turn_waits_for_nothing_else(make):
+def test_a_frame_that_waits_for_a_slot_waits_for_nothing_else(make):
     bench = make(used=POOL + 1)
     bench.send(frame(SMALL)[: FIRST_PORTION + 4])
     bench.read(bench.plan_read())
@@ -249,7 +249,7 @@ def test_what_was_begun_before_goes_along_with_the_first_piece(make, room):
     assert b"".join(piece for run in bench.runs for piece in run.pieces()) == frame(30_000)
 
 
-def test_a_frame_that_is_cut_through_asks_nobody(make):
+def test_a_frame_that_is_cut_through_needs_no_slot(make):
     bench = make(cut_from=SMALL, used=POOL + 1)
     bench.send(frame(1 << 20)[:8])
     bench.read(bench.plan_read())

@@ -57,7 +57,7 @@ def test_more_than_was_booked_cannot_be_given_back() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 4 * MIB)), max_size=30), st.integers(1, 16 * MIB), st.integers(0, 60))
-def test_the_sums_hold_whatever_is_booked_by_whom(bookings: list[tuple[int, int, int]], size: int, percent: int) -> None:
+def test_the_sums_hold_for_any_bookings(bookings: list[tuple[int, int, int]], size: int, percent: int) -> None:
     pool = make(size)
     accounts = [pool.common, pool.account(percent), pool.account(40)]
 

@@ -7,7 +7,7 @@ from framegate.proxy.network.transport import DONE
 from tests.fakes.transport import as_socket, memory_sockets
 
 
-def test_there_is_no_handshake_and_nobody_is_known() -> None:
+def test_plaintext_has_no_handshake_and_no_identity() -> None:
     sock, _ = memory_sockets()
     transport = PlaintextTransport(as_socket(sock))
     assert transport.handshake() == DONE

@@ -12,22 +12,11 @@ from framegate.proxy.network.epoll import FdHandler
 from framegate.proxy.network.run import Run
 from framegate.proxy.network.selector import BUDGET_NS, CLOCK_EACH, MAX_EVENTS
 from framegate.proxy.network.state import ChannelState
-from framegate.proxy.network.timer import Timer
+from framegate.proxy.network.timer import CallbackTimer
 from tests.fakes.cases import each_of
 from tests.fakes.clock import SECOND
 from tests.fakes.network import NetBench, frame, net_bench
 from tests.fakes.tls import TlsWorld, hold_frames, tls_pair
-
-
-class Act(Timer):
-    """A timer that does what the test says."""
-
-    def __init__(self, action: Callable[[], object]) -> None:
-        super().__init__()
-        self.action = action
-
-    def fire(self, now_ns: int) -> None:
-        self.action()
 
 
 class Drain(FdHandler):
@@ -68,7 +57,7 @@ def test_other_descriptors_may_be_watched(net: NetBench) -> None:
 
 def test_timers_fire_in_a_poll_and_shorten_the_wait(net: NetBench) -> None:
     fired: list[str] = []
-    timer, gone = Act(lambda: fired.append("timer")), Act(lambda: fired.append("gone"))
+    timer, gone = CallbackTimer(lambda: fired.append("timer")), CallbackTimer(lambda: fired.append("gone"))
     net.selector.call_at(net.clock.now + 3 * SECOND, timer)
     net.selector.call_at(net.clock.now + SECOND, gone)
     net.selector.cancel(gone)
@@ -93,7 +82,7 @@ def test_a_timer_that_raises_is_a_fault_and_the_others_fire(net: NetBench) -> No
         raise RuntimeError("a bug")
 
     for number, action in enumerate((fail, lambda: fired.append("timer"))):
-        net.selector.call_at(net.clock.now + number, Act(action))
+        net.selector.call_at(net.clock.now + number, CallbackTimer(action))
     net.clock.advance_ms(1)
     net.poll()
     assert fired == ["timer"]
@@ -161,7 +150,7 @@ def test_a_poll_handles_events_for_a_bounded_time_and_each_in_its_turn(net: NetB
 
 
 @each_of("count", [20, MAX_EVENTS + 44], fresh={"net": net_bench})
-def test_a_poll_that_was_left_never_starves_who_stands_behind(net: NetBench, count: int) -> None:
+def test_a_poll_that_ends_early_does_not_starve_the_channels_left(net: NetBench, count: int) -> None:
     """Everybody is ready all the time: the turns of two channels never differ by more than one, whether one wait tells of all or not."""
     pairs = [net.ready_pair() for _ in range(count)]
     peers = dict(pairs)
@@ -201,7 +190,7 @@ def test_a_watched_descriptor_is_handled_before_the_channels_of_a_busy_selector(
         net.selector.unwatch(ours.fileno())
 
 
-def test_an_event_that_was_left_is_not_given_to_who_got_the_number_meanwhile(net: NetBench) -> None:
+def test_an_event_left_over_is_not_given_to_a_new_channel_with_the_same_descriptor(net: NetBench) -> None:
     with contextlib.ExitStack() as stack:
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for filler in [stack.enter_context(socket.socket()) for _ in range(4)]:
@@ -253,7 +242,7 @@ def test_timers_fire_for_a_bounded_time_and_the_rest_with_the_next_poll(net: Net
         return run
 
     for number in range(100):
-        net.selector.call_at(net.clock.now + number, Act(act(number)))
+        net.selector.call_at(net.clock.now + number, CallbackTimer(act(number)))
     net.clock.advance_ms(1)
     polls = 0
     while len(fired) < 100:

@@ -23,7 +23,7 @@ from tests.fakes.network import NetBench, frame, run_of, tcp_pair
 from tests.fakes.tls import TlsWorld, hold_frames, tls_pair
 
 
-def test_who_authenticates_sees_the_certificate_and_the_channel_does_not_keep_it(net: NetBench, tls_world: TlsWorld) -> None:
+def test_the_authenticator_gets_the_certificate_and_the_channel_does_not_keep_it(net: NetBench, tls_world: TlsWorld) -> None:
     seen: list[bytes | None] = []
 
     class Witness(AuthenticatorFactory):

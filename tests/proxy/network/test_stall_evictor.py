@@ -1,6 +1,5 @@
 """framegate.proxy.network.stall_evictor: who loses a turn, and who is closed, by the clock; real channels over real sockets."""
 
-import contextlib
 import re
 import socket
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from framegate.proxy.network.memory_pool import PENDING
 from framegate.proxy.network.stall_evictor import CHECK_NS, CHECKS, MOVE_ALL_S, PATIENCE_NS, WINDOW_NS
 from tests.fakes.clock import MS
 from tests.fakes.network import NetBench, frame, net_bench, run_of
+from tests.proxy.network.conftest import fill
 
 MIB = 1 << 20
 POOL = 4 * MIB
@@ -29,6 +29,7 @@ class Bench:
     def __init__(self, net: NetBench) -> None:
         self.net = net
         self.filler = 0
+        self.began_ns = net.clock.now
         net.pool.set_largest(LARGE + 4, 0)
 
     def fill(self, size: int) -> None:
@@ -47,10 +48,17 @@ class Bench:
         self.net.poll_until(lambda: channel.read_half.begun_bytes == sent or channel.mute_causes == mute.MEMORY)
         return channel, peer
 
-    def waiting(self) -> tuple[Channel, socket.socket]:
-        channel, peer = self.large()
+    def waiting(self) -> Channel:
+        """A channel that begins to wait for memory now."""
+        channel, _ = self.large()
         assert channel.mute_causes == mute.MEMORY
-        return channel, peer
+        self.began_ns = self.net.clock.now
+        return channel
+
+    def contend(self, used: int) -> tuple[Channel, socket.socket, Channel]:
+        """A channel that holds the beginning of a large frame, its peer, and a channel that begins to wait, while so much of the pool is used."""
+        self.fill(used)
+        return *self.large(), self.waiting()
 
     def more(self, channel: Channel, peer: socket.socket, size: int) -> None:
         """The peer sends on."""
@@ -70,10 +78,11 @@ class Bench:
 
         self.net.poll_until(step)
 
-    def pass_to(self, start_ns: int, after_ns: int) -> None:
-        """Let the clock go on, look by look, until so long after a time."""
-        while self.net.clock.now < start_ns + after_ns:
-            self.net.clock.now = min(self.net.clock.now + CHECK_NS // 2, start_ns + after_ns)
+    def pass_to(self, after_ns: int) -> None:
+        """Let the clock go on, look by look, until so long after the last channel began to wait."""
+        end_ns = self.began_ns + after_ns
+        while self.net.clock.now < end_ns:
+            self.net.clock.now = min(self.net.clock.now + CHECK_NS // 2, end_ns)
             self.net.poll(2)
 
     def end(self) -> None:
@@ -93,45 +102,39 @@ def bench() -> Iterator[Bench]:
 # Turns.
 
 
-def test_who_has_nothing_to_read_loses_the_turn_after_a_look_without_a_byte(bench):
+def test_a_frame_that_does_not_move_loses_its_slot_after_one_check(bench):
     bench.fill(POOL - 100_000)
     first, _ = bench.large()
     assert first.mute_causes == 0
-    second, _ = bench.waiting()
+    second = bench.waiting()
     slots = bench.net.pool.requests
-    start = bench.net.clock.now
-    bench.pass_to(start, CHECK_NS)
+    bench.pass_to(CHECK_NS)
     assert len(slots.admitted) == 1, "it has moved since the last look"
-    bench.pass_to(start, 2 * CHECK_NS - 1)
+    bench.pass_to(2 * CHECK_NS - 1)
     assert second.mute_causes == mute.MEMORY
-    bench.pass_to(start, 2 * CHECK_NS)
+    bench.pass_to(2 * CHECK_NS)
     assert second.mute_causes == 0
     assert first.is_open
 
 
-def test_who_moves_keeps_the_turn_but_the_reserve_asks_for_a_tenth_of_the_frame_each_second(bench):
-    bench.fill(POOL - 1000)
-    first, peer = bench.large()
-    second, _ = bench.waiting()
-    start = bench.net.clock.now
+def test_a_frame_that_moves_keeps_its_slot_and_the_reserve_only_at_a_tenth_of_it_each_second(bench):
+    first, peer, second = bench.contend(POOL - 1000)
     each = (LARGE + 4) // (MOVE_ALL_S * 1000 // (CHECK_NS // MS))
     for look in range(1, 5):
-        bench.pass_to(start, look * CHECK_NS)
+        bench.pass_to(look * CHECK_NS)
         bench.more(first, peer, each + 1)
     assert len(bench.net.pool.requests.admitted) == 1
-    bench.pass_to(start, 5 * CHECK_NS)
+    bench.pass_to(5 * CHECK_NS)
     assert len(bench.net.pool.requests.admitted) == 1
     bench.more(first, peer, each - 1)
-    bench.pass_to(start, 6 * CHECK_NS)
+    bench.pass_to(6 * CHECK_NS)
     assert bench.net.pool.requests.admitted == []
     assert second.mute_causes == mute.MEMORY, "what the first holds beyond the pool keeps the reserve with it"
 
 
 def test_a_frame_with_the_reserve_needs_twice_the_portion_for_another_slot_and_then_goes_on_first(bench):
-    bench.fill(POOL - 1000)
-    first, peer = bench.large()
-    second, _ = bench.waiting()
-    bench.pass_to(bench.net.clock.now, 2 * CHECK_NS)
+    first, peer, second = bench.contend(POOL - 1000)
+    bench.pass_to(2 * CHECK_NS)
     assert bench.net.pool.requests.admitted == []
     bench.more(first, peer, 2 * FIRST_PORTION - 1)
     assert (bench.net.pool.requests.admitted, first.staged) == ([], FIRST_PORTION + 4)
@@ -143,36 +146,30 @@ def test_a_frame_with_the_reserve_needs_twice_the_portion_for_another_slot_and_t
 
 
 @pytest.mark.parametrize(("cause", "held_up"), [(mute.TAP, True), (mute.PEER, True), (mute.ADMIN, False), (mute.DRAIN, False)])
-def test_who_is_kept_from_reading_by_us_loses_the_turn_whatever_lies_there(bench, cause, held_up):
+def test_a_frame_that_we_mute_loses_its_slot_though_bytes_wait(bench, cause, held_up):
     """An operator's mute lets a frame begun finish: it keeps nobody from reading it."""
-    bench.fill(POOL - 200_000)
-    first, peer = bench.large()
-    second, _ = bench.waiting()
+    first, peer, second = bench.contend(POOL - 200_000)
     slot = bench.net.pool.requests.admitted[0]
     assert not slot.owner.is_blocked()
     first.mute(cause)
     assert slot.owner.is_blocked() is held_up
     peer.sendall(b"x" * 100_000)
     bench.net.poll(5)
-    start = bench.net.clock.now
-    bench.pass_to(start, CHECK_NS)
+    bench.pass_to(CHECK_NS)
     assert slot.is_in
     if not held_up:
         bench.more(first, peer, 60_000)
-    bench.pass_to(start, 2 * CHECK_NS)
+    bench.pass_to(2 * CHECK_NS)
     assert slot.is_in is not held_up
     assert (second.mute_causes == 0) is held_up
     first.unmute(cause)
 
 
-def test_who_is_kept_from_reading_by_us_gives_up_the_reserve_that_it_needs(bench):
+def test_a_frame_that_we_mute_gives_up_the_reserve(bench):
     """It holds something beyond the pool, and cannot go on: the others do not wait for it."""
-    bench.fill(POOL - 1000)
-    first, _ = bench.large()
-    second, _ = bench.waiting()
+    first, _, second = bench.contend(POOL - 1000)
     first.mute(mute.TAP)
-    start = bench.net.clock.now
-    bench.pass_to(start, 2 * CHECK_NS)
+    bench.pass_to(2 * CHECK_NS)
     assert (bench.net.pool.requests.reserved, second.mute_causes) == (None, mute.MEMORY)
     bench.fill(POOL)
     assert second.mute_causes == 0
@@ -184,10 +181,8 @@ def test_who_is_kept_from_reading_by_us_gives_up_the_reserve_that_it_needs(bench
 
 @pytest.mark.parametrize(("late_ns", "closed"), [(-1, False), (0, True)])
 def test_a_frame_begun_that_stands_still_is_closed_when_its_window_is_over(bench, late_ns, closed):
-    bench.fill(POOL - 1000)
-    first, _ = bench.large()
-    second, _ = bench.waiting()
-    bench.pass_to(bench.net.clock.now, JUDGED + late_ns)
+    first, _, second = bench.contend(POOL - 1000)
+    bench.pass_to(JUDGED + late_ns)
     assert first.is_open is not closed
     assert (second.mute_causes == 0) is closed
     assert bench.net.pool.evicted == closed
@@ -199,14 +194,11 @@ def test_a_frame_begun_that_stands_still_is_closed_when_its_window_is_over(bench
 @pytest.mark.parametrize(("less", "closed"), [(1, True), (0, False)])
 def test_a_tenth_of_what_is_held_a_second_is_enough(bench, less, closed):
     """It lies in the kernel, too little for a turn; what has arrived counts."""
-    bench.fill(POOL - 1000)
-    first, peer = bench.large()
-    bench.waiting()
-    start = bench.net.clock.now
-    bench.pass_to(start, 2 * CHECK_NS)
+    first, peer, _ = bench.contend(POOL - 1000)
+    bench.pass_to(2 * CHECK_NS)
     asked = int(first.read_half.receive.booked) * (WINDOW_NS // MS) // (MOVE_ALL_S * 1000)
     bench.more(first, peer, asked - less)
-    bench.pass_to(start, JUDGED)
+    bench.pass_to(JUDGED)
     assert first.is_open is not closed
 
 
@@ -214,11 +206,10 @@ def test_the_worst_is_closed_first_and_no_more_than_give_room(bench):
     small, large = bench.large(300_000)[0], bench.large(MIB)[0]
     moving, peer = bench.large(MIB)
     bench.fill(POOL + 1)
-    waiting, *_ = [bench.waiting()[0] for _ in range(4)]
-    start = bench.net.clock.now
-    bench.pass_to(start, FIRST_CHECK)
+    waiting, *_ = [bench.waiting() for _ in range(4)]
+    bench.pass_to(FIRST_CHECK)
     bench.more(moving, peer, 50_000)
-    bench.pass_to(start, JUDGED)
+    bench.pass_to(JUDGED)
     assert [channel.is_open for channel in (small, large, moving)] == [True, False, True]
     assert (bench.net.pool.evicted, waiting.mute_causes) == (1, 0)
     assert bench.net.pool.waiting > 0, "more wait, but they wait for each other"
@@ -228,7 +219,7 @@ def test_all_that_are_too_slow_are_closed_when_that_is_not_enough(bench):
     held = [bench.large(200_000 + index)[0] for index in range(3)]
     bench.fill(POOL + 4 * MIB)
     bench.waiting()
-    bench.pass_to(bench.net.clock.now, JUDGED)
+    bench.pass_to(JUDGED)
     assert [channel.is_open for channel in held] == [False] * 3
 
 
@@ -237,44 +228,39 @@ def test_no_slot_is_revoked_and_no_channel_closed_while_no_frame_waits(bench):
     held, _ = bench.large()
     slots = bench.net.pool.requests
     slot = slots.admitted[0]
-    bench.pass_to(bench.net.clock.now, 10 * WINDOW_NS)
+    bench.pass_to(10 * WINDOW_NS)
     assert slots.admitted == [slot]
     bench.fill(POOL + 1)
-    waiting, _ = bench.waiting()
-    bench.pass_to(bench.net.clock.now, WINDOW_NS // 2)
+    waiting = bench.waiting()
+    bench.pass_to(WINDOW_NS // 2)
     waiting.close(Cause.ADMIN)
-    bench.pass_to(bench.net.clock.now, 10 * WINDOW_NS)
+    bench.pass_to(11 * WINDOW_NS)
     assert (held.is_open, bench.net.pool.evicted) == (True, 0)
 
 
-def test_nobody_is_closed_for_somebody_who_has_hardly_waited(bench):
-    """The window of who holds is over; who waits now has just come."""
+def test_no_channel_is_closed_for_one_that_waits_for_less_than_the_patience(bench):
+    """The window of the channel that holds memory is over, but the one that waited then is gone, and another waits now."""
     held, _ = bench.large(MIB)
     bench.fill(POOL + 1)
-    first, _ = bench.waiting()
-    start = bench.net.clock.now
-    bench.pass_to(start, WINDOW_NS // 2)
-    second, _ = bench.waiting()
+    first = bench.waiting()
+    bench.pass_to(WINDOW_NS // 2)
+    second = bench.waiting()
     first.close(Cause.ADMIN)
-    bench.pass_to(start, JUDGED)
-    assert held.is_open
-    due = WINDOW_NS // 2 + PATIENCE_NS
-    bench.pass_to(start, due)
-    assert held.is_open
-    bench.pass_to(start, due + CHECKS * CHECK_NS)
+    for after_ns in (JUDGED - WINDOW_NS // 2, PATIENCE_NS):
+        bench.pass_to(after_ns)
+        assert held.is_open
+    bench.pass_to(PATIENCE_NS + CHECKS * CHECK_NS)
     assert not held.is_open
     assert second.mute_causes == 0
 
 
-def test_who_waits_is_not_closed_for_what_it_holds(bench):
-    bench.fill(POOL - 300_000)
-    first, peer = bench.large(FIRST_PORTION + 4)
-    bench.waiting()
-    bench.pass_to(bench.net.clock.now, 2 * CHECK_NS)
+def test_a_channel_that_waits_is_not_closed_for_what_it_holds(bench):
+    first, peer, _ = bench.contend(POOL - 300_000)
+    bench.pass_to(2 * CHECK_NS)
     bench.fill(2 * POOL)
     peer.sendall(b"x" * 2 * FIRST_PORTION)
     bench.until(lambda: first.mute_causes == mute.MEMORY)
-    bench.pass_to(bench.net.clock.now, 5 * WINDOW_NS)
+    bench.pass_to(6 * WINDOW_NS)
     assert first.is_open
 
 
@@ -293,10 +279,9 @@ def test_a_pending_send_that_stands_still_is_closed(bench):
     channel, _ = stuck(bench)
     bench.fill(POOL + 300_000)
     bench.waiting()
-    start = bench.net.clock.now
-    bench.pass_to(start, JUDGED - 1)
+    bench.pass_to(JUDGED - 1)
     assert channel.is_open
-    bench.pass_to(start, JUDGED)
+    bench.pass_to(JUDGED)
     assert (channel.is_open, channel.close_cause) == (False, Cause.SEND_STALLED)
 
 
@@ -304,39 +289,23 @@ def test_a_pending_send_that_moves_is_let_be(bench):
     channel, peer = stuck(bench)
     bench.fill(POOL + 300_000)
     bench.waiting()
-    start = bench.net.clock.now
-    bench.pass_to(start, FIRST_CHECK)
+    bench.pass_to(FIRST_CHECK)
     taken = 0
     while taken < MIB:
         taken += len(peer.recv(MIB))
     bench.net.poll_until(lambda: channel.write_half.wire_taken > MIB // 2)
-    bench.pass_to(start, JUDGED)
+    bench.pass_to(JUDGED)
     assert channel.is_open
 
 
 @pytest.mark.parametrize(("held", "closed"), [(0, False), (1000, True)])
 def test_a_peer_that_does_not_read_is_closed_for_what_waits_for_its_room(bench, held, closed):
     """It has no pending send: nothing is sent to it while memory is short, but something is held for it."""
-    channel = full(bench.net)
+    channel, _ = bench.net.ready_pair(tcp=True)
+    fill(bench.net, channel)
     channel.want_room(held)
     bench.fill(POOL + 300_000)
     bench.waiting()
-    bench.pass_to(bench.net.clock.now, JUDGED)
+    bench.pass_to(JUDGED)
     assert channel.is_open is not closed
     assert channel.close_cause is (Cause.SEND_STALLED if closed else None)
-
-
-def full(net: NetBench) -> Channel:
-    """A channel whose socket has no room, and nothing pending."""
-    channel, _ = net.ready_pair(tcp=True)
-    quiet = 0
-    while quiet < 5:
-        room, _ = channel.room()
-        if room == 0:
-            quiet += 1
-            with contextlib.suppress(TimeoutError):
-                net.selector.poll(1)
-        else:
-            quiet = 0
-            assert channel.send(run_of(bytes(int(room))))
-    return channel

@@ -3,47 +3,25 @@
 import contextlib
 import socket
 import ssl
+from collections.abc import Callable
 
 import pytest
 
 from framegate.proxy.cause import Cause
 from framegate.proxy.errors import TlsError
 from framegate.proxy.network import mute
-from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.options import TlsSettings
 from framegate.proxy.network.state import ChannelState
 from framegate.proxy.network.tls import AHEAD, TlsTransport
 from framegate.proxy.network.tls_record import LONGEST
 from framegate.proxy.network.tls_state import TlsState
-from framegate.proxy.network.tls_wire import BioPair
 from framegate.proxy.network.transport import DONE, WANT_READ
 from tests.fakes.cases import each_of
-from tests.fakes.clock import FakeClock
 from tests.fakes.network import NetBench, frame, net_bench, run_of
 from tests.fakes.tls import TlsWorld, tls_pair
-from tests.fakes.transport import as_socket, memory_sockets
+from tests.proxy.network.conftest import Ends
 
-
-class Ends:
-    """A server's and a client's transport over memory."""
-
-    def __init__(self, server: TlsSettings, client: TlsSettings, *, capacity: int = 1 << 20) -> None:
-        self.pool = MemoryPool(1 << 30, FakeClock().now_ns)
-        self.server_socket, self.client_socket = memory_sockets(capacity)
-        bios = BioPair()
-        self.server = TlsTransport(as_socket(self.server_socket), server, self.pool.common, bios)
-        self.client = TlsTransport(as_socket(self.client_socket), client, self.pool.common, bios)
-
-    def shake(self, rounds: int = 20) -> None:
-        for _ in range(rounds):
-            if (self.server.handshake(), self.client.handshake()) == (DONE, DONE):
-                return
-        raise AssertionError("the handshake does not come to an end")
-
-    def close(self) -> None:
-        self.server.close()
-        self.client.close()
-        assert self.pool.used == 0
+MakeEnds = Callable[..., Ends]
 
 
 def failure(transport: TlsTransport, rounds: int = 20, other: TlsTransport | None = None) -> TlsError:
@@ -76,10 +54,10 @@ def finished(transport: TlsTransport) -> bool:
     [("none", True, None), ("requested", True, "CN=client,O=Test"), ("required", True, "CN=client,O=Test"), ("requested", False, None)],
 )
 def test_a_certificate_that_was_shown_and_verified_names_the_peer(
-    tls_world: TlsWorld, client_auth: str, shows: bool, subject: str | None, version: str
+    make_ends: MakeEnds, tls_world: TlsWorld, client_auth: str, shows: bool, subject: str | None, version: str
 ) -> None:
     client = tls_world.client_settings(identity=tls_world.client if shows else None, version=version)
-    ends = Ends(tls_world.server_settings(client_auth=client_auth), client)
+    ends = make_ends(tls_world.server_settings(client_auth=client_auth), client)
     ends.shake()
     identity = ends.server.identity()
     assert (identity.subject, identity.version) == (subject, f"TLSv{version}")
@@ -87,24 +65,20 @@ def test_a_certificate_that_was_shown_and_verified_names_the_peer(
     server = ends.client.identity()
     assert server.subject == "CN=server,O=Test"
     assert server.certificate
-    ends.close()
 
 
-def test_a_client_trusts_only_its_authorities(tls_world: TlsWorld) -> None:
-    ends = Ends(tls_world.server_settings(), tls_world.client_settings(ca=tls_world.other_authority))
+def test_a_client_trusts_only_its_authorities(make_ends: MakeEnds, tls_world: TlsWorld) -> None:
+    ends = make_ends(tls_world.server_settings(), tls_world.client_settings(ca=tls_world.other_authority))
     assert failure(ends.client, other=ends.server).reason == "certificate_verify_failed"
     assert "alert" in failure(ends.server).reason
-    ends.close()
 
 
 # Handshakes.
 
 
-def test_a_silent_client_costs_no_tls_object(tls_world: TlsWorld) -> None:
-    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
+def test_a_silent_client_costs_no_tls_object(ends: Ends) -> None:
     assert ends.server.handshake() == WANT_READ
     assert ends.server._object is None
-    ends.close()
 
 
 @each_of(
@@ -116,8 +90,8 @@ def test_a_silent_client_costs_no_tls_object(tls_world: TlsWorld) -> None:
         (b"\x80\x2e\x01\x03\x01", "are 80 2e 01 03 01"),
     ],
 )
-def test_bytes_that_are_not_tls_are_known_at_once(tls_world: TlsWorld, first: bytes, known: str) -> None:
-    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
+def test_bytes_that_are_not_tls_are_known_at_once(make_ends: MakeEnds, tls_world: TlsWorld, first: bytes, known: str) -> None:
+    ends = make_ends(tls_world.server_settings(), tls_world.client_settings())
     ends.client_socket.send(first)
     with pytest.raises(TlsError) as caught:
         ends.server.handshake()
@@ -126,46 +100,38 @@ def test_bytes_that_are_not_tls_are_known_at_once(tls_world: TlsWorld, first: by
     assert str(caught.value).endswith(known)
 
 
-def test_bytes_that_came_with_the_end_of_the_handshake_are_announced(tls_world: TlsWorld) -> None:
-    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
+def test_bytes_that_came_with_the_end_of_the_handshake_are_announced(ends: Ends) -> None:
     while ends.client.handshake() != DONE:
         ends.server.handshake()
     ends.client.write(b"early")
     assert ends.server.handshake() == DONE
     assert ends.server.has_buffered()
     assert ends.server.read(100) == b"early"
-    ends.close()
 
 
 # Records.
 
 
-def test_good_bytes_before_a_broken_record_are_given_first_then_the_failure_stays(tls_world: TlsWorld) -> None:
-    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
-    ends.shake()
-    ends.client.write(b"good")
-    ends.client_socket.send(b"\x17\x03\x03\x00\x40" + b"x" * 64)
-    assert ends.server.read(1000) == b"good"
-    assert ends.server.has_buffered()
+def test_good_bytes_before_a_broken_record_are_given_first_then_the_failure_stays(shaken: Ends) -> None:
+    shaken.client.write(b"good")
+    shaken.client_socket.send(b"\x17\x03\x03\x00\x40" + b"x" * 64)
+    assert shaken.server.read(1000) == b"good"
+    assert shaken.server.has_buffered()
     for _ in range(2):
         with pytest.raises(TlsError):
-            ends.server.read(1000)
-    ends.close()
+            shaken.server.read(1000)
 
 
-def test_a_bare_fin_is_an_end_and_is_told_apart(tls_world: TlsWorld) -> None:
-    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
-    ends.shake()
-    ends.client.write(b"last")
-    ends.client_socket.shutdown(socket.SHUT_WR)
-    assert ends.server.read(100) == b"last"
-    assert ends.server.read(100) == b""
-    assert not ends.server.clean_end
-    ends.close()
+def test_a_bare_fin_is_an_end_and_is_told_apart(shaken: Ends) -> None:
+    shaken.client.write(b"last")
+    shaken.client_socket.shutdown(socket.SHUT_WR)
+    assert shaken.server.read(100) == b"last"
+    assert shaken.server.read(100) == b""
+    assert not shaken.server.clean_end
 
 
-def test_plaintext_is_encrypted_only_so_far_ahead_of_the_socket(tls_world: TlsWorld) -> None:
-    ends = Ends(tls_world.server_settings(), tls_world.client_settings(), capacity=8192)
+def test_plaintext_is_encrypted_only_so_far_ahead_of_the_socket(make_ends: MakeEnds, tls_world: TlsWorld) -> None:
+    ends = make_ends(tls_world.server_settings(), tls_world.client_settings(), capacity=8192)
     ends.shake()
     ends.client.read(100)
     taken = ends.server.write(b"x" * (4 * AHEAD))
@@ -178,26 +144,21 @@ def test_plaintext_is_encrypted_only_so_far_ahead_of_the_socket(tls_world: TlsWo
     assert (ends.pool.used, ends.pool.tls) == (0, 0)
 
 
-def test_our_end_waits_until_what_came_in_is_read(tls_world: TlsWorld) -> None:
-    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
-    ends.shake()
-    ends.client.write(b"0123456789")
-    assert ends.server.read(4) == b"0123"
-    assert not ends.server.shut_write()
-    assert ends.server.read(100) == b"456789"
-    assert ends.server.shut_write()
-    assert ends.client.read(100) == b""
-    ends.close()
+def test_our_end_waits_until_what_came_in_is_read(shaken: Ends) -> None:
+    shaken.client.write(b"0123456789")
+    assert shaken.server.read(4) == b"0123"
+    assert not shaken.server.shut_write()
+    assert shaken.server.read(100) == b"456789"
+    assert shaken.server.shut_write()
+    assert shaken.client.read(100) == b""
 
 
-def test_closing_says_close_notify_when_it_can(tls_world: TlsWorld) -> None:
-    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
-    ends.shake()
-    ends.client.read(100)
-    ends.server.close()
-    ends.server_socket.close()
-    assert ends.client.read(100) == b""
-    assert ends.client.clean_end
+def test_closing_says_close_notify_when_it_can(shaken: Ends) -> None:
+    shaken.client.read(100)
+    shaken.server.close()
+    shaken.server_socket.close()
+    assert shaken.client.read(100) == b""
+    assert shaken.client.clean_end
 
 
 # Whole channels.
@@ -310,8 +271,8 @@ def test_an_end_of_ours_goes_out_beside_half_a_ticket(net: NetBench, tls_world: 
 
 
 @each_of("size", [4, 4096, 1 << 18])
-def test_what_is_held_of_a_record_begun_is_less_than_a_record(tls_world: TlsWorld, size: int) -> None:
-    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
+def test_what_is_held_of_a_record_begun_is_less_than_a_record(make_ends: MakeEnds, tls_world: TlsWorld, size: int) -> None:
+    ends = make_ends(tls_world.server_settings(), tls_world.client_settings())
     ends.shake()
     for _ in range(40):
         ends.client.write(b"x" * 16384)
@@ -321,19 +282,17 @@ def test_what_is_held_of_a_record_begun_is_less_than_a_record(tls_world: TlsWorl
         seen += len(ends.server.read(size) or b"")
         assert len(ends.server._held) <= LONGEST
         ends.server_socket.inbound.split = None
-    ends.close()
 
 
 @each_of("shaken", [False, True])
 @each_of("header", [b"\x16\x03\x03\xff\xff", b"\x16\x03\x03\x44\x00", b"\x16\x0a\x0a\x00\x40"])
-def test_a_header_that_cannot_be_good_is_not_waited_for(tls_world: TlsWorld, header: bytes, shaken: bool) -> None:
-    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
+def test_a_header_that_cannot_be_good_is_not_waited_for(make_ends: MakeEnds, tls_world: TlsWorld, header: bytes, shaken: bool) -> None:
+    ends = make_ends(tls_world.server_settings(), tls_world.client_settings())
     if shaken:
         ends.shake()
     ends.client_socket.send(header)
     assert failure(ends.server, rounds=2).reason
     assert len(ends.server._held) == 0
-    ends.close()
 
 
 def test_nothing_stays_buffered_after_a_burst_each_way(tls_world: TlsWorld) -> None:

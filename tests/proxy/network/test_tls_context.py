@@ -35,7 +35,7 @@ def test_client_auth_is_none_requested_or_required(tls_world: TlsWorld, client_a
     assert server_context(*tls_world.server, client_auth=client_auth, client_ca=tls_world.authority).verify_mode == mode
 
 
-def test_an_encrypted_key_is_refused_and_nobody_is_asked(tls_world: TlsWorld, tmp_path: Path) -> None:
+def test_an_encrypted_key_is_refused_without_a_prompt(tls_world: TlsWorld, tmp_path: Path) -> None:
     from cryptography.hazmat.primitives import serialization
 
     private = serialization.load_pem_private_key(Path(tls_world.server[1]).read_bytes(), None)
@@ -187,6 +187,6 @@ def test_the_first_message_is_read_only_where_something_depends_on_it() -> None:
 
 
 @each_of(("asked", "agreed"), [([], True), (["kafka"], True), (["h2", "kafka"], True), (["h2"], False)])
-def test_who_names_protocols_must_name_one_of_ours(asked: list[str], agreed: bool) -> None:
+def test_a_client_that_names_protocols_must_name_one_of_ours(asked: list[str], agreed: bool) -> None:
     assert ServerStore(DEFAULT, {}, ("kafka", "x")).agrees(asked) is agreed
     assert STORE.agrees(asked)

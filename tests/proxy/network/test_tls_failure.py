@@ -30,7 +30,7 @@ def error(reason: str | None, **fields: Any) -> ssl.SSLError:
         ("TLSV1_UNRECOGNIZED_NAME", "the client does not know the host that it was asked for (SNI)"),
     ],
 )
-def test_who_refuses_whom_and_why(reason: str, text: str) -> None:
+def test_the_sentence_says_which_side_refuses_and_why(reason: str, text: str) -> None:
     found = describe(error(reason), "client")
     assert str(found) == f"TLS failed: {text} ({reason.lower()})"
     assert found.reason == reason.lower()

@@ -24,7 +24,8 @@ from tests.fakes.cases import each_of
 from tests.fakes.certificates import Authority
 from tests.fakes.network import NetBench, frame, net_bench, run_of, tcp_pair
 from tests.fakes.tls import TlsWorld, tls_pair
-from tests.proxy.network.test_tls import Ends, failure, finished
+from tests.proxy.network.conftest import Ends
+from tests.proxy.network.test_tls import MakeEnds, failure, finished
 
 VERSIONS = ("1.2", "1.3")
 SPOKEN = [("1.2",), ("1.3",), ("1.2", "1.3")]
@@ -55,10 +56,11 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("names"))
 
 
-def ends(authority: Authority, leaf: tuple[str, str], name: str, **client: Any) -> Ends:
+def settings_of(authority: Authority, leaf: tuple[str, str], name: str, **client: Any) -> tuple[TlsSettings, TlsSettings]:
+    """Of a server with this certificate, and of a client that expects this name."""
     context = client_context(ca=str(authority.path), **client)
     asked = server_context(*leaf, client_auth="requested", client_ca=str(authority.path))
-    return Ends(TlsSettings(asked, server_side=True), TlsSettings(context, server_side=False, server_name=name))
+    return TlsSettings(asked, server_side=True), TlsSettings(context, server_side=False, server_name=name)
 
 
 @pytest.mark.parametrize(
@@ -72,45 +74,43 @@ def ends(authority: Authority, leaf: tuple[str, str], name: str, **client: Any) 
         ({"hosts": ("broker.example.org",), "addresses": ()}, "named", False),
     ],
 )
-def test_names_and_numbers_that_a_certificate_has_are_accepted(authority: Authority, leaf: dict[str, Any], name: str, good: bool) -> None:
-    both = ends(authority, authority.leaf("named", **leaf), name)
+def test_names_and_numbers_that_a_certificate_has_are_accepted(
+    make_ends: MakeEnds, authority: Authority, leaf: dict[str, Any], name: str, good: bool
+) -> None:
+    both = make_ends(*settings_of(authority, authority.leaf("named", **leaf), name))
     if good:
         both.shake()
     else:
         assert "mismatch" in str(failure(both.client, other=both.server))
-    both.close()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_server_does_not_verify_the_clients_host(authority: Authority, version: str) -> None:
+def test_a_server_does_not_verify_the_clients_host(make_ends: MakeEnds, authority: Authority, version: str) -> None:
     certificate, key = authority.leaf("elsewhere", hosts=("elsewhere.example.org",), addresses=("10.1.2.3",))
-    both = ends(authority, authority.leaf("server"), "localhost", certificate=certificate, key=key, min_version=version)
+    both = make_ends(*settings_of(authority, authority.leaf("server"), "localhost", certificate=certificate, key=key, min_version=version))
     both.shake()
     assert both.server.identity().subject == "CN=elsewhere,O=Test"
-    both.close()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_rsa_keys_work_on_both_sides(authority: Authority, version: str) -> None:
+def test_rsa_keys_work_on_both_sides(make_ends: MakeEnds, authority: Authority, version: str) -> None:
     server, client = (authority.leaf(name, key=rsa.generate_private_key(65537, 2048)) for name in ("rsa-server", "rsa-client"))
-    both = ends(authority, server, "localhost", certificate=client[0], key=client[1])
+    both = make_ends(*settings_of(authority, server, "localhost", certificate=client[0], key=client[1]))
     spoken(both.client._settings, (version,))
     both.shake()
     assert both.server.identity().subject == "CN=rsa-client,O=Test"
-    both.close()
 
 
-def test_a_chain_longer_than_a_record_and_than_the_sockets_buffer(authority: Authority) -> None:
+def test_a_chain_longer_than_a_record_and_than_the_sockets_buffer(make_ends: MakeEnds, authority: Authority) -> None:
     large = authority.leaf("large", hosts=("localhost", *(f"host-{number}.a-rather-long-name.example.org" for number in range(900))))
     assert len(ssl.PEM_cert_to_DER_cert(Path(large[0]).read_text())) > 32_768
     context = client_context(ca=str(authority.path))
     server = TlsSettings(server_context(*large), server_side=True)
-    both = Ends(server, TlsSettings(context, server_side=False, server_name="localhost"), capacity=1000)
+    both = make_ends(server, TlsSettings(context, server_side=False, server_name="localhost"), capacity=1000)
     both.shake(rounds=200)
-    both.close()
 
 
-def test_pem_as_people_write_it(authority: Authority, tmp_path: Path) -> None:
+def test_pem_as_people_write_it(make_ends: MakeEnds, authority: Authority, tmp_path: Path) -> None:
     """Several authorities, text before headers, empty lines, CRLF; a key and its chain in one file."""
     other = Authority(tmp_path, "yet another")
     leaf = authority.leaf("server")
@@ -122,9 +122,8 @@ def test_pem_as_people_write_it(authority: Authority, tmp_path: Path) -> None:
     asked = server_context(str(together), str(together), client_auth="required", client_ca=str(authorities))
     assert asked.cert_store_stats()["x509_ca"] == 2
     context = client_context(ca=str(authorities), certificate=leaf[0], key=leaf[1])
-    both = Ends(TlsSettings(asked, server_side=True), TlsSettings(context, server_side=False, server_name="localhost"))
+    both = make_ends(TlsSettings(asked, server_side=True), TlsSettings(context, server_side=False, server_name="localhost"))
     both.shake()
-    both.close()
 
 
 # Versions.
@@ -155,11 +154,8 @@ def test_the_highest_version_of_both_and_every_byte_counted(
 # Handshakes through a narrow wire: as many steps as there can be.
 
 
-@contextlib.contextmanager
-def narrow(world: TlsWorld, version: str, **server: Any) -> Iterator[Ends]:
-    both = Ends(world.server_settings(**server), world.client_settings(version=version, identity=world.client), capacity=200)
-    yield both
-    both.close()
+def narrow(make_ends: MakeEnds, world: TlsWorld, version: str) -> Ends:
+    return make_ends(world.server_settings(client_auth="required"), world.client_settings(version=version, identity=world.client), capacity=200)
 
 
 def steps(both: Ends) -> Iterator[None]:
@@ -174,9 +170,9 @@ def steps(both: Ends) -> Iterator[None]:
 
 @each_of("version", VERSIONS)
 @each_of("capacity", [10, 100])
-def test_a_wire_of_a_few_bytes(tls_world: TlsWorld, version: str, capacity: int) -> None:
+def test_a_wire_of_a_few_bytes(make_ends: MakeEnds, tls_world: TlsWorld, version: str, capacity: int) -> None:
     settings = tls_world.client_settings(version=version, identity=tls_world.client)
-    both = Ends(tls_world.server_settings(client_auth="required"), settings, capacity=capacity)
+    both = make_ends(tls_world.server_settings(client_auth="required"), settings, capacity=capacity)
     is_open, got = {both.client: False, both.server: False}, b""
     for _ in range(2000):
         for end in (both.client, both.server):
@@ -188,21 +184,22 @@ def test_a_wire_of_a_few_bytes(tls_world: TlsWorld, version: str, capacity: int)
                 if end is both.client:
                     end.write(b"x" * 3000)
     assert got == b"x" * 3000
-    both.close()
 
 
 @each_of("version", VERSIONS)
 @each_of("call", ["recv", "send"])
 @each_of("side", ["server", "client"])
-def test_an_error_of_the_network_at_any_step_is_one_of_the_network(tls_world: TlsWorld, side: str, call: str, version: str) -> None:
+def test_an_error_of_the_network_at_any_step_is_one_of_the_network(
+    make_ends: MakeEnds, tls_world: TlsWorld, side: str, call: str, version: str
+) -> None:
     met = 0
     for number in range(0, 100, 3):
-        with narrow(tls_world, version, client_auth="required") as both:
-            below = both.server_socket if side == "server" else both.client_socket
-            ours = both.server if side == "server" else both.client
-            found = error_of(both, number, below.errors[call])
-            assert found is None or (type(found), found.errno, ours._failure) == (TransportError, errno.ECONNRESET, None)
-            met += found is not None
+        both = narrow(make_ends, tls_world, version)
+        below = both.server_socket if side == "server" else both.client_socket
+        ours = both.server if side == "server" else both.client
+        found = error_of(both, number, below.errors[call])
+        assert found is None or (type(found), found.errno, ours._failure) == (TransportError, errno.ECONNRESET, None)
+        met += found is not None
     assert met > 5
 
 
@@ -219,24 +216,24 @@ def error_of(both: Ends, number: int, errors: "deque[int]") -> TransportError | 
 
 @each_of("version", VERSIONS)
 @each_of("side", ["server", "client"])
-def test_a_peer_that_goes_at_any_step_is_no_failure_of_tls(tls_world: TlsWorld, side: str, version: str) -> None:
+def test_a_peer_that_goes_at_any_step_is_no_failure_of_tls(make_ends: MakeEnds, tls_world: TlsWorld, side: str, version: str) -> None:
     met = 0
     for number in range(0, 100, 3):
-        with narrow(tls_world, version, client_auth="required") as both:
-            ours, theirs = (both.server, both.client) if side == "server" else (both.client, both.server)
-            theirs_below = both.client_socket if side == "server" else both.server_socket
-            for count, _ in enumerate(steps(both)):
-                if count == number:
-                    break
-            if finished(ours):
+        both = narrow(make_ends, tls_world, version)
+        ours, theirs = (both.server, both.client) if side == "server" else (both.client, both.server)
+        theirs_below = both.client_socket if side == "server" else both.server_socket
+        for count, _ in enumerate(steps(both)):
+            if count == number:
                 break
-            theirs.close()
-            theirs_below.close()
-            for _ in range(50):
-                code = ours.handshake()
-            assert code in (ENDED, DONE, WANT_WRITE)  # what still waits for the socket is told by the kernel
-            assert ours._failure is None
-            met += code == ENDED
+        if finished(ours):
+            break
+        theirs.close()
+        theirs_below.close()
+        for _ in range(50):
+            code = ours.handshake()
+        assert code in (ENDED, DONE, WANT_WRITE)  # what still waits for the socket is told by the kernel
+        assert ours._failure is None
+        met += code == ENDED
     assert met > 3
 
 
@@ -244,9 +241,9 @@ def test_a_peer_that_goes_at_any_step_is_no_failure_of_tls(tls_world: TlsWorld, 
 @each_of("delayed", range(4))
 @each_of("slow", [1, 5])
 def test_the_peer_is_told_why_however_late_the_alert_goes_out_and_however_slowly_it_reads(
-    tls_world: TlsWorld, version: str, delayed: int, slow: int
+    make_ends: MakeEnds, tls_world: TlsWorld, version: str, delayed: int, slow: int
 ) -> None:
-    both = Ends(tls_world.server_settings(client_auth="required"), tls_world.client_settings(version=version))
+    both = make_ends(tls_world.server_settings(client_auth="required"), tls_world.client_settings(version=version))
     told: list[TlsError] = []
     for number in range(100):
         if both.server._state is TlsState.FAILING and delayed:
@@ -263,7 +260,6 @@ def test_the_peer_is_told_why_however_late_the_alert_goes_out_and_however_slowly
                 break
     assert both.server._state is TlsState.FAILED
     assert "requires a certificate" in str(told[0]) if version == "1.3" else "handshake_failure" in told[0].reason
-    both.close()
 
 
 # Ends.
@@ -281,8 +277,8 @@ def test_frames_that_came_before_the_end_are_delivered_after_an_unmute(net: NetB
     net.poll_until(lambda: server.frames_received == 20)
 
 
-def test_a_second_close_is_harmless_and_without_room_there_is_no_close_notify(tls_world: TlsWorld) -> None:
-    both = Ends(tls_world.server_settings(), tls_world.client_settings(), capacity=4096)
+def test_a_second_close_is_harmless_and_without_room_there_is_no_close_notify(make_ends: MakeEnds, tls_world: TlsWorld) -> None:
+    both = make_ends(tls_world.server_settings(), tls_world.client_settings(), capacity=4096)
     both.shake()
     both.client.read(100)
     both.server.write(b"x" * 100_000)
@@ -297,7 +293,6 @@ def test_a_second_close_is_harmless_and_without_room_there_is_no_close_notify(tl
     while both.client.read(1 << 16) != b"":
         pass
     assert not both.client.clean_end
-    both.close()
 
 
 def test_a_handshake_that_cannot_begin_is_a_failure_of_tls(net: NetBench, tls_world: TlsWorld) -> None:
@@ -309,9 +304,9 @@ def test_a_handshake_that_cannot_begin_is_a_failure_of_tls(net: NetBench, tls_wo
     assert "TLS cannot start" in channel.detail
 
 
-def test_a_refusal_that_was_sent_is_found_though_a_write_fails_first(tls_world: TlsWorld) -> None:
+def test_a_refusal_that_was_sent_is_found_though_a_write_fails_first(make_ends: MakeEnds, tls_world: TlsWorld) -> None:
     """TLS 1.3: the client is ready before the server has looked at its certificate, and writes while the server goes away."""
-    both = Ends(tls_world.server_settings(client_auth="required"), tls_world.client_settings())
+    both = make_ends(tls_world.server_settings(client_auth="required"), tls_world.client_settings())
     while both.client.handshake() != DONE:
         both.server.handshake()
     assert both.client._state is TlsState.UNPROVEN
@@ -321,19 +316,17 @@ def test_a_refusal_that_was_sent_is_found_though_a_write_fails_first(tls_world: 
     both.client_socket.errors["send"].append(errno.EPIPE)
     with pytest.raises(TlsError, match="requires a certificate, and we show none; it looked at what we showed behind the handshake"):
         both.client.write(b"request")
-    both.close()
 
 
 @each_of("version", VERSIONS)
-def test_who_has_said_something_has_taken_us(tls_world: TlsWorld, version: str) -> None:
-    both = Ends(tls_world.server_settings(), tls_world.client_settings(version=version))
+def test_data_of_the_server_proves_that_it_accepted_us(make_ends: MakeEnds, tls_world: TlsWorld, version: str) -> None:
+    both = make_ends(tls_world.server_settings(), tls_world.client_settings(version=version))
     both.shake()
     both.client.read(100)
     assert both.client._state is (TlsState.UNPROVEN if version == "1.3" else TlsState.READY)
     both.server.write(b"welcome")
     assert both.client.read(100) == b"welcome"
     assert both.client._state is TlsState.READY
-    both.close()
 
 
 def test_what_a_refused_client_had_sent_does_not_reset_the_connection(net: NetBench, tls_world: TlsWorld) -> None:
@@ -364,30 +357,30 @@ def test_what_a_refused_client_had_sent_does_not_reset_the_connection(net: NetBe
 # What a client asks for.
 
 
-def test_each_host_has_its_own_context_from_the_first_byte(tls_world: TlsWorld, authority: Authority) -> None:
+def test_each_host_has_its_own_context_from_the_first_byte(make_ends: MakeEnds, tls_world: TlsWorld, authority: Authority) -> None:
     """Verify mode, sessions and authorities; with ``sni_callback`` only the last would change."""
     listener = ListenerTls(certificate=tls_world.server[0], key=tls_world.server[1])
     store = server_store(listener)
     strict = server_context(*authority.leaf("strict", hosts=("strict",)), client_auth="required", client_ca=str(authority.path))
     store._exact["strict"] = strict
     settings = TlsSettings(store.default, server_side=True, store=type(store)(store.default, {"strict": strict}))
-    loose = Ends(settings, tls_world.client_settings(identity=tls_world.client))
+    loose = make_ends(settings, tls_world.client_settings(identity=tls_world.client))
     loose.shake()
     assert loose.server.identity().subject is None
-    loose.close()
     context = client_context(ca=str(authority.path))
-    both = Ends(settings, TlsSettings(context, server_side=False, server_name="strict"))
+    both = make_ends(settings, TlsSettings(context, server_side=False, server_name="strict"))
     assert failure(both.server, other=both.client).reason == "peer_did_not_return_a_certificate"
-    both.close()
 
 
 @each_of("version", VERSIONS)
 @each_of(("offered", "good"), [(["kafka"], True), (["h2", "other"], True), ([], True), (["h2"], False)])
-def test_protocols_that_do_not_meet_end_the_connection_with_their_alert(tls_world: TlsWorld, version: str, offered: list[str], good: bool) -> None:
+def test_protocols_that_do_not_meet_end_the_connection_with_their_alert(
+    make_ends: MakeEnds, tls_world: TlsWorld, version: str, offered: list[str], good: bool
+) -> None:
     client = tls_world.client_settings(version=version)
     if offered:
         client.context.set_alpn_protocols(offered)
-    both = Ends(tls_world.listener_settings(alpn=("kafka", "other")), client)
+    both = make_ends(tls_world.listener_settings(alpn=("kafka", "other")), client)
     if good:
         both.shake()
         assert both.client._object is not None
@@ -397,4 +390,3 @@ def test_protocols_that_do_not_meet_end_the_connection_with_their_alert(tls_worl
         assert (refused.reason, both.server._object) == ("alpn", None)
         assert "'h2'" in str(refused)
         assert "speaks none of our protocols" in str(failure(both.client))
-    both.close()

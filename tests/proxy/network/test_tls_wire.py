@@ -209,7 +209,7 @@ def test_whatever_is_raised_within_a_call_leaves_nothing_to_the_next(tls_world: 
     assert other_client.got == b"mine"
 
 
-def test_what_was_not_given_back_is_nobody_elses() -> None:
+def test_bytes_left_in_the_bios_are_dropped_for_the_next_connection() -> None:
     bios = BioPair()
     bios.lend()
     bios.feed(b"of one")

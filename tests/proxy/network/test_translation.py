@@ -144,7 +144,7 @@ def test_a_large_body_that_came_in_pieces_is_not_copied(source: str, target: str
     assert any(piece is head[2] for piece in kept)
 
 
-def test_of_a_large_frame_that_came_in_pieces_who_looks_gets_no_copy_and_of_those_behind_it_one_buffer() -> None:
+def test_a_large_frame_in_pieces_is_not_joined_and_the_frames_behind_it_are_one_buffer() -> None:
     large, packets = b"x" * 3 * REFER_FROM, b"".join(stream("mysql_packet", [body]) for body in (b"one", b"", b"three"))
     data = stream("mysql_packet", [large])
     run = Run([data[:1], data[1:-7]], len(data) - 7, data[-7:] + packets, 7, 7 + len(packets), 4, 0, 0, FRAMINGS["mysql_packet"])
@@ -197,7 +197,7 @@ def test_other_bytes_of_a_header_are_kept_set_or_dropped() -> None:
     assert b"".join(Translation(mysql, INT32, SCRATCH).frames(run).pieces()) == stream("int32", [b"one", b"", b"three"])
 
 
-def test_who_looks_into_frames_gets_them_whole_with_the_other_bytes_in_front() -> None:
+def test_joined_frames_are_whole_with_the_other_bytes_in_front() -> None:
     mysql = FRAMINGS["mysql_packet"]
     look = Translation(mysql, INT32, SCRATCH, joins=True)
     large = b"x" * 70_000

@@ -11,7 +11,6 @@ import pytest
 from framegate.proxy.cause import Cause
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
-from framegate.proxy.network.memory_pool import PENDING
 from framegate.proxy.network.options import ChannelOptions
 from framegate.proxy.network.receive import ReceiveLimit
 from framegate.proxy.network.selector import BUDGET_NS, CLOCK_EACH, Selector
@@ -21,6 +20,7 @@ from tests.fakes.cases import each_of
 from tests.fakes.clock import SECOND, FakeClock
 from tests.fakes.network import NetBench, frame, net_bench, run_of
 from tests.fakes.tls import TlsWorld, hold_frames, tls_pair
+from tests.proxy.network.conftest import fill, pass_ms, short_bench
 
 OPTIONS = ChannelOptions(side="downstream", limit=ReceiveLimit(-1), stats=SideStats(), stall_ns=2 * NS_PER_S, min_rate=10)
 
@@ -40,33 +40,11 @@ def test_a_window_lasts_for_one_item_and_begins_again_when_enough_has_moved() ->
 
 STALL_S = 4
 MIN_RATE = 1000
-
-
-@contextlib.contextmanager
-def short_bench() -> Iterator[NetBench]:
-    with net_bench(pool=1 << 20) as net:
-        net.pool.common.charge(PENDING, (1 << 20) - 1000)
-        try:
-            yield net
-        finally:
-            net.pool.common.release(PENDING, (1 << 20) - 1000)
+USED = (1 << 20) - 1000
 
 
 def watched(net: NetBench) -> tuple[Channel, socket.socket]:
     return net.ready_pair(net.options(stall_ns=STALL_S * NS_PER_S, min_rate=MIN_RATE), tcp=True)
-
-
-def fill(net: NetBench, channel: Channel) -> None:
-    """Send until the socket has no room, with nothing pending."""
-    quiet = 0
-    while quiet < 5:
-        room, _ = channel.room()
-        if room == 0:
-            quiet += 1
-            net.selector.poll(1)
-        else:
-            quiet = 0
-            assert channel.send(run_of(bytes(int(room))))
 
 
 def seconds(net: NetBench, count: float) -> None:
@@ -79,7 +57,7 @@ def seconds(net: NetBench, count: float) -> None:
 @each_of("wanted", [True, False])
 def test_a_peer_that_does_not_read_what_others_have_for_it_is_stalled(wanted: bool) -> None:
     """Nothing is pending here: what is for it waits in the kernel of who sent it."""
-    with short_bench() as net:
+    with short_bench(USED) as net:
         channel, _ = watched(net)
         fill(net, channel)
         if wanted:
@@ -93,7 +71,7 @@ def test_a_peer_that_does_not_read_what_others_have_for_it_is_stalled(wanted: bo
 
 def test_what_the_peers_kernel_takes_is_what_moves() -> None:
     """The window opens in steps, and each time the socket has no room again before anybody is told."""
-    with short_bench() as net:
+    with short_bench(USED) as net:
         channel, peer = watched(net)
         fill(net, channel)
         channel.want_room()
@@ -112,7 +90,7 @@ def test_what_the_peers_kernel_takes_is_what_moves() -> None:
 
 
 def test_room_that_is_there_again_is_no_stall() -> None:
-    with short_bench() as net:
+    with short_bench(USED) as net:
         channel, peer = watched(net)
         fill(net, channel)
         channel.want_room()
@@ -132,7 +110,7 @@ def test_room_that_is_there_again_is_no_stall() -> None:
 
 @each_of(("each", "stalled"), [(MIN_RATE * STALL_S // CHECKS, False), (MIN_RATE * STALL_S // CHECKS - 1, True)])
 def test_a_small_frame_that_comes_too_slowly_is_stalled_though_it_lies_in_the_kernel(each: int, stalled: bool) -> None:
-    with short_bench() as net:
+    with short_bench(USED) as net:
         channel, peer = watched(net)
         sent = 1000
         peer.sendall(frame(60_000)[:sent])
@@ -150,9 +128,9 @@ def test_a_small_frame_that_comes_too_slowly_is_stalled_though_it_lies_in_the_ke
         assert channel.bytes_received == 0
 
 
-def test_who_wants_room_and_is_shut_does_not_spin() -> None:
+def test_a_shut_channel_that_wants_room_does_not_spin() -> None:
     """The peer reads again: the socket is writable, and nobody is to be told."""
-    with short_bench() as net:
+    with short_bench(USED) as net:
         channel, peer = net.ready_pair(tcp=True)
         fill(net, channel)
         channel.want_room()
@@ -172,7 +150,7 @@ def test_who_wants_room_and_is_shut_does_not_spin() -> None:
 
 def test_room_that_is_too_little_is_looked_for_less_and_less_often() -> None:
     """The socket is writable, so nobody is told when it has more; and the peer does not read."""
-    with short_bench() as net:
+    with short_bench(USED) as net:
         channel, peer = net.ready_pair(tcp=True)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         while channel.room()[1]:
@@ -217,7 +195,7 @@ def descriptors() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_thousands_that_expire_at_once_keep_nobody_waiting(net: NetBench, descriptors: int) -> None:
+def test_thousands_that_expire_at_once_do_not_delay_others(net: NetBench, descriptors: int) -> None:
     """Frames of another connection come back with every poll; no poll takes longer than its budgets; and it takes a fiftieth of as many polls."""
     clock = TickingClock()
     net.clock = clock
@@ -252,14 +230,11 @@ def test_bytes_that_lie_there_when_the_time_is_over_keep_a_connection(net: NetBe
     channel, peer = net.ready_pair(net.options(idle_ns=IDLE_NS))
     for _ in range(5):
         peer.send(frame(3))
-        net.clock.advance_ms(60_000 + late_ms)
-        net.poll()
+        pass_ms(net, 60_000 + late_ms)
         assert channel.is_open
-    net.clock.advance_ms(59_999)
-    net.poll()
+    pass_ms(net, 59_999)
     assert (channel.is_open, channel.frames_received) == (True, 5)
-    net.clock.advance_ms(1)
-    net.poll()
+    pass_ms(net, 1)
     assert channel.close_cause is Cause.IDLE
 
 
@@ -267,15 +242,12 @@ def test_bytes_that_tls_holds_keep_a_connection_until_they_are_read(net: NetBenc
     """The socket is empty, and frames are decrypted when the time is over: they are read first. While muted, they keep nothing."""
     server, client = tls_pair(net, tls_world, idle_ns=IDLE_NS)
     hold_frames(net, server, client)
-    net.clock.advance_ms(59_999)
-    net.poll()
+    pass_ms(net, 59_999)
     assert server.is_open
     server.unmute(mute.ADMIN)
-    net.clock.advance_ms(1)
-    net.poll()
+    pass_ms(net, 1)
     assert (server.is_open, server.frames_received) == (True, 4)
-    net.clock.advance_ms(60_000)
-    net.poll()
+    pass_ms(net, 60_000)
     assert server.close_cause is Cause.IDLE
 
 
@@ -283,11 +255,9 @@ def test_a_connection_that_never_had_a_byte_expires(net: NetBench) -> None:
     """Time runs from when it is ready, not from its first byte."""
     channel, _ = net.ready_pair(net.options(idle_ns=IDLE_NS))
     for _ in range(60):  # in small steps: a jump could hide who begins the time anew
-        net.clock.advance_ms(999)
-        net.poll()
+        pass_ms(net, 999)
     assert channel.is_open
-    net.clock.advance_ms(60)
-    net.poll()
+    pass_ms(net, 60)
     assert channel.close_cause is Cause.IDLE
 
 
@@ -297,20 +267,17 @@ def test_a_muted_connection_with_bytes_to_read_expires_whole(net: NetBench) -> N
     channel.mute(mute.ADMIN)
     for _ in range(3):
         peer.send(frame(100))
-        net.clock.advance_ms(15_000)
-        net.poll()
+        pass_ms(net, 15_000)
         assert channel.is_open
     peer.close()
-    net.clock.advance_ms(15_000)
-    net.poll()
+    pass_ms(net, 15_000)
     assert (channel.close_cause, net.selector.channel_count, channel.frames_received) == (Cause.IDLE, 0, 0)
 
 
 def seconds_until_closed(net: NetBench, channel: Channel, each: Callable[[], object] = lambda: None) -> int:
     for seconds in range(1, 30):
         each()
-        net.clock.advance_ms(1000)
-        net.poll()
+        pass_ms(net, 1000)
         if not channel.is_open:
             return seconds
     return 99
@@ -334,8 +301,7 @@ def test_sends_keep_a_channel_from_being_idle(net: NetBench) -> None:
         rounds += 1
     assert rounds > 2
     assert channel.is_open
-    net.clock.advance_ms(5000)
-    net.poll()
+    pass_ms(net, 5000)
     assert channel.close_cause is Cause.IDLE
 
 
@@ -349,8 +315,7 @@ def test_a_send_of_which_the_socket_takes_nothing_is_neither_a_write_nor_activit
     net.poll()
     assert (net.stats.writes, channel.write_half.bytes_sent) == (0, 0)
     assert channel.is_open
-    net.clock.advance_ms(1)
-    net.poll()
+    pass_ms(net, 1)
     assert channel.close_cause is Cause.IDLE
     assert peer.recv(1) == b"\0"
 

@@ -16,17 +16,15 @@ from tests.fakes.transport import MemoryTransport, Wire
 
 
 def one_frame() -> Run:
-    data = frame(3)
-    return run_of(data)
+    return run_of(frame(3))
 
 
 def large() -> Run:
     """More than any socket takes at once."""
-    data = frame(4 << 20)
-    return run_of(data)
+    return run_of(frame(4 << 20))
 
 
-def test_who_may_not_write_says_why(net: NetBench) -> None:
+def test_a_write_that_is_not_allowed_says_why(net: NetBench) -> None:
     channel, _ = net.pair()
     half = channel.write_half
     with pytest.raises(InternalError, match="in its handshake"):
@@ -54,7 +52,7 @@ def test_a_channel_whose_peer_is_slow_is_counted_until_the_last_byte_has_gone(ne
     assert (net.stats.pending, channel.can_send) == (0, True)
 
 
-def test_a_channel_that_is_closed_or_shut_waits_for_nobody(net: NetBench) -> None:
+def test_a_channel_that_is_closed_or_shut_is_not_counted_as_pending(net: NetBench) -> None:
     for asks, shuts in ((False, False), (True, False), (True, True)):
         channel, _ = net.ready_pair()
         if asks:
@@ -144,7 +142,8 @@ def test_a_run_that_never_went_out_has_no_time(net: NetBench) -> None:
 def test_a_half_whose_channel_is_gone_takes_nothing_and_breaks_nothing(net: NetBench) -> None:
     channel, _ = net.ready_pair()
     half = channel.write_half
-    channel.close(Cause.ADMIN)
+    channel.close(Cause.ADMIN, "because")
+    channel.close(Cause.IDLE)
     net.poll()
     half.want_room(1)
     assert (half.can_send, half.accepts_pipe(), half.room(), half.is_sending) == (False, False, (0, False), False)
@@ -154,7 +153,9 @@ def test_a_half_whose_channel_is_gone_takes_nothing_and_breaks_nothing(net: NetB
     channel.unmute(1)
     channel.discard_input(64)
     channel.close(Cause.IDLE)
-    assert (channel.close_cause, channel.mute_causes) == (Cause.ADMIN, 0)
+    assert (channel.close_cause, channel.detail, channel.mute_causes) == (Cause.ADMIN, "because", 0), "the first cause wins"
+    net.poll()
+    assert net.listener.words(channel).count("closed") == 1
 
 
 def test_a_closed_channel_goes_without_the_garbage_collector(net: NetBench) -> None:

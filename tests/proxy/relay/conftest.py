@@ -1,18 +1,28 @@
 """Worlds and crowds, ended with every test: the pool is whole then, and every gauge zero."""
 
 import contextlib
+import functools
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from framegate.proxy.cause import Cause
+from framegate.proxy.config.model import TapConfig, TapRule
+from framegate.proxy.network.run import Run
+from framegate.proxy.relay import ending
 from framegate.proxy.relay.pair import Pair
-from tests.fakes.crowd import Crowd
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.writer import TapWriter
+from tests.fakes.accounts import Accounts
+from tests.fakes.crowd import Couple, Crowd
 from tests.fakes.handled import Asked, HandledWorld, Process
+from tests.fakes.network import NetBench, net_bench, run_of
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
-from tests.fakes.world import SECOND, World, frame
+from tests.fakes.world import SECOND, World, frame, reset
 
 
 def finish(world: World, *sockets: socket.socket) -> None:
@@ -26,6 +36,31 @@ def passes(world: World, source: socket.socket, sink: socket.socket, data: bytes
     """Send what arrives at the other side as it is."""
     source.sendall(data)
     assert world.read(sink, len(data)) == data
+
+
+def assert_nothing_to_read(sock: socket.socket) -> None:
+    """Nothing has arrived at this socket, and its stream has not ended."""
+    sock.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        sock.recv(1)
+
+
+def run_of_frames(*frames: bytes) -> Run:
+    """A run of these frames, which came in one read."""
+    return run_of(b"".join(frames), len(frames))
+
+
+def tapping(folder: Path, *rules: TapRule, wakeup_fd: int = -1, **tap: Any) -> dict[str, Any]:
+    """The options of a world whose log is in this folder, written in the test's own thread; without rules every frame is tapped."""
+    writer = TapWriter(TapConfig(directory=str(folder), **tap), "n", "0", "b", wakeup_fd=wakeup_fd)
+    return {"rules": TapRules(rules or (TapRule(name="all"),), writer), "writer": writer}
+
+
+def close_couple(crowd: Crowd, couple: Couple) -> None:
+    """Close both peers, and wait for the row of the pair."""
+    couple.client.close()
+    couple.upstream.close()
+    crowd.settle(lambda: crowd.rows)
 
 
 def ask_handler(process: Process, client: socket.socket, body: bytes) -> Asked:
@@ -57,6 +92,30 @@ def begin_drain(world: World | Crowd, seconds: int) -> None:
     world.drain.start(seconds * SECOND)
 
 
+def end_by(way: str, world: World, client: socket.socket, pair: Pair) -> None:
+    """End a pair: an operator aborts it, we end it in order, a drain of a second begins, or its client resets or closes."""
+    if way == "admin":
+        ending.abort(pair, Cause.ADMIN, "", "internal")
+    elif way == "end":
+        ending.end(pair, Cause.DRAINED, "", "internal")
+    elif way == "drain":
+        world.drain.start(SECOND)
+    elif way == "reset":
+        reset(client)
+    else:
+        client.close()
+
+
+def open_pair(world: World) -> tuple[World, socket.socket, socket.socket, Pair]:
+    """A world with one open pair: its client, its upstream's socket, and the pair."""
+    return world, *world.pair()
+
+
+def with_process(world: HandledWorld, **handler: Any) -> tuple[HandledWorld, Process]:
+    """A handler process, without a client; the options are those of ``Process.hello``."""
+    return world, world.process(**handler)
+
+
 def with_client(world: HandledWorld, **handler: Any) -> tuple[HandledWorld, Process, socket.socket, Pair]:
     """A handler process and a client of it, without an upstream; the options are those of ``Process.hello``."""
     process = world.process(**handler)
@@ -73,6 +132,13 @@ def with_pair(world: HandledWorld, **handler: Any) -> tuple[HandledWorld, Proces
 def tls_world(tmp_path_factory: pytest.TempPathFactory) -> TlsWorld:
     """Certificates, made once for all tests."""
     return TlsWorld.make(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture
+def net() -> Iterator[NetBench]:
+    """One selector and what goes with it; afterwards nothing may be left."""
+    with net_bench() as bench:
+        yield bench
 
 
 @pytest.fixture(params=["plain", "tls"])
@@ -107,6 +173,12 @@ def make() -> Iterator[Callable[..., World]]:
 def world(make: Callable[..., World]) -> World:
     """One of them, as it is without arguments."""
     return make()
+
+
+@pytest.fixture
+def make_accounts(tmp_path: Path) -> Callable[..., Accounts]:
+    """Makes tapped pairs with the arguments of ``Accounts``; their log is in the test's folder."""
+    return functools.partial(Accounts, tmp_path)
 
 
 @pytest.fixture

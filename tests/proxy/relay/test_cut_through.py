@@ -12,7 +12,7 @@ from tests.fakes import kafka_frames
 from tests.fakes.crowd import KIB, MIB, Couple, Crowd
 from tests.fakes.peer import Peer
 from tests.fakes.world import SMALL
-from tests.proxy.relay.conftest import begin_drain
+from tests.proxy.relay.conftest import begin_drain, close_couple
 
 LIMIT = 2 * MIB
 WINDOW = 512 * KIB  # held of one direction at most
@@ -93,9 +93,7 @@ def test_the_limit_is_judged_before_a_byte_goes_on(crowd, ends, extra):
     if extra > 0:
         crowd.settle(lambda: crowd.rows or sink.ended)
         assert sink.seen == 100
-        couple.client.close()
-        couple.upstream.close()
-        crowd.settle(lambda: crowd.rows)
+        close_couple(crowd, couple)
         assert (crowd.row["cause"], crowd.row["side"]) == ("frame_too_large", ends.side)
         assert cut_short(crowd) == [0, 0]
     else:
@@ -112,9 +110,7 @@ def test_a_limit_that_changes_does_not_judge_a_frame_that_is_begun(make_crowd):
     couple.client.sends = MIB
     crowd.settle(lambda: couple.upstream.ended)
     assert couple.upstream.seen == MIB
-    couple.client.close()
-    couple.upstream.close()
-    crowd.settle(lambda: crowd.rows)
+    close_couple(crowd, couple)
     assert crowd.row["cause"] == "frame_too_large"
 
 
@@ -145,7 +141,7 @@ def test_counts_are_those_of_frames_that_pass_whole(make_crowd, protocol):
     assert found[0][0] == {"request": 6, "response": 6}
 
 
-def test_pieces_are_measured_as_runs_are_also_those_that_nobody_looks_at(make_crowd):
+def test_pieces_are_measured_as_runs_are_also_in_a_pipe(make_crowd):
     """One large answer: its first piece is sent, and measured; so is one of each 64 behind it, which go through a pipe without TLS."""
     crowd = make_crowd("framed", pool=8 * MIB, limit=LIMIT, answer_limit=LIMIT, cut_answers=True)
     couple = crowd.join()
@@ -209,7 +205,7 @@ def test_the_other_direction_goes_on_beside_one_that_stands(crowd, ends):
 
 
 @pytest.mark.parametrize(("behind", "resets"), [(0, False), (100, False), (300 * KIB, False), (0, True)])
-def test_who_ends_within_a_frame_ends_the_other_side_at_once(crowd, ends, behind, resets):
+def test_an_end_within_a_frame_ends_the_other_side_at_once(crowd, ends, behind, resets):
     """By an orderly end, or a reset. The frame is never completed, and what came before it is whole."""
     couple = crowd.join()
     source, sink = ends(couple)
@@ -251,9 +247,7 @@ def test_a_sender_or_receiver_that_stalls_within_a_frame_is_the_end_of_both(crow
         source.give(LIMIT)
         crowd.rest()
         crowd.pass_time(90, step_ms=250)  # the kernel may take some more at first
-    couple.client.close()
-    couple.upstream.close()
-    crowd.settle(lambda: crowd.rows, turns=50)
+    close_couple(crowd, couple)
     assert (crowd.row["cause"], crowd.row["side"] == ends.side) == (("receive_stalled", True) if stalls == "sender" else ("send_stalled", False))
     if stalls == "sender":
         assert sink.seen < MIB
@@ -278,9 +272,7 @@ def test_a_drain_waits_for_the_end_of_the_frame(make_crowd):
     crowd.pass_time(1.5)
     crowd.settle(lambda: couple.upstream.ended)
     assert couple.upstream.seen == MIB
-    couple.client.close()
-    couple.upstream.close()
-    crowd.settle(lambda: crowd.rows)
+    close_couple(crowd, couple)
     assert crowd.row["cause"] == "drained"
     assert cut_short(crowd) == [0, 0]
 

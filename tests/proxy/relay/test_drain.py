@@ -11,7 +11,7 @@ from tests.fakes.cases import each_of
 from tests.fakes.crowd import set_send_buffer
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.world import World, frame
-from tests.proxy.relay.conftest import begin_drain, finish, passes
+from tests.proxy.relay.conftest import begin_drain, finish, open_pair, passes
 
 
 def begin(world: World, seconds: int = 30) -> None:
@@ -34,8 +34,7 @@ def test_a_drain_without_pairs_is_done_at_once_and_then_there_is_no_new_pair(mak
 
 
 def test_a_framed_pair_ends_when_it_is_quiet(make):
-    world = make(quiet_s=1)
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make(quiet_s=1))
     passes(world, client, upstream, frame(b"a"))
     begin(world)
     assert (open_row(pair, 0)["state"], open_row(pair, 0)["muted"]) == ("draining", [])
@@ -51,8 +50,7 @@ def test_a_framed_pair_ends_when_it_is_quiet(make):
 
 
 def test_a_frame_begun_is_finished_first(make):
-    world = make()
-    client, upstream, _ = world.pair()
+    world, client, upstream, _ = open_pair(make())
     begun = frame(b"begun")
     client.sendall(begun[:7])
     world.poll()
@@ -66,9 +64,8 @@ def test_a_frame_begun_is_finished_first(make):
     assert (row["cause"], row["frames"]["request"]) == ("drained", 1)
 
 
-def test_who_is_never_quiet_is_not_read_any_more_when_a_quarter_of_the_time_is_left(make):
-    world = make(quiet_s=2)
-    client, upstream, pair = world.pair()
+def test_a_pair_that_is_never_quiet_is_not_read_any_more_when_a_quarter_of_the_time_is_left(make):
+    world, client, upstream, pair = open_pair(make(quiet_s=2))
     begin(world, 20)
     for _ in range(14):
         world.pass_time(1)
@@ -86,8 +83,7 @@ def test_who_is_never_quiet_is_not_read_any_more_when_a_quarter_of_the_time_is_l
 
 
 def test_twice_the_quiet_time_is_left_for_the_quiet_to_be_seen(make):
-    world = make(quiet_s=3)
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make(quiet_s=3))
     begin(world, 10)
     world.pass_time(2)
     passes(world, client, upstream, frame(b"a"))
@@ -101,8 +97,7 @@ def test_twice_the_quiet_time_is_left_for_the_quiet_to_be_seen(make):
 
 @each_of(("again_s", "left_s"), [(30, 5), (2, 2)])
 def test_draining_again_may_only_shorten_the_time_left(make, again_s, left_s):
-    world = make("kafka")
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make("kafka"))
     passes(world, client, upstream, request(3, 9, 1))
     begin(world, 10)
     world.pass_time(5)
@@ -123,8 +118,7 @@ def ask(world, client, upstream, text=b"q", answers=(b"a",)):
 @each_of("size", [1, 300_000])
 def test_a_framed_pair_with_as_many_answers_as_requests_ends_right_behind_an_answer(make, size):
     """Its client asks every 50 ms and is never quiet; it loses no request. Also where the answer is cut through."""
-    world = make(quiet_s=1)
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make(quiet_s=1))
     for _ in range(3):
         ask(world, client, upstream)
         world.pass_time(0.05)
@@ -139,8 +133,7 @@ def test_a_framed_pair_with_as_many_answers_as_requests_ends_right_behind_an_ans
 
 
 def test_an_answer_that_waits_for_the_client_is_out_before_the_end(make):
-    world = make(quiet_s=1)
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make(quiet_s=1))
     set_send_buffer(pair.client.channel, 4096)
     ask(world, client, upstream)
     begin(world)
@@ -157,8 +150,7 @@ def test_an_answer_that_waits_for_the_client_is_out_before_the_end(make):
 @each_of("answers", [(b"1", b"2"), (b"1", b"2", b"3")])
 def test_where_a_request_has_several_answers_none_is_cut_off(make, answers):
     """Behind the first answer to the first request, there are as many as requests."""
-    world = make(quiet_s=1)
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make(quiet_s=1))
     begin(world)
     for _ in range(4):
         passes(world, client, upstream, frame(b"q"))
@@ -171,8 +163,7 @@ def test_where_a_request_has_several_answers_none_is_cut_off(make, answers):
 
 
 def test_the_next_request_that_is_here_already_is_answered_first(make):
-    world = make(quiet_s=1)
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make(quiet_s=1))
     ask(world, client, upstream)
     begin(world)
     passes(world, client, upstream, frame(b"q"))
@@ -188,8 +179,7 @@ def test_the_next_request_that_is_here_already_is_answered_first(make):
 
 def test_a_question_that_came_before_the_end_is_read_and_answered(make):
     """It lies in the kernel when the quiet is over."""
-    world = make(quiet_s=1)
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make(quiet_s=1))
     begin(world)
     pair.client.channel.mute(mute.TAP)
     client.sendall(frame(b"late"))
@@ -202,8 +192,7 @@ def test_a_question_that_came_before_the_end_is_read_and_answered(make):
 
 
 def test_an_operators_mute_does_not_keep_a_pair(make):
-    world = make(quiet_s=1)
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make(quiet_s=1))
     pair.client.channel.mute(mute.ADMIN)
     client.sendall(frame(b"not read"))
     begin(world)
@@ -216,8 +205,7 @@ def test_an_operators_mute_does_not_keep_a_pair(make):
 
 
 def test_a_frame_begun_that_does_not_end_is_lost_as_such(make):
-    world = make()
-    client, upstream, _ = world.pair()
+    world, client, upstream, _ = open_pair(make())
     client.sendall(frame(b"begun")[:7])
     world.poll()
     begin(world, 10)
@@ -229,8 +217,7 @@ def test_a_frame_begun_that_does_not_end_is_lost_as_such(make):
 
 
 def test_what_waits_at_the_deadline_has_a_second_more(make):
-    world = make()
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make())
     world.fill(upstream)
     assert pair.client.channel.pending_send > 0
     begin(world, 10)
@@ -244,8 +231,7 @@ def test_what_waits_at_the_deadline_has_a_second_more(make):
 
 @each_of("end", ["answer", "deadline", "admin"])
 def test_a_kafka_pair_ends_when_no_answer_is_open_and_is_cut_off_at_the_deadline_if_it_did_not_close_by_itself(make, end):
-    world = make("kafka")
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make("kafka"))
     passes(world, client, upstream, request(3, 9, 1))
     begin(world, 10)
     world.pass_time(9)

@@ -1,7 +1,5 @@
 """Drain under traffic: what was read reaches the upstream, what it answers in time reaches the client, and what was not read is not ours."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,23 +12,12 @@ from tests.fakes.world import SECOND
 from tests.proxy.relay.conftest import begin_drain
 
 TIMEOUT_S = 8
+QUEUE = 1 << 23  # bytes that wait for the log, so that none is dropped
 PROTOCOLS = ["framed", "kafka"]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Callable[..., Accounts]:
-    def build(*arguments: Any, **options: Any) -> Accounts:
-        return Accounts(tmp_path, *arguments, queue_size=1 << 23, **options)
-
-    return build
 
 
 def talk_in(accounts: Accounts, **options: Any) -> Talk:
     return Talk(accounts.world, each_turn=accounts.writer.write_queued, **options)
-
-
-def drain(accounts: Accounts, timeout_s: int = TIMEOUT_S) -> None:
-    begin_drain(accounts.world, timeout_s)
 
 
 def settle(accounts: Accounts, talk: Talk) -> None:
@@ -48,11 +35,11 @@ def settle(accounts: Accounts, talk: Talk) -> None:
 @each_of("protocol", PROTOCOLS)
 @each_of("size", [10, 30_000])
 @each_of("window", [1, 5, 50])
-def test_of_a_client_that_never_pauses_what_was_read_is_answered(make, protocol, size, window):
-    accounts = make(protocol)
+def test_of_a_client_that_never_pauses_what_was_read_is_answered(make_accounts, protocol, size, window):
+    accounts = make_accounts(protocol, queue_size=QUEUE)
     talk = talk_in(accounts, window=window, burst=10 if size < 1000 else 4, size=size)
     talk.turns(1)
-    drain(accounts)
+    begin_drain(accounts.world, TIMEOUT_S)
     before = talk.asked
     talk.until_over(TIMEOUT_S + 1)
     settle(accounts, talk)
@@ -61,11 +48,11 @@ def test_of_a_client_that_never_pauses_what_was_read_is_answered(make, protocol,
 
 
 @pytest.mark.slow
-def test_a_kafka_client_that_does_not_wait_is_read_for_the_quiet_time_and_gets_what_it_is_owed(make):
-    accounts = make("kafka", quiet_s=1)
+def test_a_kafka_client_that_does_not_wait_is_read_for_the_quiet_time_and_gets_what_it_is_owed(make_accounts):
+    accounts = make_accounts("kafka", queue_size=QUEUE, quiet_s=1)
     talk = talk_in(accounts, window=20, burst=2, delay_ns=SECOND)
     talk.turns(2)
-    drain(accounts)
+    begin_drain(accounts.world, TIMEOUT_S)
     talk.turns(0.9)
     assert talk.pair.client.channel.mute_causes == 0
     talk.turns(0.2)
@@ -78,11 +65,11 @@ def test_a_kafka_client_that_does_not_wait_is_read_for_the_quiet_time_and_gets_w
 
 @pytest.mark.slow
 @each_of("protocol", PROTOCOLS)
-def test_answers_that_do_not_come_in_time_are_not_waited_for_but_what_was_read_is_served(make, protocol):
-    accounts = make(protocol)
+def test_answers_that_do_not_come_in_time_are_not_waited_for_but_what_was_read_is_served(make_accounts, protocol):
+    accounts = make_accounts(protocol, queue_size=QUEUE)
     talk = talk_in(accounts, window=1 << 30, burst=10, delay_ns=1000 * SECOND)
     talk.turns(1)
-    drain(accounts)
+    begin_drain(accounts.world, TIMEOUT_S)
     talk.until_over(TIMEOUT_S + 2)
     (row,) = accounts.settle()
     assert talk.served == list(range(1, row["frames"]["request"] + 1))
@@ -93,13 +80,13 @@ def test_answers_that_do_not_come_in_time_are_not_waited_for_but_what_was_read_i
 
 @pytest.mark.slow
 @each_of("protocol", PROTOCOLS)
-def test_what_the_upstream_does_not_take_is_lost_and_counted(make, protocol):
+def test_what_the_upstream_does_not_take_is_lost_and_counted(make_accounts, protocol):
     """It does not read until the drain is over: then it finds what the sockets held, and the row says what it does not."""
-    accounts = make(protocol)
+    accounts = make_accounts(protocol, queue_size=QUEUE)
     talk = talk_in(accounts, window=1 << 30, burst=20, size=30_000, reads=False)
     talk.turns(2)
     assert talk.pair.upstream.channel.pending_send > 0
-    drain(accounts)
+    begin_drain(accounts.world, TIMEOUT_S)
     talk.until_over(TIMEOUT_S + 2)
     talk.reads = True
     talk.turns(1)
@@ -118,11 +105,11 @@ def test_what_the_upstream_does_not_take_is_lost_and_counted(make, protocol):
 
 @pytest.mark.slow
 @each_of("protocol", PROTOCOLS)
-def test_an_upstream_that_takes_it_late_gets_all_and_its_answers_arrive(make, protocol):
-    accounts = make(protocol)
+def test_an_upstream_that_takes_it_late_gets_all_and_its_answers_arrive(make_accounts, protocol):
+    accounts = make_accounts(protocol, queue_size=QUEUE)
     talk = talk_in(accounts, window=1 << 30, burst=20, size=30_000, reads=False)
     talk.turns(2)
-    drain(accounts)
+    begin_drain(accounts.world, TIMEOUT_S)
     talk.turns(TIMEOUT_S - 2)
     assert not accounts.world.rows
     talk.reads = True
@@ -132,12 +119,12 @@ def test_an_upstream_that_takes_it_late_gets_all_and_its_answers_arrive(make, pr
 
 @pytest.mark.slow
 @each_of("protocol", PROTOCOLS)
-def test_no_reset_overtakes_answers_that_a_client_reads_late(make, protocol):
+def test_no_reset_overtakes_answers_that_a_client_reads_late(make_accounts, protocol):
     """It sends on, unread, and takes longer than a second: the end waits for it until the deadline."""
-    accounts = make(protocol)
+    accounts = make_accounts(protocol, queue_size=QUEUE)
     talk = talk_in(accounts, window=200, burst=5, size=30_000)
     talk.turns(1)
-    drain(accounts)
+    begin_drain(accounts.world, TIMEOUT_S)
     talk.hears = False
     talk.turns(TIMEOUT_S - 3)
     assert not accounts.world.rows

@@ -11,15 +11,14 @@ from framegate.proxy.server.pair_rows import open_row
 from tests.fakes.cases import each_of
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.world import SECOND, frame, reset
-from tests.proxy.relay.conftest import finish, passes
+from tests.proxy.relay.conftest import finish, open_pair, passes
 
 # Rule 5: half-close.
 
 
 @each_of("first", ["client", "upstream"])
 def test_of_a_half_closed_pair_the_other_direction_goes_on(make, first):
-    world = make()
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make())
     passes(world, client, upstream, frame(b"question"))
     source, sink = (client, upstream) if first == "client" else (upstream, client)
     source.sendall(frame(b"the last"))
@@ -68,8 +67,7 @@ def test_half_close_waits_for_the_pending_send(world):
 
 
 def test_half_close_ends_at_its_timeout(make):
-    world = make(half_close_s=30)
-    client, upstream, _ = world.pair()
+    world, client, upstream, _ = open_pair(make(half_close_s=30))
     client.sendall(frame(b"a"))
     client.shutdown(socket.SHUT_WR)
     assert world.ended(upstream) == frame(b"a")
@@ -84,8 +82,7 @@ def test_half_close_ends_at_its_timeout(make):
 
 
 def test_a_half_closed_client_that_reads_slowly_makes_progress(make):
-    world = make(half_close_s=30, answer_limit=1 << 25, pool=1 << 26)
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make(half_close_s=30, answer_limit=1 << 25, pool=1 << 26))
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)  # else the kernel may take most of the answer
     client.sendall(frame(b"a"))
     client.shutdown(socket.SHUT_WR)
@@ -108,8 +105,7 @@ def test_a_half_closed_client_that_reads_slowly_makes_progress(make):
 
 
 def test_a_mute_of_ours_holds_the_clock_of_a_half_closed_pair(make):
-    world = make(half_close_s=30)
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make(half_close_s=30))
     upstream.sendall(frame(b"bye"))
     upstream.shutdown(socket.SHUT_WR)
     assert world.ended(client) == frame(b"bye")
@@ -129,8 +125,7 @@ def test_a_mute_of_ours_holds_the_clock_of_a_half_closed_pair(make):
 @each_of(("said", "cause"), [(b"", "no_data"), (frame(b"welcome"), "peer_closed")])
 @each_of("end", ["upstream", "timeout", "at once"])
 def test_a_client_may_wait_for_what_the_server_says_first_if_its_listener_lets_it(make, said, cause, end):
-    world = make(waits_before_data=end != "at once", half_close_s=30)
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make(waits_before_data=end != "at once", half_close_s=30))
     if end == "at once":
         pair.client.channel.mute(mute.ADMIN)
         client.shutdown(socket.SHUT_WR)
@@ -156,8 +151,7 @@ def test_a_client_may_wait_for_what_the_server_says_first_if_its_listener_lets_i
 
 @each_of(("protocol", "first", "end"), [("framed", "upstream", ("upstream_closed", "upstream")), ("kafka", "client", ("no_data", "downstream"))])
 def test_a_server_that_ends_first_is_not_no_data_and_a_kafka_client_without_a_request_waits_for_nothing(make, protocol, first, end):
-    world = make(protocol, waits_before_data=True)
-    client, upstream, _ = world.pair()
+    world, client, upstream, _ = open_pair(make(protocol, waits_before_data=True))
     if first == "upstream":
         upstream.close()
     else:
@@ -168,8 +162,7 @@ def test_a_server_that_ends_first_is_not_no_data_and_a_kafka_client_without_a_re
 
 
 def test_kafka_ends_a_half_closed_pair_when_no_answer_is_open_and_a_pair_whose_upstream_ended(make):
-    world = make("kafka")
-    client, upstream, _ = world.pair()
+    world, client, upstream, _ = open_pair(make("kafka"))
     client.sendall(request(3, 9, 1) + request(3, 9, 2))
     client.shutdown(socket.SHUT_WR)
     world.ended(upstream)
@@ -180,8 +173,7 @@ def test_kafka_ends_a_half_closed_pair_when_no_answer_is_open_and_a_pair_whose_u
     assert world.ended(client) == answer(2)
     world.pass_time(1.1)
     assert (world.row["cause"], world.row["lost"]["bytes"]) == ("peer_closed", 0)
-    world = make("kafka")
-    client, upstream, _ = world.pair()
+    world, client, upstream, _ = open_pair(make("kafka"))
     client.sendall(request(3, 9, 1))
     world.read(upstream, 14)
     upstream.sendall(answer(1) + answer(2)[:5])
@@ -196,8 +188,7 @@ def test_kafka_ends_a_half_closed_pair_when_no_answer_is_open_and_a_pair_whose_u
 
 @each_of(("size", "cause"), [(101, "frame_too_large"), (-1, "negative_size")])
 def test_a_refused_frame_ends_the_pair_after_the_good_ones(make, size, cause):
-    world = make(limit=100)
-    client, upstream, _ = world.pair()
+    world, client, upstream, _ = open_pair(make(limit=100))
     client.sendall(frame(b"x" * 100) + struct.pack(">i", size) + b"y" * 50)
     assert world.ended(upstream) == frame(b"x" * 100)
     finish(world, upstream)
@@ -265,8 +256,7 @@ def test_a_client_that_is_reset_while_its_upstream_is_connected_closes_that_too(
 
 
 def test_idle_is_a_cause_of_the_pair(make):
-    world = make(idle_s=60)
-    client, upstream, _ = world.pair()
+    world, client, upstream, _ = open_pair(make(idle_s=60))
     world.pass_time(61)
     assert world.ended(client) == b""
     assert world.ended(upstream) == b""
@@ -275,8 +265,7 @@ def test_idle_is_a_cause_of_the_pair(make):
 
 
 def test_an_error_at_the_end_of_a_half_closed_pair_costs_the_pair(make):
-    world = make(half_close_s=30)
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make(half_close_s=30))
     upstream.shutdown(socket.SHUT_WR)
     world.until(lambda: pair.state.value == "half_closed")
     world.blind(client, pair, mute.PEER)
@@ -289,8 +278,7 @@ def test_an_error_at_the_end_of_a_half_closed_pair_costs_the_pair(make):
 
 
 def test_a_pair_whose_end_cannot_be_told_is_over_all_the_same(make):
-    world = make()
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make())
 
     def fail(pair):
         raise RuntimeError("a bug")

@@ -1,22 +1,15 @@
 """How runs pass (rules 2 to 4), over loopback and a real selector. Each test ends with the pool whole and every gauge zero."""
 
-import contextlib
-
-import pytest
-
 from framegate.proxy.cells import LISTENER_BLOCK
-from framegate.proxy.config.model import TapConfig, TapRule
 from framegate.proxy.network import mute
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.write_half import TIMED_EACH
 from framegate.proxy.relay.pairing import MAX_OPEN
 from framegate.proxy.server.pair_rows import open_row
-from framegate.proxy.tap.rules import TapRules
-from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.tap_read import read_frames
 from tests.fakes.world import frame
-from tests.proxy.relay.conftest import passes
+from tests.proxy.relay.conftest import assert_nothing_to_read, open_pair, passes, tapping
 
 # Rule 2: passing on.
 
@@ -32,9 +25,7 @@ def test_runs_pass_both_ways_in_order_and_upstreams_only_see_whole_frames(world)
     client.sendall(whole + begun[:-1])
     assert world.read(upstream, len(whole)) == whole
     world.poll()
-    upstream.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        upstream.recv(1)
+    assert_nothing_to_read(upstream)
     client.sendall(begun[-1:])
     assert world.read(upstream, len(begun)) == begun
 
@@ -68,8 +59,7 @@ def test_a_source_is_muted_for_peer_while_a_send_is_pending_and_the_other_direct
 
 
 def test_too_many_open_requests_mute_the_client_until_half_are_answered(make):
-    world = make("kafka", limit=1 << 24)
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make("kafka", limit=1 << 24))
     one = request(1, 4, 0)
     total = MAX_OPEN + 1
     data = b"".join(request(1, 4, index) for index in range(total))
@@ -92,35 +82,10 @@ def test_too_many_open_requests_mute_the_client_until_half_are_answered(make):
     assert pair.client.channel.mute_causes == 0
 
 
-# Rule 4: the end of a muted client.
-
-
-def test_memory_moves_with_a_frame_that_spans_reads(make):
-    world = make(limit=8 << 20, pool=16 << 20)
-    client, upstream, _ = world.pair()
-    data = frame(bytes(range(256)) * 16384)
-    client.setblocking(False)
-    left = data
-    got = b""
-    upstream.setblocking(False)
-    while len(got) < len(data):
-        if left:
-            with contextlib.suppress(BlockingIOError):
-                left = left[client.send(left) :]
-        world.poll(1)
-        try:
-            got += upstream.recv(1 << 20)
-        except BlockingIOError:
-            continue
-    assert got == data
-    world.poll()
-    assert world.pool.used == 0
-
-
 def test_a_run_has_the_time_when_it_was_read_not_that_of_its_poll(make, tmp_path) -> None:
     """An answer can come within the poll that passed its request on; with the poll's time its latency was 0."""
-    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
-    world = make(rules=TapRules((TapRule(name="all"),), writer), writer=writer)
+    tapped = tapping(tmp_path)
+    world, writer = make(**tapped), tapped["writer"]
 
     def tick() -> int:
         world.clock.ns += 1000

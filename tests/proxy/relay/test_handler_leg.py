@@ -12,7 +12,7 @@ from framegate.proxy.server.pair_rows import open_row
 from tests.fakes.cases import each_of
 from tests.fakes.handled import MS, HandledWorld, channel_of
 from tests.fakes.world import frame, reset
-from tests.proxy.relay.conftest import ask_handler, begin_drain, finish, with_client, with_pair
+from tests.proxy.relay.conftest import ask_handler, begin_drain, finish, with_client, with_pair, with_process
 
 Make = Callable[..., HandledWorld]
 
@@ -125,10 +125,9 @@ def test_a_late_reply_is_dropped_and_counted(make_handled: Make, how: str) -> No
     assert world.read(fresh, 17) == frame(b"for the other"), "nothing else was delivered"
 
 
-def test_connections_that_end_give_their_places_back_though_nobody_replies(make_handled: Make) -> None:
+def test_connections_that_end_leave_the_queue_without_a_reply(make_handled: Make) -> None:
     """A handler that is cancelled replies to nothing."""
-    world = make_handled(queue=2)
-    process = world.process()
+    world, process = with_process(make_handled(queue=2))
     for _ in range(7):
         client, pair = world.served()
         client.sendall(frame(b"question"))
@@ -172,8 +171,7 @@ def test_the_row_shows_what_mutes_and_what_is_held(make_handled: Make) -> None:
 @each_of("upstream", [False, True])
 def test_a_drain_waits_for_what_is_under_way(make_handled: Make, upstream: bool) -> None:
     """And ends right behind the last answer, without waiting for quiet, where it is known what is owed."""
-    world = make_handled(upstream=upstream, quiet_s=1)
-    process = world.process()
+    world, process = with_process(make_handled(upstream=upstream, quiet_s=1))
     client, *others = world.pair()[:2] if upstream else world.served()[:1]
     asked = ask_handler(process, client, b"question")
     begin_drain(world, 30)
@@ -226,8 +224,7 @@ def test_times_are_observed(make_handled: Make) -> None:
 
 def test_what_is_over_leaves_nothing_for_the_garbage_collector(make_handled: Make) -> None:
     """Many that end together would otherwise stay until a full collection, which is rare."""
-    world = make_handled()
-    process = world.process()
+    world, process = with_process(make_handled())
     gc.collect()
     gc.disable()
     try:

@@ -12,14 +12,13 @@ from framegate.proxy.relay import handler_wire as wire
 from tests.fakes.cases import each_of
 from tests.fakes.handled import Asked, HandledWorld, channel_of
 from tests.fakes.world import frame, reset
-from tests.proxy.relay.conftest import ask_handler, finish, reply_all, send_all, with_client
+from tests.proxy.relay.conftest import ask_handler, finish, reply_all, send_all, with_client, with_process
 
 Make = Callable[..., HandledWorld]
 
 
 def test_the_requests_of_one_poll_leave_in_one_write(make_handled: Make) -> None:
-    world = make_handled()
-    process = world.process()
+    world, process = with_process(make_handled())
     clients = [world.served()[0] for _ in range(20)]
     channel = process.ours.channel
     assert channel is not None
@@ -45,10 +44,9 @@ def test_the_replies_of_one_read_leave_in_one_write_for_each_connection(make_han
 
 
 @each_of("queue", [1, 3])
-def test_the_queue_is_bounded_and_room_goes_to_who_came_first(make_handled: Make, queue: int) -> None:
+def test_the_queue_is_bounded_and_first_come_first_served(make_handled: Make, queue: int) -> None:
     """§5.27: a full queue stops the reading of those who would fill it, and nothing else."""
-    world = make_handled(queue=queue)
-    process = world.process()
+    world, process = with_process(make_handled(queue=queue))
     pairs = [world.served() for _ in range(8)]
     for number, (client, _) in enumerate(pairs):
         client.sendall(frame(b"%d" % number))
@@ -70,9 +68,8 @@ def test_the_queue_is_bounded_and_room_goes_to_who_came_first(make_handled: Make
 
 
 @each_of("muted", [False, True])
-def test_who_gets_room_and_sends_a_part_or_is_muted_keeps_nobody_waiting(make_handled: Make, muted: bool) -> None:
-    world = make_handled(queue=1)
-    process = world.process()
+def test_a_connection_with_a_place_and_part_of_a_frame_or_a_mute_does_not_block_the_queue(make_handled: Make, muted: bool) -> None:
+    world, process = with_process(make_handled(queue=1))
     (first, _), (second, pair), (third, _) = (world.served() for _ in range(3))
     asked = ask_handler(process, first, b"first")
     second.sendall(frame(b"second")[: 10 if muted else 6])
@@ -95,9 +92,8 @@ def test_who_gets_room_and_sends_a_part_or_is_muted_keeps_nobody_waiting(make_ha
     process.reply(asked, wire.NOTHING)
 
 
-def test_who_waits_and_leaves_keeps_nobody_waiting(make_handled: Make) -> None:
-    world = make_handled(queue=1)
-    process = world.process()
+def test_a_connection_that_waits_and_leaves_does_not_block_the_queue(make_handled: Make) -> None:
+    world, process = with_process(make_handled(queue=1))
     first, second, third = (world.served()[0] for _ in range(3))
     asked = ask_handler(process, first, b"first")
     for client in (second, third):
@@ -111,8 +107,7 @@ def test_who_waits_and_leaves_keeps_nobody_waiting(make_handled: Make) -> None:
 
 def test_what_waits_for_the_socket_is_booked_and_given_back(make_handled: Make) -> None:
     """A process that does not read: what it was sent waits here, counted."""
-    world = make_handled(limit=1 << 22)
-    process = world.process()
+    world, process = with_process(make_handled(limit=1 << 22))
     clients = []
     for _ in range(6):
         client, _ = world.served()
@@ -173,8 +168,7 @@ def test_a_process_that_breaks_the_rules_is_let_go(make_handled: Make, name: str
 
 
 def test_a_first_record_that_is_no_hello(make_handled: Make) -> None:
-    world = make_handled()
-    process = world.process(ready=False)
+    world, process = with_process(make_handled(), ready=False)
     world.faults = 1
     process.send(wire.encode_replies([(wire.PASS, 0, 0, 1, 0, 0, 0, b"")]))
     world.until(lambda: world.selector.faults.total)
@@ -184,10 +178,9 @@ def test_a_first_record_that_is_no_hello(make_handled: Make) -> None:
 STEP = st.tuples(st.integers(0, 3), st.integers(1, 4), st.booleans())
 
 
-def test_who_waits_hands_over_16_frames_at_its_turn_and_stands_behind_the_others_then(make_handled: Make) -> None:
+def test_a_waiting_connection_hands_over_16_frames_in_turn(make_handled: Make) -> None:
     """One at a time would scatter the answers of each: a write for every few of them."""
-    world = make_handled(queue=16)
-    process = world.process()
+    world, process = with_process(make_handled(queue=16))
     clients = [world.served()[0] for _ in range(3)]
     for number, client in enumerate(clients):
         client.sendall(b"".join(frame(b"%d" % number) for _ in range(50)))
@@ -253,11 +246,10 @@ def test_any_order_of_requests_and_replies(queue: int, steps: list[tuple[int, in
 BIG = 12 << 20
 
 
-def test_clients_that_do_not_read_hold_one_long_answer_beyond_the_pool_and_nobody_up(make_handled: Make) -> None:
+def test_clients_that_do_not_read_hold_one_long_answer_beyond_the_pool_and_do_not_delay_others(make_handled: Make) -> None:
     """What handlers answer is bounded: the others stay where they were made, and who asks for little gets it at once. Who does not move goes."""
     pool = 4 << 20
-    world = make_handled(pool=pool)
-    process = world.process()
+    world, process = with_process(make_handled(pool=pool))
     slow = [world.served()[0] for _ in range(4)]
     waits = []
     slow[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -293,8 +285,7 @@ def test_clients_that_do_not_read_hold_one_long_answer_beyond_the_pool_and_nobod
 
 
 def test_an_answer_that_waits_or_is_on_its_way_when_its_client_leaves(make_handled: Make) -> None:
-    world = make_handled(pool=4 << 20)
-    process = world.process()
+    world, process = with_process(make_handled(pool=4 << 20))
     clients = [world.served()[0] for _ in range(3)]
     asked = []
     for client in clients:
@@ -317,8 +308,7 @@ def test_an_answer_that_waits_or_is_on_its_way_when_its_client_leaves(make_handl
 
 
 def test_a_process_that_dies_with_long_answers_gives_their_turns_back(make_handled: Make) -> None:
-    world = make_handled(pool=4 << 20)
-    process = world.process()
+    world, process = with_process(make_handled(pool=4 << 20))
     for _ in range(2):
         client, _ = world.served()
         client.sendall(frame(b"much"))

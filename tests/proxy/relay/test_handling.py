@@ -8,21 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framegate.proxy.config.model import TapConfig, TapRule
 from framegate.proxy.network import mute
 from framegate.proxy.network.framings import FRAMINGS
 from framegate.proxy.network.memory_pool import BEGUN, PENDING
 from framegate.proxy.network.run import Run
 from framegate.proxy.relay import handler_wire as wire
 from framegate.proxy.relay import handling
-from framegate.proxy.tap.rules import TapRules
-from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.cases import each_of
 from tests.fakes.framing_model import stream
 from tests.fakes.handled import HandledWorld, channel_of
 from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.world import frame
-from tests.proxy.relay.conftest import ask_handler, finish, reply_all, with_client, with_pair
+from tests.proxy.relay.conftest import ask_handler, finish, reply_all, tapping, with_client, with_pair, with_process
 
 Make = Callable[..., HandledWorld]
 
@@ -83,8 +80,7 @@ def test_a_run_is_split_into_its_frames(name: str, sizes: list[int], data: st.Da
 
 def test_while_memory_is_short_one_frame_is_kept_at_a_time(make_handled: Make) -> None:
     """What may have to go on is held; so who would add to that waits."""
-    world = make_handled(upstream=True, pool=1 << 20, limit=1 << 16)
-    process = world.process()
+    world, process = with_process(make_handled(upstream=True, pool=1 << 20, limit=1 << 16))
     couples = [world.pair() for _ in range(4)]
     world.pool.common.charge(BEGUN, 1 << 20)
     for client, _, _ in couples:
@@ -130,8 +126,8 @@ def test_what_is_kept_when_the_connection_ends_is_given_back_and_counted(make_ha
 @pytest.mark.parametrize("upstream", [False, True])
 @pytest.mark.parametrize("framing", ["int32", "varint"])
 def test_the_tap_has_what_came_and_what_the_handler_answered(tmp_path: Path, upstream: bool, framing: str) -> None:
-    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
-    world = HandledWorld(upstream=upstream, rules=TapRules((TapRule(name="all"),), writer), writer=writer, framing=FRAMINGS[framing])
+    tapped = tapping(tmp_path)
+    world = HandledWorld(upstream=upstream, framing=FRAMINGS[framing], **tapped)
     process = world.process()
     if upstream:
         client, server, _ = world.pair()
@@ -149,7 +145,7 @@ def test_the_tap_has_what_came_and_what_the_handler_answered(tmp_path: Path, ups
         server.close()
     world.until(lambda: world.rows)
     world.close()
-    assert writer.flush_and_close(1000)
+    assert tapped["writer"].flush_and_close(1000)
     found = sorted((str(one.direction), bytes(one.body)) for one in read_frames(str(tmp_path)))
     assert [body for _, body in found if body in bodies] == bodies
     assert [body for _, body in found if body not in bodies] == [b"ANSWER 0", b"ANSWER 1"]
@@ -188,8 +184,7 @@ def test_an_operators_mute_and_a_handlers_are_two_things(make_handled: Make) -> 
 @each_of("apart", [False, True])
 def test_whole_frames_before_a_bad_header_are_served(make_handled: Make, upstream: bool, header: bytes, cause: str, apart: bool) -> None:
     """Whether all came in one read or the header in one of its own, and though the handler takes its time."""
-    world = make_handled(upstream=upstream)
-    process = world.process()
+    world, process = with_process(make_handled(upstream=upstream))
     client = (world.pair() if upstream else world.served())[0]
     bodies = [b"one", b"two", b"three"]
     client.sendall(b"".join(map(frame, bodies)) + (b"" if apart else header))
@@ -209,7 +204,7 @@ def test_whole_frames_before_a_bad_header_are_served(make_handled: Make, upstrea
         assert world.row["cause"] == cause
 
 
-def test_who_does_not_take_an_answer_gets_no_more_made(make_handled: Make) -> None:
+def test_a_client_that_does_not_take_an_answer_has_no_more_frames_handled(make_handled: Make) -> None:
     """Of several frames that are here; nobody else waits for that."""
     world, process, client, pair = with_client(make_handled())
     other, _ = world.served()

@@ -105,7 +105,7 @@ def with_server(world: World, certificate: tuple[str, str]) -> Contexts:
         ),
     ],
 )
-def test_who_refuses_says_why_and_who_is_refused_says_that(
+def test_each_side_counts_why_it_refused_or_that_it_was_refused(
     world: World, make: Callable[[World], Contexts], ours: str, theirs: str, version: ssl.TLSVersion
 ) -> None:
     server, client = make(world)
@@ -120,7 +120,7 @@ def test_who_refuses_says_why_and_who_is_refused_says_that(
 
 
 @pytest.mark.parametrize(("make", "ours", "theirs"), [(no_version, "version", "version"), (no_cipher, "cipher", "peer_alert")])
-def test_what_does_not_meet_is_nobodys_fault(world: World, make: Callable[[World], Contexts], ours: str, theirs: str) -> None:
+def test_without_a_common_version_or_cipher_the_error_says_so(world: World, make: Callable[[World], Contexts], ours: str, theirs: str) -> None:
     with net_bench() as net:
         server, client = meet(net, make(world))
     assert (counted(server), counted(client)) == (({ours: 1}, 0, 0), ({theirs: 1}, 0, 0))
@@ -136,7 +136,7 @@ def test_what_a_peer_does_instead(world: World, said: bytes, reason: str) -> Non
     assert counted(server) == ({reason: 1}, 0, 0)
 
 
-def test_patience_ends_and_what_we_end_is_no_fault_of_anybodys(world: World) -> None:
+def test_a_handshake_timeout_is_counted_as_such_and_a_close_of_ours_as_other(world: World) -> None:
     found = []
     with net_bench() as net:
         for ends_itself in (True, False):

@@ -134,7 +134,7 @@ def make_small(make_crowd: Callable[..., Crowd]) -> Crowd:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_small_frames_pass_whoever_holds_the_pool(make_crowd, kind):
+def test_small_frames_pass_while_the_pool_is_held(make_crowd, kind):
     """Sixty of one kind: an open client and a new one are served, each way."""
     crowd = make_small(make_crowd)
     good = crowd.join()
@@ -198,27 +198,28 @@ def test_large_frames_take_turns_the_oldest_first_and_all_are_finished(make_crow
     assert crowd.pool.waiting == 0
 
 
-def assert_closed_for_waiters(crowd: Crowd) -> None:
-    """Some were closed, and each row says why."""
-    assert crowd.rows
-    for row in crowd.rows:
-        assert (row["cause"], row["side"]) in (("send_stalled", "upstream"), ("receive_stalled", "downstream"))
-        assert re.search(r"\d+ bytes", row["detail"]), row["detail"]
-        assert "others waited" in row["detail"]
-
-
-def test_who_holds_memory_that_others_wait_for_must_move_or_is_closed(make_crowd):
-    """Those that do not read are closed, with a word that says why, no more of them than it takes; the frame that waited is finished in seconds."""
-    crowd = overfill(make_crowd, stall_s=300)
-    crowd.pass_time(20, step_ms=100)
-    assert not crowd.rows, "nobody is closed while nobody waits"
+def serve_large_frame(crowd: Crowd) -> Couple:
+    """A couple whose large frame waits for memory, and passes within seconds: others are closed for it, and each row says why."""
     waiting = crowd.join()
     waiting.client.give(MIB)
     crowd.rest()
     assert crowd.pool.waiting == 1, crowd.standing()
     crowd.pass_time(6)
     crowd.settle(lambda: waiting.client.done)
-    assert_closed_for_waiters(crowd)
+    assert crowd.rows
+    for row in crowd.rows:
+        assert (row["cause"], row["side"]) in (("send_stalled", "upstream"), ("receive_stalled", "downstream"))
+        assert re.search(r"\d+ bytes", row["detail"]), row["detail"]
+        assert "others waited" in row["detail"]
+    return waiting
+
+
+def test_a_connection_that_holds_memory_others_wait_for_must_move_or_is_closed(make_crowd):
+    """Those that do not read are closed, with a word that says why, no more of them than it takes; the frame that waited is finished in seconds."""
+    crowd = overfill(make_crowd, stall_s=300)
+    crowd.pass_time(20, step_ms=100)
+    assert not crowd.rows, "nobody is closed while nobody waits"
+    waiting = serve_large_frame(crowd)
     assert crowd.row_of(waiting) is None
     before = len(crowd.rows)
     assert before < len(crowd.couples) - 1, "no more of them are closed than the one who waits needs"
@@ -226,7 +227,7 @@ def test_who_holds_memory_that_others_wait_for_must_move_or_is_closed(make_crowd
     assert len(crowd.rows) == before, "nobody is closed after nobody waits any more"
 
 
-def test_who_is_held_up_by_us_is_not_closed_for_it(make_crowd):
+def test_a_connection_that_we_mute_is_not_closed_for_it(make_crowd):
     """A frame begun whose connection is muted cannot move; others wait, and it is let be."""
     crowd = make_crowd(pool=2 * MIB, limit=MIB - 4, cut_answers=True, stall_s=300)
     held_up = crowd.join()
@@ -236,13 +237,7 @@ def test_who_is_held_up_by_us_is_not_closed_for_it(make_crowd):
     assert held_up.held > 100 * KIB
     fill(crowd)
     crowd.resize(MIB)
-    waiting = crowd.join()
-    waiting.client.give(MIB)
-    crowd.rest()
-    assert crowd.pool.waiting == 1, crowd.standing()
-    crowd.pass_time(6)
-    crowd.settle(lambda: waiting.client.done)
-    assert_closed_for_waiters(crowd)
+    serve_large_frame(crowd)
     assert crowd.row_of(held_up) is None
     held_up.pair.client.channel.unmute(mute.TAP)
     held_up.client.sends = MIB

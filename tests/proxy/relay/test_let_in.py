@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 
 from framegate.proxy.auth.server import CANNOT_LOG_IN, NOT_ADMITTED, SaslServerAuthenticators, SaslServerSettings
-from framegate.proxy.cause import Cause
 from framegate.proxy.config.sasl import UpstreamIdentity, UpstreamSasl
-from framegate.proxy.relay import ending
 from framegate.proxy.relay.login import FIRST_NS
 from framegate.proxy.server.upstream_logins import UpstreamLogins
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.sasl_frames import handshake, handshake_answer, plain_token, token, token_answer
 from tests.fakes.world import World, frame
 from tests.proxy.auth.conftest import AuthSource
-from tests.proxy.relay.conftest import finish
+from tests.proxy.relay.conftest import end_by, finish
 from tests.proxy.relay.test_login import GATE, SECRET, Secrets, address, ask
 
 DELAY_MS = 100
@@ -129,7 +127,7 @@ def test_a_refusal_of_our_login_is_not_the_clients_it_may_try_again_and_so_is_th
     assert rig.world.read(client, len(TOLD)) == TOLD
 
 
-def test_whom_no_identity_is_for_is_told_so_and_the_upstream_hears_nothing(rigs: list[Rig], broker: SaslBroker) -> None:
+def test_a_principal_without_an_identity_is_told_so_and_the_upstream_gets_nothing(rigs: list[Rig], broker: SaslBroker) -> None:
     rigs.append(Rig([address(broker)], principals=("somebody",)))
     said, row = rigs[0].refused(rigs[0].prove()[0])
     assert (said, row) == (REFUSED, ("auth_failed", "upstream", "user", "no identity of u is for the principal user"))
@@ -148,18 +146,11 @@ def test_our_own_fault_is_not_the_clients_it_may_try_again(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("way", ["client", "admin", "drain", "reset"])
-def test_who_goes_before_that_leaves_nothing_behind(rig: Rig, way: str) -> None:
+def test_a_client_that_goes_before_our_login_leaves_nothing_behind(rig: Rig, way: str) -> None:
     world = rig.world
     client, pair = rig.prove()
     world.until(lambda: rig.source.open)
-    if way == "drain":
-        world.drain.start(FIRST_NS)
-    elif way == "admin":
-        ending.abort(pair, Cause.ADMIN, "", "internal")
-    elif way == "reset":
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    if way in ("client", "reset"):
-        client.close()
+    end_by(way, world, client, pair)
     world.until(lambda: world.rows)
     causes = {"client": "peer_closed", "admin": "admin", "drain": "drained", "reset": "peer_reset"}
     assert (world.row["cause"], world.row["state"]) == (causes[way], "handshaking")

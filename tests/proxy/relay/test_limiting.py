@@ -15,7 +15,7 @@ from tests.fakes.cases import each_of
 from tests.fakes.handled import MS, HandledWorld, channel_of
 from tests.fakes.limited import Limited, limits
 from tests.fakes.world import SECOND, World, frame, reset
-from tests.proxy.relay.conftest import passes, with_client
+from tests.proxy.relay.conftest import passes, with_client, with_process
 
 Make = Callable[..., World]
 REQUESTS = RateLimits(request_bytes_rate=1_000_000)
@@ -99,7 +99,7 @@ def test_while_memory_is_short_quotas_hold(make: Make) -> None:
     assert 0.5 * 2_000_000 <= total <= 1.05 * 2_000_000, "reading with care takes its time, too"
 
 
-def test_connections_of_one_key_take_turns_and_who_is_idle_leaves_its_part(make: Make) -> None:
+def test_connections_of_one_key_share_the_rate_and_idle_ones_leave_theirs(make: Make) -> None:
     limited = Limited(make())
     limited.put(limits(address=REQUESTS))
     for _ in range(5):
@@ -315,8 +315,7 @@ def test_an_address_has_buckets_while_it_has_connections_and_until_it_owes_nothi
 @each_of("level", ["node", "listener", "address"])
 def test_what_a_handler_answers_without_an_upstream_is_paid_for(make_handled: Callable[..., HandledWorld], level: str) -> None:
     """No upstream's channel is read for it: the client is not read until its answers are paid for."""
-    world = make_handled()
-    process = world.process()
+    world, process = with_process(make_handled())
     world.relay.pairs.quotas.set_limits(limits(**{level: RateLimits(response_bytes_rate=100_000)}))
     client, pair = world.served()
     client.setblocking(False)

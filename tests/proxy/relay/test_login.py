@@ -21,7 +21,7 @@ from framegate.proxy.relay.login import FIRST_NS, MOST_NS, Login
 from framegate.proxy.server.upstream_logins import UpstreamLogins
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.world import frame
-from tests.proxy.relay.conftest import finish
+from tests.proxy.relay.conftest import end_by, finish
 
 MS = 1_000_000
 GATE, SECRET = "gate", "canary-7f3a9c"
@@ -188,7 +188,7 @@ def test_a_wrong_password_ends_the_pair_and_is_not_hammered(make, broker, secret
         world.until(lambda: not world.relay.pairs.open)
 
 
-def test_a_secret_that_is_not_to_be_had_is_our_own_fault_and_asked_for_again(make, broker, secrets):
+def test_a_missing_secret_ends_the_pair_with_the_side_internal_and_is_read_again(make, broker, secrets):
     del secrets.texts["u"]
     world = make("kafka", endpoints=[address(broker)], logins=UpstreamLogins("u", for_all(), secrets))
     row = ended(world, world.client()[0])
@@ -215,7 +215,7 @@ def test_the_next_endpoint_is_tried_when_one_cannot_be_reached_or_speaks_somethi
     finish(world, client)
 
 
-def test_who_the_client_is_decides_who_we_are(make, broker):
+def test_the_clients_principal_decides_our_identity(make, broker):
     sasl = UpstreamSasl(
         identities=(
             UpstreamIdentity(principals=("ANONYMOUS",), mechanism="SCRAM-SHA-256", user="apps", password_file="/a"),
@@ -229,7 +229,7 @@ def test_who_the_client_is_decides_who_we_are(make, broker):
     finish(world, client)
 
 
-def test_whom_no_identity_is_for_is_not_let_through(make, broker, secrets):
+def test_a_principal_without_an_identity_is_refused(make, broker, secrets):
     sasl = UpstreamSasl(identities=(UpstreamIdentity(principals=("alice",), mechanism="PLAIN", user=GATE, password_file="/a"),))
     world = make("kafka", endpoints=[address(broker)], logins=UpstreamLogins("u", sasl, secrets))
     row = ended(world, world.client()[0])
@@ -237,7 +237,7 @@ def test_whom_no_identity_is_for_is_not_let_through(make, broker, secrets):
     assert broker.requests == []
 
 
-@pytest.mark.parametrize("way", ["admin", "client", "drain"])
+@pytest.mark.parametrize("way", ["admin", "end", "drain"])
 def test_a_try_whose_connection_ends_is_made_by_the_next(make, broker, secrets, way):
     logins = UpstreamLogins("u", for_all(), secrets)
     secrets.texts["u"] = "wrong"
@@ -247,12 +247,7 @@ def test_a_try_whose_connection_ends_is_made_by_the_next(make, broker, secrets, 
     secrets.late = True
     client, pair = world.client()
     world.until(lambda: secrets.open)
-    if way == "drain":
-        world.drain.start(FIRST_NS)
-    elif way == "admin":
-        ending.abort(pair, Cause.ADMIN, "", "internal")
-    else:
-        ending.end(pair, Cause.PEER_RESET, "", "downstream")
+    end_by(way, world, client, pair)
     client.close()
     world.until(lambda: len(world.rows) == 2)
     assert secrets.open == [], "nobody waits for the password"
@@ -261,7 +256,7 @@ def test_a_try_whose_connection_ends_is_made_by_the_next(make, broker, secrets, 
     assert login.begin(int(login.due_ns)) is not None
 
 
-def test_an_upstream_that_is_not_who_it_should_be_is_told_nothing(make, broker, secrets):
+def test_an_upstream_that_fails_authentication_gets_no_credentials(make, broker, secrets):
     class Nobody(AuthenticatorFactory):
         def make(self, identity):
             raise AuthenticationError("its key is none of pins")

@@ -3,7 +3,6 @@
 import contextlib
 import struct
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,18 +19,10 @@ from tests.fakes.world import SECOND, reset
 from tests.proxy.relay.conftest import finish, passes
 
 
-@pytest.fixture
-def make(tmp_path: Path) -> Callable[..., Accounts]:
-    def build(*arguments: Any, **options: Any) -> Accounts:
-        return Accounts(tmp_path, *arguments, **options)
-
-    return build
-
-
 @each_of("protocol", ["framed", "kafka"])
-def test_the_rest_of_an_answer_that_was_cut_short_is_no_frame(make, protocol):
+def test_the_rest_of_an_answer_that_was_cut_short_is_no_frame(make_accounts, protocol):
     """The client resets while the upstream sends on: the answer is a gap without frames, of the bytes that were passed on."""
-    accounts = make(protocol, cut_answers=True)
+    accounts = make_accounts(protocol, cut_answers=True)
     world = accounts.world
     client, upstream, pair = world.pair()
     asked = accounts.ask(10)
@@ -48,8 +39,8 @@ def test_the_rest_of_an_answer_that_was_cut_short_is_no_frame(make, protocol):
     assert gaps == [("partial_frame", "response", 0)]
 
 
-def test_what_a_client_sent_for_an_upstream_that_refuses_is_a_gap(make, refusing):
-    accounts = make(endpoints=[refusing])
+def test_what_a_client_sent_for_an_upstream_that_refuses_is_a_gap(make_accounts, refusing):
+    accounts = make_accounts(endpoints=[refusing])
     world = accounts.world
     client, _ = world.client()
     client.sendall(accounts.ask(10) * 3)
@@ -61,8 +52,8 @@ def test_what_a_client_sent_for_an_upstream_that_refuses_is_a_gap(make, refusing
 
 
 @each_of("protocol", ["framed", "kafka"])
-def test_a_bug_of_ours_in_the_middle_of_a_run_leaves_a_gap(make, protocol):
-    accounts = make(protocol)
+def test_a_bug_of_ours_in_the_middle_of_a_run_leaves_a_gap(make_accounts, protocol):
+    accounts = make_accounts(protocol)
     world = accounts.world
     client, upstream, pair = world.pair()
     first = accounts.ask(10)
@@ -76,8 +67,8 @@ def test_a_bug_of_ours_in_the_middle_of_a_run_leaves_a_gap(make, protocol):
     assert ("undelivered", 2, 1) in {(gap.reason, gap.frames, gap.first_frame) for gap in read_gaps(accounts.folder)}
 
 
-def test_what_a_sampled_out_connection_drops_is_sampled(make):
-    accounts = make(rule=TapRule(name="none", sample_connections=0.0))
+def test_what_a_sampled_out_connection_drops_is_sampled(make_accounts):
+    accounts = make_accounts(rule=TapRule(name="none", sample_connections=0.0))
     world = accounts.world
     client, upstream, _ = world.pair()
     client.sendall(accounts.ask(10))
@@ -156,8 +147,8 @@ ENDS: dict[str, Step] = {
 @each_of("protocol", ["framed", "kafka"])
 @each_of("on_full", ["drop", "mute"])
 @each_of("end", ENDS)
-def test_counts_rows_and_gaps_add_up_on_every_way_out(make, protocol, on_full, end):
-    accounts = make(protocol, TapRule(name="all", on_full=on_full))
+def test_counts_rows_and_gaps_add_up_on_every_way_out(make_accounts, protocol, on_full, end):
+    accounts = make_accounts(protocol, TapRule(name="all", on_full=on_full))
     story = Story(accounts)
     for step in ("ask", "reply", "ask_large", "reply_large", "ask_part", end, "reply", "reply_part", "ask", "poll", "second", "reply"):
         story.happen(step)

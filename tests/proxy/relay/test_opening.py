@@ -19,7 +19,7 @@ from framegate.proxy.relay.upstream import DOWN, Endpoint
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
 from tests.fakes.world import endpoint_of, frame, reset
-from tests.proxy.relay.conftest import finish
+from tests.proxy.relay.conftest import end_by, finish
 
 
 @contextlib.contextmanager
@@ -107,7 +107,7 @@ def test_a_handshake_with_an_upstream_is_counted_while_it_lasts(make):
     assert (world.row["cause"], world.counters.loop.counts.cells[HANDSHAKING["upstream"]]) == ("tls_failed", 0)
 
 
-def test_no_socket_to_be_had_ends_the_pair_alone(world):
+def test_a_failure_to_open_a_socket_ends_one_pair_only(world):
     client, pair = world.client()
     with no_descriptors():
         world.until(lambda: pair.cause)
@@ -156,7 +156,7 @@ def test_an_endpoint_that_comes_back_is_used_and_told_of(make):
     assert world.told.endpoints[1]["down_ms"] == 3000
 
 
-@pytest.mark.parametrize("way", ["admin", "client", "drain", "end"])
+@pytest.mark.parametrize("way", ["admin", "reset", "drain", "end"])
 def test_a_probe_whose_connection_ends_is_made_by_the_next(make, silent, way):
     world = make(endpoints=[silent])
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -166,15 +166,7 @@ def test_a_probe_whose_connection_ends_is_made_by_the_next(make, silent, way):
         world.pass_time(1)
         client, probing = world.client()
         world.until(lambda: down.probed)
-        if way == "admin":
-            ending.abort(probing, Cause.ADMIN, "", "internal")
-        elif way == "client":
-            reset(client)
-        elif way == "end":
-            ending.end(probing, Cause.DRAINED, "", "internal")
-        else:
-            world.drain.start(30 * 10**9)
-        world.until(lambda: probing.client.gone or not down.probed)
+        end_by(way, world, client, probing)
         world.until(lambda: not down.probed)
         assert (down.down, down.backoff_ns) == (True, 10**9)
         _, again = world.client()

@@ -13,6 +13,7 @@ from framegate.proxy.tap.frame_tap import RequestFacts
 from tests.fakes import kafka_frames
 from tests.fakes.cases import each_of
 from tests.fakes.kafka_frames import framed as frame
+from tests.proxy.relay.conftest import run_of_frames
 
 CLIENT_ID = b"\x00\x08producer"
 
@@ -25,11 +26,6 @@ def answer(correlation: int, rest: bytes = b"\0\0") -> bytes:
     return kafka_frames.answer(correlation, rest)
 
 
-def run_of(*frames: bytes) -> Run:
-    data = b"".join(frames)
-    return Run(None, 0, data, 0, len(data), len(frames), 0)
-
-
 class Exchange:
     """One pairing, driven by whole runs at chosen times."""
 
@@ -39,11 +35,11 @@ class Exchange:
         self.now_us = 0
 
     def ask(self, *frames: bytes) -> list[int]:
-        self.pairing.requests(run_of(*frames), self.now_us * 1000)
+        self.pairing.requests(run_of_frames(*frames), self.now_us * 1000)
         return list(self.pairing.sensitive)
 
     def reply(self, *frames: bytes) -> list[tuple[int, int]]:
-        self.pairing.answers(run_of(*frames), self.now_us * 1000, True)
+        self.pairing.answers(run_of_frames(*frames), self.now_us * 1000, True)
         return list(zip(self.pairing.keys, self.pairing.latencies, strict=True))
 
 
@@ -102,9 +98,9 @@ def places(kafka, *numbers):
 def test_open_requests_are_taken_out_and_put_in(kafka, place, answered):
     kafka.ask(*(request(3, 9, number) for number in range(answered + 5)))
     kafka.reply(*(answer(number) for number in range(answered)))
-    kafka.pairing.put_in(place, run_of(request(0, 3, 5, b"\xff\xff" + struct.pack(">hi", 0, 30000))), 5)
+    kafka.pairing.put_in(place, run_of_frames(request(0, 3, 5, b"\xff\xff" + struct.pack(">hi", 0, 30000))), 5)
     assert kafka.pairing.open == 5, "one that expects no answer is not put in"
-    kafka.pairing.put_in(place, run_of(request(1, 13, 77)), 5)
+    kafka.pairing.put_in(place, run_of_frames(request(1, 13, 77)), 5)
     assert (kafka.pairing.open, kafka.stats.open) == (6, 6)
     numbers = list(range(answered, answered + 5))
     numbers.insert(place, 77)
@@ -237,6 +233,7 @@ def test_any_other_mismatch_turns_pairing_off_and_counts_once(kafka):
     assert (kafka.pairing.open, kafka.stats.open, kafka.stats.lost) == (0, 0, 1)
     assert kafka.ask(request(3, 9, 3)) == []
     assert kafka.reply(answer(3)) == [(-1, -1)]
+    kafka.pairing.lose()
     assert kafka.stats.lost == 1
 
 
@@ -256,7 +253,7 @@ def test_a_frame_without_room_for_a_header_is_no_request(kafka, bad):
 
 
 @each_of("bad", [frame(b""), frame(b"\0\0\0"), answer(1)], fresh={"kafka": Exchange})
-def test_an_answer_nobody_asked_for_loses_the_pairing(kafka, bad):
+def test_an_answer_without_a_request_loses_the_pairing(kafka, bad):
     assert kafka.reply(bad) == [(-1, -1)]
     assert kafka.pairing.lost
 
@@ -330,7 +327,7 @@ def test_a_frame_begun_by_an_earlier_read_counts_first(kafka, cut):
 
 def test_release_gives_the_gauge_back_and_without_a_tap_nothing_is_gathered(kafka):
     kafka.ask(request(3, 9, 1), request(3, 9, 2))
-    kafka.pairing.answers(run_of(answer(1)), 0, False)
+    kafka.pairing.answers(run_of_frames(answer(1)), 0, False)
     assert (len(kafka.pairing.keys), kafka.stats.answered, kafka.stats.open) == (0, 1, 1)
     kafka.pairing.release()
     assert (kafka.stats.open, kafka.stats.lost) == (0, 0)
@@ -368,7 +365,7 @@ def test_of_a_raw_token_only_the_size_is_known_and_of_an_answer_without_request_
     assert (list(kafka.pairing.keys), asked(kafka)) == ([-1], [(-1, -1)])
 
 
-def test_facts_are_noted_only_while_somebody_asks(kafka):
+def test_facts_are_noted_only_while_a_tap_needs_them(kafka):
     pairing = kafka.pairing
     kafka.ask(request(3, 9, 1))
     pairing.facts = facts = RequestFacts()

@@ -10,14 +10,10 @@ from framegate.proxy.relay.pairing import Pairing
 from framegate.proxy.relay.pairing_stats import PairingStats
 from tests.fakes.cases import each_of
 from tests.fakes.kafka_frames import answer, request
+from tests.proxy.relay.conftest import run_of_frames
 
 MS = 1_000_000
 NO_ACKS = b"\xff\xff" + struct.pack(">hi", 0, 30000)
-
-
-def run_of(*frames: bytes) -> Run:
-    data = b"".join(frames)
-    return Run(None, 0, data, 0, len(data), len(frames), 0)
 
 
 def part_of(data: bytes) -> Run:
@@ -50,11 +46,11 @@ def test_an_api_that_is_not_in_the_list_is_other() -> None:
 def test_an_answer_is_measured_from_when_its_request_was_read() -> None:
     stats = PairingStats()
     pairing = Pairing(stats)
-    pairing.requests(run_of(request(0, 9, 1, b"\0\0\0\xff\xff"), request(1, 16, 2, bytes(20))), 10 * MS)
-    pairing.requests(run_of(request(1, 16, 3)), 30 * MS)
+    pairing.requests(run_of_frames(request(0, 9, 1, b"\0\0\0\xff\xff"), request(1, 16, 2, bytes(20))), 10 * MS)
+    pairing.requests(run_of_frames(request(1, 16, 3)), 30 * MS)
     assert times(stats) == {}
-    pairing.answers(run_of(answer(1), answer(2, bytes(100))), 40 * MS, False)
-    pairing.answers(run_of(answer(3)), 530 * MS, False)
+    pairing.answers(run_of_frames(answer(1), answer(2, bytes(100))), 40 * MS, False)
+    pairing.answers(run_of_frames(answer(3)), 530 * MS, False)
     assert times(stats) == {"Produce": (1, 30 * MS), "Fetch": (2, 530 * MS)}
     assert stats.answered == 3
     fetch = stats.durations[MEASURED_APIS.index("Fetch")]
@@ -82,7 +78,7 @@ def test_frames_count_the_same_however_they_come_in_runs(seed: int) -> None:
                 end = position + 1
                 while together and end < 60 and at[end] == at[position] and chance.random() < 0.9:
                     end += 1
-                take(run_of(*frames[position:end]), at[position] * MS)
+                take(run_of_frames(*frames[position:end]), at[position] * MS)
                 position = end
         return stats
 
@@ -98,12 +94,12 @@ def test_what_is_never_answered_or_not_known_passes_all_the_same() -> None:
     stats = PairingStats()
     pairing = Pairing(stats)
     silent = request(0, 3, 1, NO_ACKS)
-    pairing.requests(run_of(silent, request(3, 9, 2)), 0)
+    pairing.requests(run_of_frames(silent, request(3, 9, 2)), 0)
     assert sizes(stats) == {"Produce": (len(silent) - 4, 0), "Metadata": (len(request(3, 9, 2)) - 4, 0)}
     before = sizes(stats)["Metadata"]
-    pairing.requests(run_of(b"\0\0\0\3odd", request(3, 9, 3)), 0)
+    pairing.requests(run_of_frames(b"\0\0\0\3odd", request(3, 9, 3)), 0)
     assert pairing.lost
-    pairing.answers(run_of(answer(2, bytes(6))), 5, False)
+    pairing.answers(run_of_frames(answer(2, bytes(6))), 5, False)
     assert sizes(stats) == {"Produce": (len(silent) - 4, 0), "Metadata": (2 * before[0], 0), "other": (3, 10)}
     assert (times(stats), stats.open) == ({}, 0)
 
@@ -111,10 +107,10 @@ def test_what_is_never_answered_or_not_known_passes_all_the_same() -> None:
 def test_bare_tokens_have_no_api_and_a_frame_in_pieces_counts_whole_when_it_begins() -> None:
     stats = PairingStats()
     pairing = Pairing(stats)
-    pairing.requests(run_of(request(17, 0, 1)), 0)
-    pairing.answers(run_of(answer(1)), 2 * MS, False)
-    pairing.requests(run_of(b"\0\0\0\x04abcd"), 3 * MS)
-    pairing.answers(run_of(b"\0\0\0\x02ok"), 7 * MS, False)
+    pairing.requests(run_of_frames(request(17, 0, 1)), 0)
+    pairing.answers(run_of_frames(answer(1)), 2 * MS, False)
+    pairing.requests(run_of_frames(b"\0\0\0\x04abcd"), 3 * MS)
+    pairing.answers(run_of_frames(b"\0\0\0\x02ok"), 7 * MS, False)
     assert times(stats) == {"SaslHandshake": (1, 2 * MS), "other": (1, 4 * MS)}
     assert sizes(stats)["other"] == (4, 2)
     stats = PairingStats()
@@ -130,20 +126,20 @@ def test_a_request_that_a_handler_has_changed_came_once() -> None:
     stats = PairingStats()
     pairing = Pairing(stats)
     first = request(3, 9, 1)
-    pairing.requests(run_of(first), 0)
+    pairing.requests(run_of_frames(first), 0)
     pairing.take_out(0)
-    pairing.put_in(0, run_of(request(3, 9, 1, bytes(1000))), 2 * MS)
-    pairing.requests(run_of(first), 3 * MS)
+    pairing.put_in(0, run_of_frames(request(3, 9, 1, bytes(1000))), 2 * MS)
+    pairing.requests(run_of_frames(first), 3 * MS)
     assert sizes(stats) == {"Metadata": (2 * (len(first) - 4), 0)}
-    pairing.answers(run_of(answer(1)), 5 * MS, False)
+    pairing.answers(run_of_frames(answer(1)), 5 * MS, False)
     assert times(stats) == {"Metadata": (1, 3 * MS)}
 
 
 def test_pairs_of_a_listener_count_together_and_not_into_each_other() -> None:
     stats = PairingStats()
     first, second = Pairing(stats), Pairing(stats)
-    first.requests(run_of(request(3, 9, 1)), 1 * MS)
-    second.requests(run_of(request(3, 9, 1)), 1 * MS)
-    first.answers(run_of(answer(1)), 2 * MS, False)
-    second.answers(run_of(answer(1)), 9 * MS, False)
+    first.requests(run_of_frames(request(3, 9, 1)), 1 * MS)
+    second.requests(run_of_frames(request(3, 9, 1)), 1 * MS)
+    first.answers(run_of_frames(answer(1)), 2 * MS, False)
+    second.answers(run_of_frames(answer(1)), 9 * MS, False)
     assert times(stats) == {"Metadata": (2, 9 * MS)}

@@ -1,7 +1,5 @@
 """framegate.proxy.relay.quotas: which buckets there are, which part of each rate they have, and what control is told."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from framegate.proxy.config.limits import UNLIMITED, AddressLimits, LimitOverride, LimitsInForce, RateLimits
@@ -39,10 +37,8 @@ class Control(DemandWatcher):
 
 
 @pytest.fixture
-def net() -> Iterator[NetBench]:
-    bench = NetBench()
-    yield bench
-    bench.finish()
+def quotas(net: NetBench) -> Quotas:
+    return Quotas(net.selector, LoopCounters())
 
 
 def join(net: NetBench, quotas: Quotas, peer: str = "192.0.2.1:5", *, requests: bool = True):
@@ -61,8 +57,7 @@ def pass_time(net: NetBench, milliseconds: float) -> None:
         net.poll()
 
 
-def test_each_counter_of_each_level_has_a_bucket_of_its_own(net):
-    quotas = Quotas(net.selector, LoopCounters())
+def test_each_counter_of_each_level_has_a_bucket_of_its_own(net, quotas):
     assert not quotas.active
     assert join(net, quotas) is None
     each = {f"{counter}_rate": number + 1 for number, counter in enumerate(COUNTERS)}
@@ -73,8 +68,7 @@ def test_each_counter_of_each_level_has_a_bucket_of_its_own(net):
     assert [quotas.buckets[NODE, "", counter].frames for counter in COUNTERS] == [False, True, False, True]
 
 
-def test_connections_of_one_address_share_its_buckets_and_unix_sockets_have_none(net):
-    quotas = Quotas(net.selector, LoopCounters())
+def test_connections_of_one_address_share_its_buckets_and_unix_sockets_have_none(net, quotas):
     quotas.set_limits(limits(address=BYTES, overrides=(LimitOverride(network="10.0.0.0/8", request_bytes_rate=7),)))
     first, second = join(net, quotas, "192.0.2.1:5"), join(net, quotas, "192.0.2.1:6")
     assert first.meter.buckets[0] is second.meter.buckets[0]
@@ -84,8 +78,7 @@ def test_connections_of_one_address_share_its_buckets_and_unix_sockets_have_none
     assert quotas.address_count == 3
 
 
-def test_to_join_twice_changes_nothing_and_to_leave_twice_neither_and_what_was_read_is_paid_for(net):
-    quotas = Quotas(net.selector, LoopCounters())
+def test_to_join_twice_changes_nothing_and_to_leave_twice_neither_and_what_was_read_is_paid_for(net, quotas):
     quotas.set_limits(LimitsInForce(UNLIMITED, {}, AddressLimits(UNLIMITED)))
     quotas.set_parts(1000, [])
     pass_time(net, 500)
@@ -103,8 +96,7 @@ def test_to_join_twice_changes_nothing_and_to_leave_twice_neither_and_what_was_r
     assert (throttle.meter, bucket.passed) == (None, 30_000)
 
 
-def test_a_rate_that_is_taken_away_frees_who_waits_before_it_follows(net):
-    quotas = Quotas(net.selector, LoopCounters())
+def test_a_rate_that_is_removed_frees_waiting_channels_at_once(net, quotas):
     quotas.set_limits(limits(node=RateLimits(request_bytes_rate=10)))
     channel, peer = net.ready_pair()
     throttle = quotas.join(None, channel, "l", "", requests=True)
@@ -120,8 +112,7 @@ def test_a_rate_that_is_taken_away_frees_who_waits_before_it_follows(net):
     assert quotas.join(throttle, channel, "l", "", requests=True).meter is None
 
 
-def test_what_addresses_that_are_gone_owe_is_kept_of_so_many_only(net):
-    quotas = Quotas(net.selector, LoopCounters())
+def test_what_addresses_that_are_gone_owe_is_kept_of_so_many_only(net, quotas):
     quotas.set_limits(limits(address=RateLimits(request_bytes_rate=100)))
     channel, _ = net.ready_pair()
     for number in range(MOST_GONE + 5):
@@ -142,8 +133,7 @@ def test_what_addresses_that_are_gone_owe_is_kept_of_so_many_only(net):
 # Parts.
 
 
-def test_parts_hold_at_once_for_what_they_name_and_the_default_for_the_rest(net):
-    quotas = Quotas(net.selector, LoopCounters())
+def test_parts_hold_at_once_for_what_they_name_and_the_default_for_the_rest(net, quotas):
     quotas.set_limits(limits(node=BYTES, listener=BYTES, address=BYTES))
     throttle = join(net, quotas)
     quotas.set_parts(5_000, [])
@@ -157,8 +147,7 @@ def test_parts_hold_at_once_for_what_they_name_and_the_default_for_the_rest(net)
     assert rates(join(net, quotas, "192.0.2.9:1"))[0] == (1_000_000, 10_000)
 
 
-def test_what_somebody_waits_for_is_told_five_times_a_second_where_there_are_others(net):
-    quotas = Quotas(net.selector, LoopCounters())
+def test_demands_are_told_five_times_a_second_while_there_are_others(net, quotas):
     quotas.watcher = told = Control()
     quotas.set_limits(limits(node=BYTES))
     pass_time(net, 500)
@@ -189,8 +178,7 @@ def test_what_somebody_waits_for_is_told_five_times_a_second_where_there_are_oth
     assert len(told.told) == count
 
 
-def test_many_addresses_are_looked_at_some_at_a_time(net):
-    quotas = Quotas(net.selector, LoopCounters())
+def test_many_addresses_are_looked_at_some_at_a_time(net, quotas):
     quotas.set_limits(limits(address=BYTES))
     quotas.set_parts(500_000, [])
     channel, _ = net.ready_pair()
@@ -206,7 +194,7 @@ def test_many_addresses_are_looked_at_some_at_a_time(net):
         quotas.leave(throttle)
 
 
-def test_which_rates_are_in_force_here_and_which_hold_somebody_up_is_shown(net):
+def test_rates_in_force_and_those_that_throttle_are_shown(net):
     counters = Counters(["l"], [])
     quotas = Quotas(net.selector, counters.loop)
     quotas.show_in(counters)

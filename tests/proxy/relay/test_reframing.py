@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from framegate.proxy.config.model import HeaderConfig, TapConfig, TapRule
+from framegate.proxy.config.model import HeaderConfig
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.framing import Framing
@@ -19,14 +19,12 @@ from framegate.proxy.network.framings import FRAMINGS, FixedHeaderFraming, frami
 from framegate.proxy.network.memory_pool import BEGUN
 from framegate.proxy.network.read_half import MAX_GROWN
 from framegate.proxy.relay.pair import Pair
-from framegate.proxy.tap.rules import TapRules
-from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.cases import each_of
 from tests.fakes.framing_model import MODELS, stream
 from tests.fakes.tap_read import read_blocks, read_frames, read_gaps
 from tests.fakes.tls import TlsWorld
 from tests.fakes.world import SMALL, World
-from tests.proxy.relay.conftest import finish
+from tests.proxy.relay.conftest import assert_nothing_to_read, finish, open_pair, tapping
 
 Make = Callable[..., World]
 OTHERS = [("int32", "varint"), ("varint", "int32"), ("int32", "lines"), ("lines", "int32"), ("lines_crlf", "mysql_packet"), ("grpc_message", "int32")]
@@ -89,6 +87,23 @@ def tls_pair(world: World, tls: TlsWorld) -> tuple[socket.socket, socket.socket,
     return client, upstream, pair
 
 
+def mute_within_frame(world: World, pair: Pair) -> Channel:
+    """Have what was sent read, and mute the client for an operator."""
+    world.poll()
+    channel = pair.client.channel
+    assert channel is not None
+    channel.mute(mute.ADMIN)
+    assert channel.mutes.state.value == "muting"
+    return channel
+
+
+def assert_muted(world: World, channel: Channel, sink: socket.socket) -> None:
+    """The mute holds, and nothing more is passed on."""
+    world.poll(5)
+    assert channel.mutes.state.value == "muted"
+    assert_nothing_to_read(sink)
+
+
 def end(world: World, client: socket.socket, upstream: socket.socket) -> None:
     """The client ends the connection."""
     client.close()
@@ -98,8 +113,7 @@ def end(world: World, client: socket.socket, upstream: socket.socket) -> None:
 
 @each_of(("speaks", "onward"), [(name, list(MODELS)[(place + step) % len(MODELS)]) for place, name in enumerate(MODELS) for step in (0, 1, 4)])
 def test_each_framing_passes_frames_to_itself_and_others_both_ways(make: Make, speaks: str, onward: str) -> None:
-    world = make(**sides(speaks, onward))
-    client, upstream, _ = world.pair()
+    world, client, upstream, _ = open_pair(make(**sides(speaks, onward)))
     chooser = random.Random(f"{speaks} {onward}")
     bodies = [text(size, number) for number, size in enumerate((0, 1, 100, 127, 128, 255, 256, 600, 16_383, 16_384, 30_000, 5))]
     chooser.shuffle(bodies)
@@ -186,8 +200,7 @@ def test_a_connection_keeps_nothing_of_what_it_had_re_framed(make: Make) -> None
 
 
 def test_a_read_is_smaller_where_what_becomes_of_it_is_much_more(make: Make) -> None:
-    world = make(pool=1 << 25, framing=FRAMINGS["varint"], upstream_framing=LONG)
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make(pool=1 << 25, framing=FRAMINGS["varint"], upstream_framing=LONG))
     exchange(world, client, upstream, bytes(40_000), LONG.header_of(0) * 40_000)
     assert pair.client.channel is not None
     assert pair.client.channel.read_half._read_size <= MAX_GROWN // LONG.least_frame
@@ -211,8 +224,9 @@ def test_with_little_memory_frames_pass_all_the_same(make: Make, speaks: str, on
 
 @each_of(("speaks", "onward"), [("int32", "varint"), ("varint", "grpc_message"), ("mysql_packet", "int32")])
 def test_large_frames_pass_in_pieces(make: Make, speaks: str, onward: str) -> None:
-    world = make(limit=1 << 23, answer_limit=1 << 23, pool=1 << 24, cut_requests=True, cut_answers=True, **sides(speaks, onward))
-    client, upstream, _ = world.pair()
+    world, client, upstream, _ = open_pair(
+        make(limit=1 << 23, answer_limit=1 << 23, pool=1 << 24, cut_requests=True, cut_answers=True, **sides(speaks, onward))
+    )
     bodies = [text(10), text(3 << 20, 1), text(SMALL + 1, 2), text(1, 3), text(1 << 20, 4)]
     exchange(world, client, upstream, stream(speaks, bodies), stream(onward, bodies))
     exchange(world, upstream, client, stream(onward, bodies), stream(speaks, bodies))
@@ -226,8 +240,7 @@ def test_large_frames_pass_in_pieces(make: Make, speaks: str, onward: str) -> No
 
 @each_of("step", [1, 5, 1000])
 def test_what_the_other_side_cannot_say_is_refused_by_its_header(make: Make, step: int) -> None:
-    world = make(limit=1 << 20, **sides("int32", "int16"))
-    client, upstream, _ = world.pair()
+    world, client, upstream, _ = open_pair(make(limit=1 << 20, **sides("int32", "int16")))
     good = [text(3), text(32_767)]
     client.sendall(stream("int32", good))
     assert world.read(upstream, len(stream("int16", good))) == stream("int16", good)
@@ -245,8 +258,7 @@ def test_what_the_other_side_cannot_say_is_refused_by_its_header(make: Make, ste
 @each_of(("onward", "bad"), [("lines", b"a\nb"), ("lines_crlf", b"\r\n"), ("lines", b"x" * 20_000 + b"\n")])
 @each_of("before", [0, 2])
 def test_a_body_that_ends_a_line_ends_the_connection(make: Make, onward: str, bad: bytes, before: int) -> None:
-    world = make(**sides("int32", onward))
-    client, upstream, _ = world.pair()
+    world, client, upstream, _ = open_pair(make(**sides("int32", onward)))
     good = [text(4)] * before
     client.sendall(stream("int32", [*good, bad, text(5)]))
     assert world.ended(upstream) == stream(onward, good)
@@ -260,69 +272,44 @@ def test_a_body_that_ends_a_line_ends_the_connection(make: Make, onward: str, ba
 @others
 @each_of("sent", [1, 3, 200])
 def test_a_mute_within_a_frame_waits_for_its_end_and_reads_no_other(make: Make, speaks: str, onward: str, sent: int) -> None:
-    world = make(**sides(speaks, onward))
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make(**sides(speaks, onward)))
     data = stream(speaks, [text(500)])
     client.sendall(data[:sent])
-    world.poll()
-    channel = pair.client.channel
-    assert channel is not None
-    channel.mute(mute.ADMIN)
-    assert channel.mutes.state.value == "muting"
+    channel = mute_within_frame(world, pair)
     client.sendall(data[sent:] + stream(speaks, [text(7)]))
     assert world.read(upstream, len(stream(onward, [text(500)]))) == stream(onward, [text(500)])
-    world.poll(5)
-    assert channel.mutes.state.value == "muted"
-    upstream.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        upstream.recv(1)
+    assert_muted(world, channel, upstream)
     channel.unmute(mute.ADMIN)
     assert world.read(upstream, len(stream(onward, [text(7)]))) == stream(onward, [text(7)])
 
 
 @each_of("number", range(3))
 def test_a_mute_between_the_two_bytes_of_a_lines_end_reads_no_other_line(make: Make, number: int) -> None:
-    world = make(**sides("lines_crlf", "int32"))
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = open_pair(make(**sides("lines_crlf", "int32")))
     client.sendall(b"l0\r")
-    world.poll()
-    channel = pair.client.channel
-    assert channel is not None
-    channel.mute(mute.ADMIN)
+    channel = mute_within_frame(world, pair)
     client.sendall([b"\nl1\r\n", b"\nl1\r", b"\n"][number])
     assert world.read(upstream, 6) == stream("int32", [b"l0"])
-    world.poll(5)
-    assert channel.mutes.state.value == "muted"
-    upstream.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        upstream.recv(1)
+    assert_muted(world, channel, upstream)
 
 
 def test_over_tls_a_mute_within_a_line_waits_for_its_end_and_reads_no_other(make: Make, tls_world: TlsWorld) -> None:
     world = make(client_tls=tls_world.server_settings(), **sides("lines", "int32"))
     client, upstream, pair = tls_pair(world, tls_world)
     client.sendall(b"x" * 20)
-    world.poll()
-    channel = pair.client.channel
-    assert channel is not None
-    channel.mute(mute.ADMIN)
+    channel = mute_within_frame(world, pair)
     client.sendall(b"y" * 100_000 + b"\nz\n")
     reads = int(world.counters.listeners["l"].downstream.reads)
     assert world.read(upstream, 100_024) == stream("int32", [b"x" * 20 + b"y" * 100_000])
     assert int(world.counters.listeners["l"].downstream.reads) - reads < 50
-    world.poll(5)
-    assert channel.mutes.state.value == "muted"
-    upstream.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        upstream.recv(1)
+    assert_muted(world, channel, upstream)
     channel.unmute(mute.ADMIN)
     assert world.read(upstream, 5) == stream("int32", [b"z"])
 
 
 def test_bytes_of_a_header_that_is_ones_own_are_set_or_kept(make: Make) -> None:
     own = HeaderConfig(size=6, offset=1, width=2, counts="frame", fill="aabbccdd")
-    world = make(framing=FRAMINGS["int32"], upstream_framing=framing_of("header", own, {}))
-    client, upstream, _ = world.pair()
+    world, client, upstream, _ = open_pair(make(framing=FRAMINGS["int32"], upstream_framing=framing_of("header", own, {})))
     exchange(world, client, upstream, stream("int32", [b"abc"]), b"\xaa\0\x09\xbb\xcc\xddabc")
     exchange(world, upstream, client, b"\1\0\x08\2\3\4hi", stream("int32", [b"hi"]))
 
@@ -330,14 +317,13 @@ def test_bytes_of_a_header_that_is_ones_own_are_set_or_kept(make: Make) -> None:
 @pytest.mark.parametrize(("speaks", "front"), [("varint", b""), ("lines", b""), ("mysql_packet", b"\0"), ("grpc_message", b"\0"), ("int16", b"")])
 @pytest.mark.parametrize("onward", ["int32", "varint"])
 def test_the_record_has_every_frame_as_int32_and_says_what_it_was(make: Make, tmp_path: Path, speaks: str, front: bytes, onward: str) -> None:
-    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
-    world = make(rules=TapRules((TapRule(name="r"),), writer), writer=writer, **sides(speaks, onward))
-    client, upstream, _ = world.pair()
+    tapped = tapping(tmp_path)
+    world, client, upstream, _ = open_pair(make(**tapped, **sides(speaks, onward)))
     bodies = [text(size, number) for number, size in enumerate((3, 0, 400, 20_000, 9))]
     exchange(world, client, upstream, stream(speaks, bodies), stream(onward, bodies), 999)
     exchange(world, upstream, client, stream(onward, bodies[:2]), stream(speaks, bodies[:2]))
     end(world, client, upstream)
-    assert writer.flush_and_close(1000)
+    assert tapped["writer"].flush_and_close(1000)
     frames = list(read_frames(str(tmp_path)))
     assert [frame.body for frame in frames if frame.direction == "request"] == [front + body for body in bodies]
     assert [frame.number for frame in frames if frame.direction == "request"] == list(range(5))
@@ -351,12 +337,11 @@ def test_the_record_has_every_frame_as_int32_and_says_what_it_was(make: Make, tm
 
 
 def test_what_is_not_passed_on_is_a_gap_in_the_record(make: Make, tmp_path: Path) -> None:
-    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
-    world = make(rules=TapRules((TapRule(name="r"),), writer), writer=writer, **sides("varint", "lines"))
-    client, upstream, _ = world.pair()
+    tapped = tapping(tmp_path)
+    world, client, upstream, _ = open_pair(make(**tapped, **sides("varint", "lines")))
     client.sendall(stream("varint", [text(2), b"a\n", text(3)]))
     assert world.ended(upstream) == stream("lines", [text(2)])
     finish(world, upstream)
-    assert writer.flush_and_close(1000)
+    assert tapped["writer"].flush_and_close(1000)
     assert [frame.body for frame in read_frames(str(tmp_path))] == [text(2)]
     assert [(gap.reason, gap.frames) for gap in read_gaps(str(tmp_path))] == [("undelivered", 2)]

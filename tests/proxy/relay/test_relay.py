@@ -8,27 +8,26 @@ from pathlib import Path
 import pytest
 
 from framegate.proxy.cause import Cause
-from framegate.proxy.config.model import TapConfig, TapRule
+from framegate.proxy.config.model import TapRule
 from framegate.proxy.network import mute
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.network.transport import MAX_READ
 from framegate.proxy.relay import ending
-from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.tap_read import read_frames
 from tests.fakes.world import SECOND, World, frame
-from tests.proxy.relay.conftest import finish, passes
+from tests.proxy.relay.conftest import finish, passes, tapping
 
 
 class Tapped:
-    """A world whose frames are tapped; the log is written in the test's own thread."""
+    """A world whose frames are tapped."""
 
-    def __init__(self, folder: Path, rule: TapRule, protocol: str = "framed", wakeup_fd: int = -1, **tap: int) -> None:
+    def __init__(self, folder: Path, rule: TapRule, protocol: str = "framed", **tap: int) -> None:
         self.folder = folder
-        config = TapConfig(directory=str(folder), rules=(rule,), **tap)
-        self.writer = TapWriter(config, "n", "0", "b", wakeup_fd=wakeup_fd)
-        self.world = World(protocol, rules=TapRules(config.rules, self.writer), writer=self.writer)
+        options = tapping(folder, rule, **tap)
+        self.writer: TapWriter = options["writer"]
+        self.world = World(protocol, **options)
 
     def frames(self):
         assert self.writer.flush_and_close(1000)
@@ -94,7 +93,7 @@ def test_an_error_with_one_of_those_that_wait_for_the_log_costs_that_pair_and_th
     world.close()
 
 
-def test_who_asked_a_log_that_refused_is_told_when_it_accepts(tmp_path):
+def test_a_source_that_a_full_log_refused_is_unmuted_when_it_accepts(tmp_path):
     """The log had room, and had none again when it was asked: nobody else remembers who waits."""
     wakeup = os.eventfd(0, os.EFD_NONBLOCK)
     tapped = Tapped(tmp_path, TapRule(name="r", on_full="mute"), wakeup_fd=wakeup, queue_size=131072, flush_size=32768)

@@ -65,7 +65,7 @@ def test_waiting_for_a_process_has_an_end(make_handled: Make, timeout_s: int) ->
 
 
 @each_of("upstream", [False, True])
-def test_the_death_of_a_process_costs_who_had_a_request_there(make_handled: Make, upstream: bool) -> None:
+def test_the_death_of_a_process_ends_connections_with_a_request_there(make_handled: Make, upstream: bool) -> None:
     world = make_handled(upstream=upstream)
     first, second = world.process("7.3"), world.process("8.1")
     make = world.pair if upstream else world.served

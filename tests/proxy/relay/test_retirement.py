@@ -46,7 +46,7 @@ def test_it_ends_when_its_moment_has_come_and_nothing_is_under_way(make):
     assert (world.row["cause"], world.row["detail"], world.row["lost"]["bytes"]) == ("drained", DETAIL, 0)
 
 
-def test_who_is_never_quiet_is_cut_off_in_the_end(make):
+def test_a_pair_that_is_never_quiet_is_cut_off_in_the_end(make):
     world = make()
     retirement = retirement_of(world, timeout_s=4)
     client, upstream, _ = world.pair()
@@ -60,7 +60,7 @@ def test_who_is_never_quiet_is_cut_off_in_the_end(make):
 
 
 @pytest.mark.parametrize("max_age_s", [0, 10])
-def test_only_those_who_run_on_the_old_one_end_and_none_where_nothing_says_so(make, tmp_path, max_age_s):
+def test_only_connections_with_the_old_certificate_end_and_none_without_a_maximum_age(make, tmp_path, max_age_s):
     tls = TlsWorld.make(tmp_path)
     server = tls.server_settings()
     world = make(client_tls=TlsSettings(server.context, server_side=True, number=1))

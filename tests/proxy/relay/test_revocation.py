@@ -38,7 +38,7 @@ def end_all(world: World) -> list[tuple[str, str, str]]:
     return [(row["cause"], row["detail"], row["side"]) for row in world.rows[before:]]
 
 
-def test_who_is_gone_ends_and_others_stay_and_everybody_with_a_password_may_be_meant(rig: Rig) -> None:
+def test_revoked_users_end_and_others_stay_and_all_with_a_password_may_be_revoked(rig: Rig) -> None:
     client, upstream, _ = rig.login()
     revoke(rig, "other", "User")
     assert end_all(rig.world) == []
@@ -54,7 +54,7 @@ def test_who_is_gone_ends_and_others_stay_and_everybody_with_a_password_may_be_m
     assert (pair.state.value, token_pair.state.value) == ("closed", "open")
 
 
-def test_who_proved_it_again_since_then_stays(rig: Rig) -> None:
+def test_a_client_that_authenticated_again_since_the_revocation_stays(rig: Rig) -> None:
     client, upstream, _ = rig.login()
     rig.authenticate(client)
     revoke(rig, "user")
@@ -68,7 +68,7 @@ def test_who_proved_it_again_since_then_stays(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_who_began_before_and_is_ready_later_may_have_been_judged_by_what_is_no_more(rig: Rig, late: bool) -> None:
+def test_a_client_that_began_before_the_revocation_is_closed_when_it_is_ready(rig: Rig, late: bool) -> None:
     """A password whose answer was on its way, or that was sent later, which costs a connection more."""
     client, pair = rig.world.client()
     client.sendall(frame(handshake("PLAIN")))

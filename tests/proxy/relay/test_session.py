@@ -1,7 +1,8 @@
 """Frames of SASL among those of a client that is READY, and clients before a handler, who cannot authenticate again."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -44,21 +45,27 @@ def test_the_first_frame_of_sasl_is_found_however_it_was_read(head: int) -> None
 
 
 @pytest.fixture
-def handled() -> Iterator[tuple[HandledWorld, socket.socket]]:
-    """Before a handler, which takes the place of an upstream, a client whose session of 100 s began two seconds ago."""
-    auth_source = AuthSource()
-    settings = SaslServerSettings(MECHANISMS, SESSION_S * 1000, reauthenticates=False)
-    world = HandledWorld("kafka", authenticators=SaslServerAuthenticators(settings, auth_source))
-    world.process()
-    client, pair = world.client()
-    client.sendall(frame(handshake("PLAIN")))
-    assert world.read(client, len(frame(handshake_answer(*MECHANISMS)))) == frame(handshake_answer(*MECHANISMS))
-    client.sendall(frame(token(plain_token())))
-    assert world.read(client, len(frame(token_answer()))) == frame(token_answer()), "who cannot do it again is not told when it would be time"
-    world.until(lambda: pair.state.value == "open")
-    world.pass_time(2)
-    yield world, client
-    world.close()
+def enter() -> Iterator[Callable[..., tuple[HandledWorld, socket.socket]]]:
+    """Makes worlds with handlers, each with a client whose session of 100 s began two seconds ago."""
+    worlds: list[HandledWorld] = []
+
+    def build(*, directions: tuple[str, ...] = ("request", "response"), **options: Any) -> tuple[HandledWorld, socket.socket]:
+        settings = SaslServerSettings(MECHANISMS, SESSION_S * 1000, reauthenticates=False)
+        world = HandledWorld("kafka", authenticators=SaslServerAuthenticators(settings, AuthSource()), **options)
+        worlds.append(world)
+        world.process(directions=directions)
+        client, pair = world.client()
+        client.sendall(frame(handshake("PLAIN")))
+        assert world.read(client, len(frame(handshake_answer(*MECHANISMS)))) == frame(handshake_answer(*MECHANISMS))
+        client.sendall(frame(token(plain_token())))
+        assert world.read(client, len(frame(token_answer()))) == frame(token_answer()), "a client that cannot authenticate again gets no time for it"
+        world.until(lambda: pair.state.value == "open")
+        world.pass_time(2)
+        return world, client
+
+    yield build
+    for world in worlds:
+        world.close()
 
 
 @pytest.mark.parametrize(
@@ -69,10 +76,10 @@ def handled() -> Iterator[tuple[HandledWorld, socket.socket]]:
         (5, frame(token(b"")), "auth_failed", "SASL where nobody authenticates again"),
     ],
 )
-def test_before_a_handler_nobody_authenticates_again(
-    handled: tuple[HandledWorld, socket.socket], seconds: int, sent: bytes, cause: str, detail: str
+def test_before_a_handler_clients_cannot_authenticate_again(
+    enter: Callable[..., tuple[HandledWorld, socket.socket]], seconds: int, sent: bytes, cause: str, detail: str
 ) -> None:
-    world, client = handled
+    world, client = enter()
     world.pass_time(seconds)
     client.sendall(sent)
     world.ended(client)
@@ -80,21 +87,11 @@ def test_before_a_handler_nobody_authenticates_again(
     assert (world.row["cause"], world.row["detail"]) == (cause, detail)
 
 
-def test_before_a_handler_of_answers_no_piece_of_a_frame_of_sasl_is_forwarded() -> None:
-    auth_source = AuthSource()
-    settings = SaslServerSettings(MECHANISMS, SESSION_S * 1000, reauthenticates=False)
-    world = HandledWorld("kafka", upstream=True, cut_requests=True, authenticators=SaslServerAuthenticators(settings, auth_source))
-    world.process(directions=("response",))
-    client, pair = world.client()
-    client.sendall(frame(handshake("PLAIN")))
-    world.read(client, len(frame(handshake_answer(*MECHANISMS))))
-    client.sendall(frame(token(plain_token())))
-    world.read(client, len(frame(token_answer())))
-    world.until(lambda: pair.state.value == "open")
+def test_before_a_handler_of_answers_no_piece_of_a_frame_of_sasl_is_forwarded(enter: Callable[..., tuple[HandledWorld, socket.socket]]) -> None:
+    world, client = enter(upstream=True, cut_requests=True, directions=("response",))
     upstream, _ = world.server.accept()
     world.sockets.append(upstream)
     client.sendall(frame(token(bytes(400_000), version=1)))
     assert world.ended(upstream) == b""
     world.pass_time(1.1)
     assert (world.row["cause"], world.row["side"]) == ("auth_failed", "downstream")
-    world.close()

@@ -19,7 +19,7 @@ from tests.fakes.kafka_frames import answer, request
 from tests.fakes.sasl_frames import SERVER_NONCE, handshake, handshake_answer, known_apis, plain_token, token, token_answer, versions
 from tests.fakes.world import SECOND, SMALL, World, frame, reset
 from tests.proxy.auth.conftest import AuthSource, usual_answer
-from tests.proxy.relay.conftest import finish, passes
+from tests.proxy.relay.conftest import assert_nothing_to_read, finish, passes
 
 SESSION_S = 100
 
@@ -126,10 +126,8 @@ def test_what_came_before_goes_on_and_the_answers_that_are_owed_leave_first(rig:
     assert len(rig.auth_source.asked) == 1
     upstream.sendall(answer(1, b"x"))
     rig.expect(client, answer(1, b"x")[4:])
-    client.setblocking(False)
     rig.world.poll(5)
-    with pytest.raises(BlockingIOError):
-        client.recv(1)
+    assert_nothing_to_read(client)
     upstream.sendall(answer(2, b"y"))
     rig.expect(client, answer(2, b"y")[4:], handshake_answer(*MECHANISMS, correlation=3))
     client.sendall(frame(token(plain_token(), 4)))
@@ -221,7 +219,7 @@ WRONG = q.Refused("wrong password")
         (q.Unavailable("a full line"), CANNOT_TELL, "PLAIN: cannot be checked: a full line"),
     ],
 )
-def test_who_is_not_who_it_was_is_told_after_the_delay_and_goes(make: Any, answered: q.AuthResponse, told: str, detail: str) -> None:
+def test_a_failure_to_authenticate_again_is_told_after_the_delay(make: Any, answered: q.AuthResponse, told: str, detail: str) -> None:
     rig = make(refusal_ms=500)
     client, upstream, _ = rig.login()
     rig.auth_source.answer = lambda question: answered
@@ -229,9 +227,7 @@ def test_who_is_not_who_it_was_is_told_after_the_delay_and_goes(make: Any, answe
     rig.frame_of(client)
     client.sendall(frame(token(plain_token())))
     rig.world.poll(5)
-    client.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        client.recv(1)
+    assert_nothing_to_read(client)
     client.sendall(request(3, 9, 2, b"meanwhile"))
     rig.world.poll(5)
     rig.world.pass_time(0.5)
@@ -298,7 +294,7 @@ def test_a_handshake_where_sessions_do_not_end_is_refused(make: Any) -> None:
     assert rig.end(client)[:2] == ("auth_failed", "SaslHandshake of a client whose session does not end")
 
 
-def test_a_mechanism_is_one_clients_and_not_that_of_whoever_came_last(rig: Rig) -> None:
+def test_each_client_keeps_its_own_mechanism(rig: Rig) -> None:
     client, upstream, pair = rig.login()
     other, its_pair = rig.world.client()
     for body in (handshake("OAUTHBEARER"), token(b"n,,\x01auth=Bearer good\x01\x01")):

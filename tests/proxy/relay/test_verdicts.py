@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framegate.proxy.config.model import TapConfig, TapRule
 from framegate.proxy.network import mute
 from framegate.proxy.network.framings import FRAMINGS
 from framegate.proxy.network.int32 import INT32
@@ -19,15 +18,13 @@ from framegate.proxy.relay import handler_wire as wire
 from framegate.proxy.relay import verdicts
 from framegate.proxy.relay.handled_connection import Request
 from framegate.proxy.relay.throttle import QUOTA
-from framegate.proxy.tap.rules import TapRules
-from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.cases import each_of
 from tests.fakes.framing_model import stream
 from tests.fakes.handled import HandledWorld, channel_of, leg_of
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.tap_read import read_frames
 from tests.fakes.world import frame, reset
-from tests.proxy.relay.conftest import ask_handler, begin_drain, finish, passes, send_all, with_client, with_pair
+from tests.proxy.relay.conftest import ask_handler, begin_drain, finish, passes, send_all, tapping, with_client, with_pair, with_process
 
 Make = Callable[..., HandledWorld]
 
@@ -58,8 +55,7 @@ def test_with_an_upstream_a_frame_passes_changes_vanishes_or_is_answered(make_ha
 
 @each_of("upstream", [False, True])
 def test_closing_is_the_handlers_wish_and_what_was_sent_before_arrives(make_handled: Make, upstream: bool) -> None:
-    world = make_handled(upstream=upstream)
-    process = world.process()
+    world, process = with_process(make_handled(upstream=upstream))
     client = (world.pair() if upstream else world.served())[0]
     client.sendall(frame(b"one") + frame(b"two") + frame(b"three"))
     one, two, three = process.take(3)
@@ -97,8 +93,7 @@ def test_answers_that_do_not_fit(
     make_handled: Make, upstream: bool, direction: int, action: int, body: bytes, end: tuple[str, str], text: str
 ) -> None:
     short = FRAMINGS["int16"] if body[1:] else FRAMINGS["int32"]
-    world = make_handled(upstream=upstream, **{"upstream_framing" if upstream else "framing": short})
-    process = world.process()
+    world, process = with_process(make_handled(upstream=upstream, **{"upstream_framing" if upstream else "framing": short}))
     sockets = world.pair()[:2] if upstream else world.served()[:1]
     sockets[direction].sendall(b"\0\1x" if body[1:] and not upstream else frame(b"x"))
     asked = process.one()
@@ -428,7 +423,7 @@ def test_any_answers_keep_their_order_and_nothing_is_lost(actions: list[tuple[in
         world.close()
 
 
-def test_who_holds_what_is_known_at_every_moment(make_handled: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leak_finding_pool_finds_no_leak_in_handled_pairs(make_handled: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pool that looks after its holders finds nothing to put right: what is kept, waits, is dropped at the end, or is here in parts."""
     monkeypatch.setattr("tests.fakes.world.pool_of", LeakFindingPool)
     world = make_handled(upstream=True, limit=1 << 23, pool=1 << 25)
@@ -460,9 +455,8 @@ def test_who_holds_what_is_known_at_every_moment(make_handled: Make, monkeypatch
 
 
 def test_of_a_large_answer_that_is_recorded_no_copy_is_made(make_handled: Make, tmp_path: Path) -> None:
-    config = TapConfig(directory=str(tmp_path), rules=(TapRule(name="r"),), queue_size=64 << 20)
-    writer = TapWriter(config, "n", "0", "b", wakeup_fd=-1)
-    world, process, client, _, pair = with_pair(make_handled(upstream=True, rules=TapRules(config.rules, writer), writer=writer))
+    tapped = tapping(tmp_path, queue_size=64 << 20)
+    world, process, client, _, pair = with_pair(make_handled(upstream=True, **tapped))
     asked = ask_handler(process, client, b"ask")
     answer = verdicts.make_frame(INT32, INT32, [bytes(8 << 20)], b"", True)
     tracemalloc.start()
@@ -472,5 +466,5 @@ def test_of_a_large_answer_that_is_recorded_no_copy_is_made(make_handled: Make, 
     assert peak < 1 << 20
     process.reply(asked, wire.ANSWER, b"small")
     assert world.read(client, 9) == frame(b"small")
-    assert writer.flush_and_close(1000)
+    assert tapped["writer"].flush_and_close(1000)
     assert [len(item.body) for item in read_frames(str(tmp_path)) if item.direction == "response"] == [8 << 20, 5]
