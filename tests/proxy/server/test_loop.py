@@ -231,21 +231,6 @@ def test_control_that_goes_away_before_the_start_is_no_error(config, launch):
     assert process.wait() == 0
 
 
-def test_a_hand_over_that_cannot_be_used_is_logged_and_closed(config, launch):
-    process = launch(config)
-    client = process.connect("unheard-of")
-    assert receive_all(client) == b""
-    client.close()
-    notice = process.notice("log")
-    assert (notice["event"], notice["level"]) == ("handover_failed", "error")
-    process.handover.send(b"%d 2 plain 192.0.2.9:1" % time.monotonic_ns())
-    row = process.notice("closed")["row"]
-    assert (row["cause"], row["peer"], row["detail"]) == ("limit", "192.0.2.9:1", "no descriptor to be had")
-    until(lambda: process.cells.cell("framegate.connection.closed", "plain", "limit") == 1)
-    process.handover.send(b"nonsense")
-    assert "cannot be read" in process.notice("log")["fields"]["error"]
-
-
 def test_a_link_out_of_step_is_the_end(config, launch):
     process = launch(config)
     process.command.sendall((MAX_FRAME + 1).to_bytes(4, "big"))
