@@ -1,5 +1,6 @@
 """A processor's end of the link: while control is behind, does not read, or is gone. Nothing that must arrive is lost."""
 
+import errno
 import socket
 import threading
 import time
@@ -62,9 +63,8 @@ def test_rows_that_control_keeps_as_state_arrive_when_others_are_dropped(tmp_pat
     use.spent_ns = WINDOW_NS // 2
     assert use.evaluate(1 + WINDOW_NS)
 
-    class Broken(FakeDisk):
-        def write(self, fd: int, parts: list[Any], position: int) -> int:
-            raise OSError(5, "broken")
+    disk = FakeDisk()
+    disk.broken = errno.EIO
 
     class Stopping(CellWriter):
         def state(self, state: State) -> None:
@@ -72,7 +72,7 @@ def test_rows_that_control_keeps_as_state_arrive_when_others_are_dropped(tmp_pat
             if state is State.STOPPED:
                 reads.set()
 
-    with LoopBench(str(tmp_path), Broken(), Stopping, link_bytes=4608) as bench:
+    with LoopBench(str(tmp_path), disk, Stopping, link_bytes=4608) as bench:
         rules = bench.relay.pairs.rules
         assert rules is not None
         client = bench.connect()
