@@ -145,7 +145,7 @@ async def test_after_the_end_of_a_processor_its_connections_have_no_access_rows(
         assert events in (["closed"], ["access", "closed"])
 
 
-def test_it_ends_in_the_middle_of_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steering_that_closes_ends_a_request_for_access_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("framegate.control.steering.steering.interval_s", lambda every_ms: 0.0)
     ended: list[str] = []
 

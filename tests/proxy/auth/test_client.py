@@ -154,7 +154,7 @@ def test_an_upstream_with_a_wrong_signature_is_refused(auth_source: AuthSource) 
     assert "its signature is wrong" in str(one.refused(answered(token_answer(b"v=AAAA"), ID + 3)))
 
 
-def test_what_became_of_it_is_counted_once(auth_source: AuthSource) -> None:
+def test_the_result_of_a_login_is_counted_once(auth_source: AuthSource) -> None:
     found: list[tuple[str, str]] = []
     factory = SaslClientAuthenticators(PLAIN, auth_source, count=lambda *what: found.append(what))
     one = Talk(factory.make(Identity()))
@@ -199,7 +199,7 @@ def test_without_a_secret_the_login_fails(auth_source: AuthSource) -> None:
 
 
 @each_of("lifetime", [0, -1, 1, 10_000, 1 << 41, (1 << 63) - 1], fresh={"auth_source": AuthSource})
-def test_it_is_renewed_before_it_ends(auth_source: AuthSource, lifetime: int) -> None:
+def test_a_session_is_renewed_before_it_ends(auth_source: AuthSource, lifetime: int) -> None:
     one = begun(auth_source, chance=random.Random(1))
     accept(one)
     one.say(answered(token_answer(lifetime=lifetime), ID + 2))
@@ -212,7 +212,7 @@ def test_it_is_renewed_before_it_ends(auth_source: AuthSource, lifetime: int) ->
     assert 0.85 * lifetime * MS <= renew - 1000 * SECOND <= 0.95 * lifetime * MS
 
 
-def test_not_all_are_renewed_at_once(auth_source: AuthSource) -> None:
+def test_renewals_are_spread(auth_source: AuthSource) -> None:
     chance, times = random.Random(1), set()
     for _ in range(20):
         one = begun(auth_source, chance=chance)

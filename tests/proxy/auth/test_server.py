@@ -115,7 +115,7 @@ def test_versions_may_be_asked_for_once_and_before_the_handshake(auth_source: Au
     assert one.refused(versions(3)).answer == b""
 
 
-def test_what_the_source_knows_of_our_own_requests_does_not_count(auth_source: AuthSource) -> None:
+def test_versions_of_the_requests_that_framegate_answers_are_its_own(auth_source: AuthSource) -> None:
     auth_source.answer = lambda auth_request: known_apis(ApiRange(36, 0, 9), ApiRange(3, 0, 12), ApiRange(1, 4, 17))
     assert talk(auth_source).say(versions(3)) == [versions_answer(3, ApiRange(1, 4, 17), ApiRange(3, 0, 12))]
 
@@ -132,7 +132,7 @@ def test_what_the_broker_says_besides_is_told_in_the_versions_that_have_it(auth_
     assert auth_source.asked == [q.SupportedApis(version)]
 
 
-def test_without_knowing_what_will_be_understood_nothing_is_said(auth_source: AuthSource) -> None:
+def test_without_known_versions_no_answer_is_sent(auth_source: AuthSource) -> None:
     auth_source.answer = lambda auth_request: q.Unavailable("the link is down")
     error = talk(auth_source).refused(versions(3))
     assert (error.answer, str(error)) == (b"", "cannot be checked: the link is down")
@@ -257,7 +257,7 @@ def test_the_log_has_the_reason_for_clients_that_ignore_a_refused_token(auth_sou
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", SCRAM_SHA_256, "OAUTHBEARER"])
-def test_what_went_wrong_inside_is_told_to_nobody_but_the_log(auth_source: AuthSource, mechanism: str) -> None:
+def test_an_internal_failure_has_its_reason_in_the_log_only(auth_source: AuthSource, mechanism: str) -> None:
     auth_source.answer = lambda auth_request: q.Unavailable("/etc/framegate/users cannot be read")
     first = {"PLAIN": plain_token(), "OAUTHBEARER": b"n,,\x01auth=Bearer good\x01\x01"}.get(mechanism, scram_exchange(SCRAM_SHA_256).client[0])
     error = fail(auth_source, mechanism, first)
@@ -266,7 +266,7 @@ def test_what_went_wrong_inside_is_told_to_nobody_but_the_log(auth_source: AuthS
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", SCRAM_SHA_256])
-def test_who_speaks_in_bare_tokens_is_told_nothing(auth_source: AuthSource, mechanism: str) -> None:
+def test_a_client_with_bare_tokens_gets_no_reason(auth_source: AuthSource, mechanism: str) -> None:
     one = talk(auth_source)
     one.say(handshake(mechanism, version=0))
     assert one.refused(b"a").answer == b""
@@ -282,7 +282,7 @@ def test_no_error_holds_a_password(auth_source: AuthSource) -> None:
 # Who has to be asked.
 
 
-def test_while_somebody_is_asked_nothing_is_read(auth_source: AuthSource) -> None:
+def test_nothing_is_read_while_a_request_is_open(auth_source: AuthSource) -> None:
     auth_source.late = True
     one = talk(auth_source)
     assert one.say(versions(3), handshake("PLAIN"), token(plain_token())) == []
@@ -301,7 +301,7 @@ def test_while_somebody_is_asked_nothing_is_read(auth_source: AuthSource) -> Non
 
 
 @pytest.mark.parametrize("frames", [1, 2])
-def test_who_goes_away_is_not_waited_for(auth_source: AuthSource, frames: int) -> None:
+def test_an_authenticator_that_is_closed_cancels_its_request(auth_source: AuthSource, frames: int) -> None:
     auth_source.late = True
     one = talk(auth_source)
     one.say(*(versions(3),) if frames == 1 else (handshake("PLAIN"), token(plain_token())))
@@ -432,7 +432,7 @@ def of_clients(auth_source: AuthSource, counted: list[tuple[str, str, int]], **s
         ([b"x"], None, ("", "protocol")),
     ],
 )
-def test_what_became_of_it_is_counted_once(
+def test_the_result_of_a_login_is_counted_once(
     auth_source: AuthSource, bodies: list[bytes], answer: q.AuthResponse | None, counted: tuple[str, str]
 ) -> None:
     found: list[tuple[str, str, int]] = []

@@ -62,16 +62,6 @@ def exchange(client: socket.socket, body: bytes) -> None:
     assert receive_exactly(client, 4 + len(body)) == frame(body)
 
 
-def test_it_starts_with_the_start_message_and_says_where_its_modules_are(config, launch):
-    process = launch(config)
-    assert process.ready["type"] == "ready"
-    assert process.ready["pid"] == process.popen.pid == process.cells.pid
-    modules = process.ready["modules"]
-    assert {f"framegate.proxy.{name}" for name in ("network.channel", "relay.pair", "server.loop", "tap.writer")} <= set(modules)
-    assert all(name.startswith("framegate.proxy.") for name in modules)
-    assert (process.cells.generation, process.cells.state) == (5, State.SERVING)
-
-
 def test_it_stays_small(config, launch, tmp_path):
     world = TlsWorld.make(tmp_path)
     listener = dataclasses.replace(config.listeners[0], tls=ListenerTls(certificate=world.server[0], key=world.server[1]))
@@ -89,8 +79,13 @@ def durations(process: ServerProcess, name: str) -> dict[str, int]:
     return {label: value.count for label, value in found.items() if isinstance(value, HistogramValue)}
 
 
-def test_frames_come_back_and_the_row_and_the_cells_say_so(config, launch):
+def test_a_processor_names_its_modules_returns_frames_and_counts_them_in_rows_and_cells(config, launch):
     process = launch(config)
+    modules = process.ready["modules"]
+    assert {f"framegate.proxy.{name}" for name in ("network.channel", "relay.pair", "server.loop", "tap.writer")} <= set(modules)
+    assert all(name.startswith("framegate.proxy.") for name in modules)
+    assert process.ready["pid"] == process.popen.pid == process.cells.pid
+    assert (process.cells.generation, process.cells.state) == (5, State.SERVING)
     client = process.connect()
     for size in (0, 1, 100, 70_000):
         exchange(client, b"x" * size)
