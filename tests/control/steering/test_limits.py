@@ -76,7 +76,8 @@ BAD: list[dict[str, Any]] = [
 async def test_invalid_quotas_are_refused_before_a_processor_is_asked(made: Fleet) -> None:
     limits = made.steering.limits
     before = (await facts(made))[0]["limits"]
-    for call in (*(limits.change_node(changes) for changes in BAD), limits.change("a", quotas={"request_bytes_rate": 2**40 + 1})):
+    of_listener: list[dict[str, int]] = [{}, {"request_bytes_rate": 2**40 + 1}]
+    for call in (*(limits.change_node(changes) for changes in BAD), *(limits.change("a", quotas=quotas) for quotas in of_listener)):
         with pytest.raises(InvalidArgumentError):
             await call
     with pytest.raises(EtagError):

@@ -282,7 +282,10 @@ def test_open_pairs_follow_rules_and_limits_in_slices_and_the_commit_is_answered
     assert gated([*pairs, late]) == [False] * 20 + [True]
     step(tapped)
     assert (gated(pairs), tapped.answers) == ([True] * 8 + [False] * 12, [])
-    ending.end(pairs.pop(15), Cause.ADMIN, "", "internal")
+    if "limits" in change:
+        abort(tapped, pairs.pop(15))
+    else:
+        ending.end(pairs.pop(15), Cause.ADMIN, "", "internal")
     step(tapped)
     step(tapped)
     assert (gated(pairs), tapped.answers) == ([True] * 19, [{"type": "committed", "id": 2}])
