@@ -113,11 +113,7 @@ async def test_a_full_queue_is_tried_again(wiring: Watched, one: Side, other: Si
     assert wiring.waiting == 1
     busy.empty(count)
     await until(lambda: wiring.waiting == 0)
-    mine, theirs = one.take()[1], other.take()[1]
-    mine.sendall(b"x")
-    assert theirs.recv(5) == b"x"
-    mine.close()
-    theirs.close()
+    are_joined(one, other)
 
 
 def test_with_no_descriptor_to_be_had_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,8 +133,7 @@ def test_with_no_descriptor_to_be_had_it_is_tried_again(monkeypatch: pytest.Monk
         assert wiring.waiting == 1
         await until(lambda: wiring.waiting == 0)
         assert refused == 4
-        one.take()[1].close()
-        other.take()[1].close()
+        are_joined(one, other)
 
     run(scenario)
 

@@ -139,27 +139,14 @@ def texts(closed: ClosedChannels, **chosen: str) -> list[str]:
     return [format_connection_id(row["id"]) for row in asyncio.run(closed.latest(**chosen))]
 
 
-def test_the_oldest_goes_when_it_is_full() -> None:
-    closed = Closed(capacity=2)
-    for number in (1, 2, 3):
-        closed.record(event(closed_row(f"0-1-{number}", "idle")))
-    assert texts(closed) == ["0-1-3", "0-1-2"]
-    assert closed.get(parse_connection_id("0-1-1")) is None
-
-
-def test_gaps_are_not_kept() -> None:
-    closed = Closed()
-    closed.record(event(closed_row("0-1-1", "idle")))
+def test_the_latest_rows_are_kept_without_gaps_and_chosen_by_listener_and_cause() -> None:
+    closed = Closed(capacity=3)
+    for number, cause, listener in ((1, "idle", "kafka"), (2, "idle", "kafka"), (3, "idle", "plain"), (4, "admin", "plain")):
+        closed.record(event(closed_row(f"0-1-{number}", cause, listener)))
     closed.record(Gap(1, 3, 2))
-    assert texts(closed) == ["0-1-1"]
-
-
-def test_listener_and_cause_choose() -> None:
-    closed = Closed()
-    closed.record(event(closed_row("0-1-1", "idle", "kafka")))
-    closed.record(event(closed_row("0-1-2", "idle", "plain")))
-    closed.record(event(closed_row("0-1-3", "admin", "plain")))
-    assert texts(closed, listener="plain", cause="idle") == ["0-1-2"]
+    assert texts(closed) == ["0-1-4", "0-1-3", "0-1-2"]
+    assert closed.get(parse_connection_id("0-1-1")) is None
+    assert texts(closed, listener="plain", cause="idle") == ["0-1-3"]
 
 
 def test_a_row_is_read_once_and_not_before_somebody_asks() -> None:

@@ -19,16 +19,11 @@ def words(names: list[str], prefix: str) -> list[str]:
     return [name.removeprefix(prefix).lower() for name in names if name != f"{prefix}UNSPECIFIED"]
 
 
-def test_the_causes_are_the_same_words_in_the_api_the_cells_and_the_network() -> None:
+def test_causes_and_states_are_the_same_words_in_the_api_the_cells_and_the_network() -> None:
     assert words(channel_pb2.Cause.keys(), "CAUSE_") == [cause.value for cause in Cause] == list(CAUSES)
-
-
-def test_the_mute_causes_are_the_same_words_in_the_api_and_the_network() -> None:
     assert set(words(channel_pb2.MuteCause.keys(), "MUTE_CAUSE_")) == {name for name, _ in mute.CAUSES}
-
-
-def test_the_states_of_a_processor_are_the_planes() -> None:
     assert set(words(pool_pb2.Processor.State.keys(), "STATE_")) == set(typing.get_args(ProcessorState))
+    assert set(words(channel_pb2.Channel.State.keys(), "STATE_")) == {state.value for state in PairState} | {"draining"}
 
 
 def test_every_cause_of_a_closed_row_arrives() -> None:
@@ -53,11 +48,6 @@ def test_the_row_that_stands_for_a_dead_processors_connection_is_good_enough() -
     assert (message.close.cause, message.close.state) == (channel_pb2.CAUSE_PROCESSOR_DIED, channel_pb2.Channel.STATE_UNSPECIFIED)
     assert [message.HasField(name) for name in ("request", "response", "tls")] == [False] * 3
     assert not message.close.HasField("lost_bytes")
-
-
-def test_the_states_of_a_pair_are_the_relays() -> None:
-    known = set(words(channel_pb2.Channel.State.keys(), "STATE_"))
-    assert known == {state.value for state in PairState} | {"draining"}
 
 
 def test_an_open_row_without_tls_or_principal_has_neither() -> None:

@@ -19,17 +19,12 @@ async def state(at: Serving) -> pb2.Proxy.State.ValueType:
 
 
 @served()
-async def test_what_troubles_the_tap_is_a_warning(at: Serving) -> None:
+async def test_the_proxy_says_what_it_is_and_warns_of_what_troubles_the_tap(at: Serving) -> None:
     at.plane.troubles = ["the tap loses frames"]
-    proxy = (await ProxyServiceStub(at.channel).GetProxy(pb2.GetProxyRequest())).proxy
-    assert "the tap loses frames" in proxy.warnings
-
-
-@served()
-async def test_the_proxy_says_what_it_is(at: Serving) -> None:
     proxy = (await ProxyServiceStub(at.channel).GetProxy(pb2.GetProxyRequest())).proxy
     assert (proxy.node, proxy.version, proxy.compiled, proxy.pid) == ("edge-1", "1.2.3", False, os.getpid())
     assert proxy.start_time.ToNanoseconds() == at.plane.started_ns
+    assert "the tap loses frames" in proxy.warnings
 
 
 def test_the_proxy_says_what_memory_it_may_need_and_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:

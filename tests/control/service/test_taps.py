@@ -159,7 +159,7 @@ async def test_each_change_has_an_audit_row_and_one_that_is_only_validated_says_
 
 
 INVALID, BAD = grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT"
-BAD_RULES: list[tuple[dict[str, Any], list[str]]] = [
+BAD_RULES: list[tuple[dict[str, Any], list[str]]] = [  # the ranges of numbers are in test_validate
     ({"name": ""}, ["tap_rule.name"]),
     ({"name": "Bad Name"}, ["tap_rule.name"]),
     ({"listeners": ["kafka", "none"]}, ["tap_rule.listeners[1]"]),
@@ -168,10 +168,7 @@ BAD_RULES: list[tuple[dict[str, Any], list[str]]] = [
     ({"directions": [1, 9]}, ["tap_rule.directions[1]"]),
     ({"capture": 9}, ["tap_rule.capture"]),
     ({"on_full": 9}, ["tap_rule.on_full"]),
-    ({"min_size_bytes": -1}, ["tap_rule.min_size_bytes"]),
     ({"min_size_bytes": 5, "max_size_bytes": 4}, ["tap_rule.min_size_bytes"]),
-    ({"max_size_bytes": 2**31}, ["tap_rule.max_size_bytes"]),
-    ({"max_frame_bytes": 2**31}, ["tap_rule.max_frame_bytes"]),
     ({"apis": ["Fech"]}, ["tap_rule.apis[0]"]),
     ({"blank": ["7"], "hash": ["8-7"]}, ["tap_rule.blank[0]", "tap_rule.hash[0]"]),
     ({"sample_connections": -0.1, "sample_frames": float("inf")}, ["tap_rule.sample_connections", "tap_rule.sample_frames"]),

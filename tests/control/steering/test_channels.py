@@ -15,10 +15,13 @@ from tests.fakes.fleet import Fleet, open_channels, run, until
 from tests.fakes.scenario import run_by
 
 
+@pytest.mark.parametrize("link_rows", [2, 1000])
 @run_by(run)
-async def test_every_page_is_full_and_together_they_are_all_channels_once(made: Fleet) -> None:
+async def test_every_page_is_full_and_together_they_are_all_channels_once(made: Fleet, *, link_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if a page needs several answers of a processor: none is so long that making or reading it holds up the other connections."""
+    monkeypatch.setattr("framegate.control.steering.channels.LINK_ROWS", link_rows)
     ids = await open_channels(made, 7)
-    for size in (1, 2, 3, 4, 7, 8):
+    for size in (1, 2, 3, 4, 5, 7, 8):
         seen: list[int] = []
         token = ""
         while True:
@@ -28,20 +31,6 @@ async def test_every_page_is_full_and_together_they_are_all_channels_once(made: 
                 break
             assert len(rows) == size
         assert seen == ids
-
-
-@patch("framegate.control.steering.channels.LINK_ROWS", 2)
-@run_by(run, processors=1)
-async def test_a_page_is_put_together_of_short_answers(made: Fleet) -> None:
-    """No answer of a processor is so long that making or reading it would hold up the other connections."""
-
-    ids = await open_channels(made, 5)
-    rows, token = await made.steering.channels.page(page_size=5)
-    assert ([row["id"] for row in rows], token) == (ids, "")
-    rows, token = await made.steering.channels.page(page_size=3)
-    assert [row["id"] for row in rows] == ids[:3]
-    rows, token = await made.steering.channels.page(page_size=3, page_token=token)
-    assert ([row["id"] for row in rows], token) == (ids[3:], "")
 
 
 @run_by(run)
@@ -65,14 +54,18 @@ async def test_an_error_names_the_silent_processor_and_counts_what_the_other_did
 
 @patch("framegate.control.steering.channels.REQUEST_MS", 500)
 @run_by(run, 2)
-async def test_a_mute_is_not_reported_as_set_in_a_processor_whose_heartbeat_stands(made: Fleet) -> None:
+async def test_a_processor_whose_heartbeat_stands_is_an_error_of_a_mute_and_of_the_largest_holders(made: Fleet) -> None:
     await open_channels(made, 2)
     standing = made.supervisor.running[1].pid
     os.kill(standing, signal.SIGSTOP)
-    with pytest.raises(UnavailableError, match="of processor 1 it is not known") as caught:
-        await made.steering.channels.act("mute", listener="a", reason="test")
+    for call, text in (
+        (made.steering.channels.act("mute", listener="a", reason="test"), "of processor 1 it is not known"),
+        (made.steering.channels.top_holders(5), "processor"),
+    ):
+        with pytest.raises(UnavailableError, match=text) as caught:
+            await call
+        assert caught.value.reason == "PROCESSOR_SILENT"
     os.kill(standing, signal.SIGCONT)
-    assert caught.value.reason == "PROCESSOR_SILENT"
 
 
 @pytest.mark.parametrize("verb", ["mute", "unmute", "close"])
@@ -125,15 +118,3 @@ async def test_the_largest_holders_are_those_of_all_processors(made: Fleet) -> N
 @run_by(run, mode="leaving@1")
 async def test_a_processor_that_dies_while_it_is_asked_holds_nothing(made: Fleet) -> None:
     assert await made.steering.channels.top_holders(5) == []
-
-
-@patch("framegate.control.steering.channels.REQUEST_MS", 50)
-@run_by(run)
-async def test_a_processor_that_does_not_report_its_holders_is_an_error(made: Fleet) -> None:
-    os.kill(made.supervisor.running[1].pid, signal.SIGSTOP)
-    try:
-        with pytest.raises(UnavailableError) as caught:
-            await made.steering.channels.top_holders(5)
-    finally:
-        os.kill(made.supervisor.running[1].pid, signal.SIGCONT)
-    assert caught.value.reason == "PROCESSOR_SILENT"

@@ -23,16 +23,8 @@ async def test_a_limit_changes_everywhere_and_is_what_new_processors_get(made: F
     assert made.meters.value("config.changes", "") == 1
 
 
-@run_by(run, 1, "refuse")
-async def test_a_refused_limit_is_in_force_nowhere(made: Fleet) -> None:
-    with pytest.raises(AbortedError):
-        await made.steering.limits.change("a", 7)
-    assert (made.steering.limits.get("a"))[0].max_receive_size == MIB
-    assert made.meters.value("config.changes", "refused") == 1
-
-
 @run_by(run)
-async def test_quotas_change_everywhere_and_at_the_door(made: Fleet) -> None:
+async def test_quotas_change_everywhere_and_in_the_acceptor(made: Fleet) -> None:
     """Number 192."""
 
     quotas = made.acceptor._admission._quotas
@@ -70,42 +62,39 @@ async def test_one_that_starts_later_has_the_quotas_in_force(made: Fleet) -> Non
 
 
 BAD: list[dict[str, Any]] = [
-    {},
     {"colour": 1},
-    {"protected_listener": None},
-    {"connections": -1},
-    {"per_address": {"connections": -1}},
     {"per_address": {"colour": 1}},
     {"overrides": (LimitOverride(network="10.0.0.1/8"),)},
     {"overrides": (LimitOverride(network="10.0.0.0/8"),) * 2},
     {"overrides": (LimitOverride(network="10.0.0.0/8", connections=-1),)},
     {"overrides": tuple(LimitOverride(network=f"10.{number // 256}.{number % 256}.0/24") for number in range(1001))},
 ]
+"""Beside those of ``tests/conformance/test_control_plane.py``."""
 
 
 @run_by(run, 1)
 async def test_invalid_quotas_are_refused_before_a_processor_is_asked(made: Fleet) -> None:
-    steering = made.steering
+    limits = made.steering.limits
     before = (await facts(made))[0]["limits"]
-    for changes in BAD:
+    of_listener: list[dict[str, int]] = [{}, {"request_bytes_rate": 2**40 + 1}]
+    for call in (*(limits.change_node(changes) for changes in BAD), *(limits.change("a", quotas=quotas) for quotas in of_listener)):
         with pytest.raises(InvalidArgumentError):
-            await steering.limits.change_node(changes)
-    for quotas in ({}, {"colour": 1}, {"connections": -1}, {"request_bytes_rate": 2**40 + 1}):
-        with pytest.raises(InvalidArgumentError):
-            await steering.limits.change("a", quotas=quotas)
+            await call
     with pytest.raises(EtagError):
-        await steering.limits.change_node({"connections": 1}, "beef")
-    assert steering.state.config.limits == UNLIMITED_NODE
+        await limits.change_node({"connections": 1}, "beef")
+    assert made.steering.state.config.limits == UNLIMITED_NODE
     assert (await facts(made))[0]["limits"] == before
 
 
 @run_by(run, 1, "refuse")
-async def test_refused_quotas_are_in_force_nowhere_not_even_at_the_door(made: Fleet) -> None:
-    for call in (made.steering.limits.change("a", quotas={"connections": 1}), made.steering.limits.change_node({"connections": 1})):
+async def test_refused_limits_and_quotas_are_in_force_nowhere_not_even_in_the_acceptor(made: Fleet) -> None:
+    limits = made.steering.limits
+    for call in (limits.change("a", 7), limits.change("a", quotas={"connections": 1}), limits.change_node({"connections": 1})):
         with pytest.raises(AbortedError):
             await call
-    assert (made.steering.limits.get_node()).quotas == UNLIMITED_NODE
+    assert (limits.get("a")[0].max_receive_size, limits.get_node().quotas) == (MIB, UNLIMITED_NODE)
     assert not made.acceptor._admission._quotas.limited("a")
+    assert made.meters.value("config.changes", "refused") == 3
 
 
 @run_by(run)

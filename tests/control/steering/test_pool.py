@@ -43,11 +43,15 @@ def test_shares_are_equal_and_sum_to_the_size() -> None:
 
 
 @run_by(run)
-async def test_a_change_of_the_size_keeps_what_listeners_are_guaranteed(made: Fleet) -> None:
-    pool = dataclasses.replace(made.desired.config.memory_pool, shares={"a": 50})
-    made.desired.config = dataclasses.replace(made.desired.config, memory_pool=pool)
-    await made.steering.pool.set_size(5 * MIB)
-    assert (made.desired.config.memory_pool.size, made.desired.config.memory_pool.shares) == (5 * MIB, {"a": 50})
+async def test_a_new_size_is_divided_and_keeps_what_listeners_are_guaranteed(made: Fleet) -> None:
+    await open_channels(made, 2)
+    config = made.desired.config
+    made.desired.config = dataclasses.replace(config, memory_pool=dataclasses.replace(config.memory_pool, shares={"a": 50}))
+    pool = await made.steering.pool.set_size(5 * MIB + 1)
+    assert [item.share for item in pool.shares] == [5 * MIB // 2 + 1, 5 * MIB // 2]
+    assert (pool.size, pool.processors) == (5 * MIB + 1, 2)
+    assert [each["share"] for each in await facts(made)] == [item.share for item in pool.shares]
+    assert (made.desired.config.memory_pool.size, made.desired.config.memory_pool.shares) == (5 * MIB + 1, {"a": 50})
 
 
 @run_by(run, forwarding=Forwarding(requests="cut_through"))
@@ -59,34 +63,25 @@ async def test_the_largest_frame_that_passes_whole_is_the_least_share(made: Flee
 
 
 @pytest.mark.slow  # each turn starts a process
-@run_by(run, 1, timeout=60, runner=run_cancelling)
-async def test_growing_that_is_cancelled_anywhere_leaves_all_as_it_was_or_all_grown(made: Fleet) -> None:
-    ends: set[int] = set()
+@pytest.mark.parametrize(("before", "after", "stride", "least"), [(1, 2, 2, 4), (2, 1, 3, 3)])
+def test_another_number_of_processors_that_is_cancelled_anywhere_is_in_force_or_nothing_has_changed(
+    before: int, after: int, stride: int, least: int
+) -> None:
+    async def scenario(made: Fleet) -> None:
+        ends: set[int] = set()
 
-    async def check() -> None:
-        await check_whole(made)
-        ends.add(made.desired.config.processors)
-        if made.desired.config.processors == 2:
-            await made.steering.pool.set_processors(1)
+        async def check() -> None:
+            await check_whole(made)
+            ends.add(made.desired.config.processors)
+            if made.desired.config.processors == after:
+                await made.steering.pool.set_processors(before)
 
-    assert await at_every_turn(lambda: made.steering.pool.set_processors(2), check, stride=2) >= 4
-    assert ends == {1, 2}
+        assert await at_every_turn(lambda: made.steering.pool.set_processors(after), check, stride=stride) >= least
+        assert ends == {1, 2}
+        if before == 2:
+            assert "made" in {row["result"] for row in made.log.events("change_settled")}
 
-
-@pytest.mark.slow  # each turn starts a process again
-@run_by(run, 2, timeout=60, runner=run_cancelling)
-async def test_shrinking_that_is_cancelled_anywhere_is_made_or_not_begun(made: Fleet) -> None:
-    ends: set[int] = set()
-
-    async def check() -> None:
-        await check_whole(made)
-        ends.add(made.desired.config.processors)
-        if made.desired.config.processors == 1:
-            await made.steering.pool.set_processors(2)
-
-    assert await at_every_turn(lambda: made.steering.pool.set_processors(1), check, stride=3) >= 3
-    assert ends == {1, 2}
-    assert "made" in {row["result"] for row in made.log.events("change_settled")}
+    run(scenario, before, timeout=60, runner=run_cancelling)
 
 
 @run_by(run, 2, runner=run_cancelling)
@@ -161,15 +156,6 @@ async def test_a_balancer_that_fails_goes_on(made: Fleet) -> None:
 
 
 @run_by(run)
-async def test_the_pool_is_resized_and_divided(made: Fleet) -> None:
-    await open_channels(made, 2)
-    pool = await made.steering.pool.set_size(5 * MIB + 1)
-    assert [item.share for item in pool.shares] == [5 * MIB // 2 + 1, 5 * MIB // 2]
-    assert (pool.size, pool.processors) == (5 * MIB + 1, 2)
-    assert [each["share"] for each in await facts(made)] == [item.share for item in pool.shares]
-
-
-@run_by(run)
 async def test_processors_are_added_and_removed_and_the_pool_follows(made: Fleet) -> None:
     await open_channels(made, 2)
     pool = await made.steering.pool.set_processors(3)
@@ -184,26 +170,20 @@ async def test_processors_are_added_and_removed_and_the_pool_follows(made: Fleet
     assert {each["share"] for each in await facts(made)} == {12 * MIB}
 
 
-def test_the_balancer_reads_the_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("framegate.control.steering.pool.BALANCE_INTERVAL_S", 0.01)
+@patch("framegate.control.steering.pool.BALANCE_INTERVAL_S", 0.01)
+@run_by(run)
+async def test_the_balancer_reads_the_cells(made: Fleet, *, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = iter([{0}, set()])
     monkeypatch.setattr("framegate.control.steering.pool.Need.update", lambda self, now: next(samples, set()))
-
-    async def scenario(made: Fleet) -> None:
-        await until(lambda: made.log.events("pool_moved"))
-        assert made.log.events("pool_moved")[0]["needy"] == [0]
-
-    run(scenario)
+    await until(lambda: made.log.events("pool_moved"))
+    assert made.log.events("pool_moved")[0]["needy"] == [0]
 
 
 # Which shares move.
 
 
-def test_an_idle_share_gives_half_of_what_it_can_spare() -> None:
+def test_an_idle_share_gives_half_of_what_it_can_spare_if_another_needs_it() -> None:
     assert moved_shares({0: 8 * MIB, 1: 8 * MIB}, {0: 8 * MIB, 1: 0}, {0}, 2 * MIB) == {0: 11 * MIB, 1: 5 * MIB}
-
-
-def test_nothing_moves_if_no_share_is_spare_or_none_is_needed() -> None:
     assert moved_shares({0: 8 * MIB, 1: 8 * MIB}, {0: 0, 1: 0}, set(), MIB) is None
     assert moved_shares({0: 8 * MIB, 1: 8 * MIB}, {0: 8 * MIB, 1: 8 * MIB}, {0, 1}, MIB) is None
     assert moved_shares({0: 8 * MIB, 1: 8 * MIB}, {0: 8 * MIB, 1: 4 * MIB}, {0}, MIB) is None

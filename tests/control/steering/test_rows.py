@@ -29,36 +29,35 @@ async def test_an_audit_row_is_written_or_the_change_is_refused(made: Fleet) -> 
         made.steering.audit.reserve()
 
 
-class Clock:
-    """Moved by hand; it begins now, as connections do."""
+class Looks:
+    """The access rows of a fleet, by a clock that is moved by hand."""
 
-    def __init__(self) -> None:
-        self.ns = time.monotonic_ns()
+    def __init__(self, made: Fleet) -> None:
+        self.made = made
+        self.now_ns = self.began_ns = time.monotonic_ns()
+        self.rows = AccessRows(made.supervisor, EVERY_MS, made.log, lambda: self.now_ns)
 
-    def __call__(self) -> int:
-        return self.ns
+    async def open(self, count: int) -> None:
+        await open_channels(self.made, count)
+        self.began_ns = time.monotonic_ns()
 
-
-def rows_of(made: Fleet) -> list[str]:
-    return [str(row["id"]) for row in made.log.events("access")]
+    async def after(self, seconds: float) -> list[str]:
+        """Look so long after the channels were opened; the ids of all rows that were written until then."""
+        self.now_ns = self.began_ns + int(seconds * SECOND)
+        await self.rows.look()
+        return [str(row["id"]) for row in self.made.log.events("access")]
 
 
 @patch.object(module, "PAGE", 2)
 @run_by(run)
 async def test_each_connection_has_a_row_each_time_and_none_before(made: Fleet) -> None:
-    clock = Clock()
-    rows = AccessRows(made.supervisor, EVERY_MS, made.log, clock)
-    await open_channels(made, 7)
-    began_ns = time.monotonic_ns()
-    clock.ns = began_ns + 9 * SECOND
-    await rows.look()
-    assert rows_of(made) == [], "none is ten seconds old"
+    looks = Looks(made)
+    await looks.open(7)
+    assert await looks.after(9) == [], "none is ten seconds old"
     for turn in (1, 2, 3):
         for part in (0, 1, 2):  # of the quarter over which they are spread
-            clock.ns = began_ns + turn * 10 * SECOND + part * 13 * SECOND // 10
-            await rows.look()
-            assert len(rows_of(made)) >= 7 * (turn - 1)
-        found = rows_of(made)
+            found = await looks.after(turn * 10 + part * 1.3)
+            assert len(found) >= 7 * (turn - 1)
         assert len(found) == 7 * turn
         assert len(set(found[-7:])) == 7, "each once"
     row = made.log.events("access")[0]
@@ -66,118 +65,87 @@ async def test_each_connection_has_a_row_each_time_and_none_before(made: Fleet) 
     assert [event["event"] for event in made.events if event["event"] == "access"] == ["access"] * 21
 
 
-def test_there_is_a_pause_between_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+@patch.object(module, "PAGE", 2)
+@run_by(run, 1)
+async def test_there_is_a_pause_between_pages(made: Fleet, *, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop has its turns in between, and the log no burst."""
-    monkeypatch.setattr(module, "PAGE", 2)
-    rests: list[float] = []
+    pauses: list[float] = []
     sleep = asyncio.sleep
 
-    async def resting(delay: float) -> None:
+    async def pausing(delay: float) -> None:
         if delay == module.REST_S:
-            rests.append(delay)
+            pauses.append(delay)
         await sleep(0 if delay == module.REST_S else delay)
 
-    async def scenario(made: Fleet) -> None:
-        clock = Clock()
-        rows = AccessRows(made.supervisor, EVERY_MS, made.log, clock)
-        await open_channels(made, 7)
-        clock.ns = time.monotonic_ns() + 13 * SECOND
-        monkeypatch.setattr(module.asyncio, "sleep", resting)
-        await rows.look()
-        monkeypatch.setattr(module.asyncio, "sleep", sleep)
-        assert len(rows_of(made)) == 7
-        assert len(rests) == 3, "2, 2, 2 and 1"
-
-    run(scenario, 1)
+    looks = Looks(made)
+    await looks.open(7)
+    monkeypatch.setattr(module.asyncio, "sleep", pausing)
+    assert len(await looks.after(13)) == 7
+    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    assert len(pauses) == 3, "2, 2, 2 and 1"
 
 
 @run_by(run, 1)
 async def test_rows_that_the_log_does_not_write_are_skipped_for_good(made: Fleet) -> None:
-    clock = Clock()
-    rows = AccessRows(made.supervisor, EVERY_MS, made.log, clock)
-    await open_channels(made, 3)
-    began_ns = time.monotonic_ns()
-    made.log.levels.change(None, {"access": False})
-    clock.ns = began_ns + 13 * SECOND
-    await rows.look()
-    made.log.levels.change("warning", {"access": True})
-    clock.ns = began_ns + 23 * SECOND
-    await rows.look()
-    made.log.levels.change("info", {})
-    clock.ns = began_ns + 25 * SECOND
-    await rows.look()
+    looks = Looks(made)
+    await looks.open(3)
+    for at_s, level, chosen in ((13, None, {"access": False}), (23, "warning", {"access": True}), (25, "info", {})):
+        made.log.levels.change(level, chosen)
+        await looks.after(at_s)
     assert [event for event in made.events if event["event"] == "access"] == []
-    clock.ns = began_ns + 33 * SECOND
-    await rows.look()
-    assert len(rows_of(made)) == 3
+    assert len(await looks.after(33)) == 3
 
 
 @patch.object(module, "PAGE", 2)
 @run_by(run, 1)
 async def test_while_stdout_is_not_read_rows_wait_and_then_continue(made: Fleet, *, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    rows = AccessRows(made.supervisor, EVERY_MS, made.log, clock)
-    await open_channels(made, 5)
-    began_ns = time.monotonic_ns()
-    clock.ns = began_ns + 13 * SECOND
+    looks = Looks(made)
+    await looks.open(5)
     monkeypatch.setattr(MemoryLog, "is_behind", property(lambda log: len(log.events("access")) >= 2))
-    await rows.look()
-    assert len(rows_of(made)) == 2
-    clock.ns = began_ns + 15 * SECOND
-    await rows.look()
-    assert len(rows_of(made)) == 2
+    assert len(await looks.after(13)) == 2
+    assert len(await looks.after(15)) == 2
     monkeypatch.setattr(MemoryLog, "is_behind", False)
-    clock.ns = began_ns + 17 * SECOND
-    await rows.look()
-    assert len(rows_of(made)) == len(set(rows_of(made))) == 5
+    found = await looks.after(17)
+    assert len(found) == len(set(found)) == 5
 
 
 @pytest.mark.parametrize("reason", ["PROCESSOR_SILENT", "PROCESSOR_FAILED"])
 @run_by(run, 2)
-async def test_a_processor_that_does_not_answer_is_asked_again_and_holds_up_no_other(made: Fleet, *, reason: str) -> None:
-    clock = Clock()
-    rows = AccessRows(made.supervisor, EVERY_MS, made.log, clock)
-    await open_channels(made, 6)
-    began_ns = time.monotonic_ns()
-    first = made.supervisor.running[0]
-
+async def test_a_processor_that_does_not_answer_is_asked_again_and_holds_up_no_other(
+    made: Fleet, *, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def silent(request: Any, timeout_ms: int) -> Any:
         raise UnavailableError("says nothing", reason=reason)
 
-    request = first.request
-    first.request = silent  # type: ignore[method-assign]
-    clock.ns = began_ns + 13 * SECOND
-    await rows.look()
-    found = rows_of(made)
+    looks = Looks(made)
+    await looks.open(6)
+    monkeypatch.setattr(made.supervisor.running[0], "request", silent)
+    found = await looks.after(13)
     assert 0 < len(found) < 6
     assert {number.partition("-")[0] for number in found} == {"1"}
-    first.request = request  # type: ignore[method-assign]
-    clock.ns = began_ns + 14 * SECOND
-    await rows.look()
-    assert len(rows_of(made)) == len(set(rows_of(made))) == 6
+    monkeypatch.undo()
+    found = await looks.after(14)
+    assert len(found) == len(set(found)) == 6
     assert made.log.events("task_failed") == []
 
 
 @run_by(run, 1)
 async def test_after_the_end_of_a_processor_its_connections_have_no_access_rows(made: Fleet) -> None:
-    clock = Clock()
-    rows = AccessRows(made.supervisor, EVERY_MS, made.log, clock)
-    ids = await open_channels(made, 4)
-    clock.ns = time.monotonic_ns() + 13 * SECOND
+    looks = Looks(made)
+    await looks.open(4)
     made.supervisor.running[0].kill("died")
-    looking = asyncio.ensure_future(rows.look())
-    await until(lambda: len(made.log.events("closed")) == len(ids))
+    looking = asyncio.ensure_future(looks.after(13))
+    await until(lambda: len(made.log.events("closed")) == 4)
     await looking
-    clock.ns += SECOND
     await until(lambda: made.supervisor.running)
-    await rows.look()
+    await looks.after(14)
     told = [(row["event"], row["id"]) for row in made.log.rows if row["event"] in ("access", "closed")]
     for number in {number for _, number in told}:
         events = [event for event, other in told if other == number]
         assert events in (["closed"], ["access", "closed"])
 
 
-def test_it_ends_in_the_middle_of_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steering_that_closes_ends_a_request_for_access_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("framegate.control.steering.steering.interval_s", lambda every_ms: 0.0)
     ended: list[str] = []
 

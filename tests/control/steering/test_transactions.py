@@ -28,6 +28,12 @@ async def cancelled(call: Awaitable[object], when: asyncio.Event) -> None:
         await task
 
 
+async def hang(begun: asyncio.Event) -> None:
+    """Go on until it is cancelled."""
+    begun.set()
+    await asyncio.Event().wait()
+
+
 @run_by(run)
 async def test_the_result_of_the_work_is_that_of_the_call(transactions: Transactions, log: MemoryLog) -> None:
     async def seven(transaction: Transaction) -> int:
@@ -51,14 +57,10 @@ def test_changes_are_counted_by_their_result() -> None:
             if error is not None:
                 raise error
 
-        async def hang(transaction: Transaction) -> None:
-            begun.set()
-            await asyncio.Event().wait()
-
         for error in (None, InvalidArgumentError([]), NotFoundError("listener", "a"), AbortedError("no", reason="R")):
             with contextlib.nullcontext() if error is None else pytest.raises(type(error)):
                 await transactions.change("x", lambda transaction, error=error: work(error))
-        await cancelled(transactions.change("x", hang), begun)
+        await cancelled(transactions.change("x", lambda transaction: hang(begun)), begun)
         await asyncio.sleep(0.001)
         assert [meters.value("config.changes", result) for result in ("", "invalid", "refused")] == [1, 1, 3]
 
@@ -110,12 +112,7 @@ async def test_cancelled_after_its_decision_it_goes_on_and_its_end_has_a_row(
 @run_by(run)
 async def test_the_end_takes_back_what_is_not_decided(transactions: Transactions, log: MemoryLog) -> None:
     begun = asyncio.Event()
-
-    async def work(transaction: Transaction) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    task = asyncio.ensure_future(transactions.run("x", work))
+    task = asyncio.ensure_future(transactions.run("x", lambda transaction: hang(begun)))
     await begun.wait()
     transactions.close()
     with pytest.raises(asyncio.CancelledError):

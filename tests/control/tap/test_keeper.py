@@ -14,12 +14,12 @@ from framegate.control.tap import settlement
 from framegate.control.tap.keeper import tapped_pairs
 from framegate.proxy.config.model import TapRule
 from framegate.proxy.tap import log_reader
-from framegate.proxy.tap import sums as sums_of
 from framegate.proxy.tap.block_builder import BlockBuilder
 from framegate.proxy.tap.gap import Gap
 from framegate.proxy.tap.ledger import read_ledger
 from framegate.proxy.tap.record import stream_name
 from framegate.proxy.tap.segment import SegmentLog
+from tests.control.tap.test_settlement import count_reads
 from tests.fakes.tap_keeper import death, gaps, keeper, processor, until
 from tests.fakes.tap_log import MINUTE_NS, START_NS
 from tests.fakes.tap_read import read_blocks
@@ -183,13 +183,7 @@ def test_of_a_dead_processors_stream_only_what_it_had_not_sealed_is_read(tmp_pat
     until(lambda: tap._settlement.carry(writer.stream).end == ends[-2])
     (sums,) = tap._settlement.carry(writer.stream).pairs.values()
     assert (sums.frames, len(sums.windows)) == (3, 1), "minutes that are stated are not kept"
-    real, read = sums_of._tables, list[int]()
-
-    def tables(ref: log_reader.BlockRef) -> memoryview:
-        read.append(ref.header.offset)
-        return real(ref)
-
-    monkeypatch.setattr(sums_of, "_tables", tables)
+    read = count_reads(monkeypatch)
     tap.died(death("boot", request=9))
     tap.stop()
     assert (read, [gap[3] for gap in gaps(tmp_path)]) == ([ends[-2]], [5])

@@ -90,12 +90,9 @@ def test_random_bytes_are_no_certificate(data: bytes) -> None:
 SPIFFE = certificate(x509.UniformResourceIdentifier("https://a"), x509.UniformResourceIdentifier("spiffe://td/ns/x/sa/y"), x509.DNSName("h"))
 
 
-def test_the_subject_goes_through_the_rules() -> None:
+def test_the_principal_is_the_subject_or_the_first_alternative_name_that_a_rule_matches() -> None:
     made = MappedAuthenticators(MappingRules("RULE:CN=(.*?),.*/$1/L")).make(Identity(subject="CN=Alice,O=x"))
     assert (made.complete, made.principal) == (True, "alice")
-
-
-def test_the_first_alternative_name_that_a_rule_matches() -> None:
     identity = Identity(subject="CN=a", certificate=SPIFFE)
     assert MappedAuthenticators(MappingRules("RULE:spiffe:\\/\\/td\\/(.*)/$1/"), "uri").make(identity).principal == "ns/x/sa/y"
     assert MappedAuthenticators(MappingRules(), "uri").make(identity).principal == "https://a"
@@ -116,7 +113,7 @@ def test_a_client_without_a_certificate_is_anonymous_whatever_the_rules(source: 
         ("RULE:spiffe:.*x/a/", "uri", "no rule matches the uri name 'https://a', 'spiffe://td/ns/x/sa/y'"),
     ],
 )
-def test_who_has_no_such_name_is_refused(rules: str, source: NameSource, words: str) -> None:
+def test_a_certificate_without_a_name_that_a_rule_matches_is_refused(rules: str, source: NameSource, words: str) -> None:
     with pytest.raises(AuthenticationError, match=words):
         MappedAuthenticators(MappingRules(rules), source).make(Identity(subject="CN=a", certificate=SPIFFE))
     with pytest.raises(AuthenticationError, match="has no subject name"):
@@ -134,7 +131,7 @@ def pin_of(data: bytes) -> str:
     return "sha256/" + base64.b64encode(hashlib.sha256(der).digest()).decode()
 
 
-def test_who_has_one_of_the_keys_passes_and_others_are_named() -> None:
+def test_a_certificate_with_a_pinned_key_passes_and_others_are_named() -> None:
     assert [key_pin(data) for data in (ONE, OTHER)] == [pin_of(ONE), pin_of(OTHER)]
     factory = PinnedAuthenticators((pin_of(ONE), "sha256/next"), CertificateAuthenticators())
     assert factory.make(Identity(subject="CN=broker", certificate=ONE)).principal == "CN=broker"

@@ -136,14 +136,11 @@ def test_any_text_is_rules_or_a_fault(text: str) -> None:
     assert 0 <= position <= len(text)
 
 
-@each_of(("pattern", "text"), [(r"app-\d+", "app-١٢"), (r"\w+", "ſink"), ("(?i)sink", "ſink"), ("(?i)kafka", "\u212aafka"), (r"a\sb", "a\u2003b")])
-def test_classes_and_case_are_asciis_as_in_java(pattern: str, text: str) -> None:
-    assert compile_pattern(pattern).fullmatch(text) is None
-
-
-@each_of(("pattern", "text"), [(r"app-\d+", "app-12"), (r"\w+", "s_1"), ("(?i)sink", "SINK"), (r"a\sb", "a\tb"), ("ü.", "üx")])
-def test_and_know_those(pattern: str, text: str) -> None:
-    assert compile_pattern(pattern).fullmatch(text) is not None
+def test_classes_and_case_are_those_of_ascii_as_in_java() -> None:
+    for pattern, text in ((r"app-\d+", "app-12"), (r"\w+", "s_1"), ("(?i)sink", "SINK"), (r"a\sb", "a\tb"), ("ü.", "üx")):
+        assert compile_pattern(pattern).fullmatch(text) is not None
+    for pattern, text in ((r"app-\d+", "app-١٢"), (r"\w+", "ſink"), ("(?i)sink", "ſink"), ("(?i)kafka", "\u212aafka"), (r"a\sb", "a\u2003b")):
+        assert compile_pattern(pattern).fullmatch(text) is None
 
 
 @each_of("pattern", ["a{99999999999999}", "(" * 600 + ")" * 600, "[a-z&&[^b]]", "[[a]b]", "(?u)a", "(", "a**"])

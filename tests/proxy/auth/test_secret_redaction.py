@@ -44,12 +44,12 @@ def test_it_is_found_wherever_it_stands_in_base64(before: bytes, behind: bytes, 
 
 @each_of(("length", "found"), [(MIN_MATCH - 1, False), (MIN_MATCH, True), (MIN_MATCH + 1, True)])
 @each_of("start", [0, 3])
-def test_some_of_it_is_enough(length: int, found: bool, start: int) -> None:
+def test_a_part_of_a_secret_is_found(length: int, found: bool, start: int) -> None:
     assert contains_secret(f"<{SECRET[start : start + length]}>", UTF8) == found
 
 
 @each_of(("secret", "words", "found"), [("", "x", False), ("x1", "x2", False), ("x1", "<X1>", True), ("12345", "1234 5", False)])
-def test_of_a_short_one_all_of_it(secret: str, words: str, found: bool) -> None:
+def test_a_short_secret_is_found_as_a_whole_only(secret: str, words: str, found: bool) -> None:
     assert contains_secret(words, secret.encode()) == found
 
 

@@ -9,7 +9,7 @@ from tests.fakes.cases import each_of
 
 @each_of("state", ServerState)
 @each_of("event", ServerEvent)
-def test_a_row_or_a_bug(state: ServerState, event: ServerEvent) -> None:
+def test_a_pair_without_a_row_is_a_bug(state: ServerState, event: ServerEvent) -> None:
     if (state, event) in TRANSITIONS:
         assert next_state(state, event) is TRANSITIONS[state, event]
         return
@@ -17,7 +17,7 @@ def test_a_row_or_a_bug(state: ServerState, event: ServerEvent) -> None:
         next_state(state, event)
 
 
-def test_nothing_leads_to_complete_but_a_proof() -> None:
+def test_only_a_proof_leads_to_complete() -> None:
     assert {event for (_, event), state in TRANSITIONS.items() if state is ServerState.COMPLETE} == {ServerEvent.PROVED}
     assert {state for state, event in TRANSITIONS if event is ServerEvent.PROVED} == {ServerState.AUTHENTICATE, ServerState.RAW}
 

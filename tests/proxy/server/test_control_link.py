@@ -1,5 +1,6 @@
 """A processor's end of the link: while control is behind, does not read, or is gone. Nothing that must arrive is lost."""
 
+import errno
 import socket
 import threading
 import time
@@ -62,9 +63,8 @@ def test_rows_that_control_keeps_as_state_arrive_when_others_are_dropped(tmp_pat
     use.spent_ns = WINDOW_NS // 2
     assert use.evaluate(1 + WINDOW_NS)
 
-    class Broken(FakeDisk):
-        def write(self, fd: int, parts: list[Any], position: int) -> int:
-            raise OSError(5, "broken")
+    disk = FakeDisk()
+    disk.broken = errno.EIO
 
     class Stopping(CellWriter):
         def state(self, state: State) -> None:
@@ -72,7 +72,7 @@ def test_rows_that_control_keeps_as_state_arrive_when_others_are_dropped(tmp_pat
             if state is State.STOPPED:
                 reads.set()
 
-    with LoopBench(str(tmp_path), Broken(), Stopping, link_bytes=4608) as bench:
+    with LoopBench(str(tmp_path), disk, Stopping, link_bytes=4608) as bench:
         rules = bench.relay.pairs.rules
         assert rules is not None
         client = bench.connect()
@@ -176,7 +176,7 @@ def test_rows_of_connections_that_opened_go_before_those_that_closed_and_both_be
 
 
 def test_connections_of_one_message_are_taken_over_each_by_itself() -> None:
-    """An unknown listener, a descriptor that is no socket, a lost descriptor and an impossible family cost no other connection."""
+    """An unknown listener, a descriptor that is no socket, a lost descriptor, an impossible family and nonsense cost no other connection."""
     with LoopBench() as bench:
         clients = [bench.accepted() for _ in range(2)]
         with open(__file__) as no_socket:
@@ -185,6 +185,7 @@ def test_connections_of_one_message_are_taken_over_each_by_itself() -> None:
             descriptors = [clients[0][1].fileno(), descriptor, descriptor, descriptor, clients[1][1].fileno()]
             handovers = [Handover(number, family, name, f"192.0.2.1:{number}") for number, (family, name) in enumerate(facts)]
             assert send_handovers(bench.handover, handovers, descriptors)
+        bench.handover.send(b"nonsense")
         for _, accepted in clients:
             accepted.close()
         bench.when_open(2, lambda: bench.send(STOP, STOP))
@@ -193,8 +194,14 @@ def test_connections_of_one_message_are_taken_over_each_by_itself() -> None:
         rows = sorted((closed["row"] for closed in bench.of("closed")), key=lambda row: str(row["peer"]))
         assert [(row["peer"][-1], row["cause"]) for row in rows] == [("0", "drained"), ("2", "internal"), ("4", "drained"), ("5", "limit")]
         assert [row["id"] & 7 for row in rows] == [1, 2, 3, 4], "each takes one id, in the order in which they came"
-        told = {(row["event"], row["fields"].get("error", "")[:11]) for row in bench.of("log")}
-        assert told == {("handover_failed", "no listener"), ("internal_error", "OverflowErr")}
+        assert rows[-1]["detail"] == "no descriptor to be had"
+        assert bench.cells.cell("framegate.connection.closed", "plain", "limit") == 1
+        told = {(row["event"], row["fields"].get("error", "")) for row in bench.of("log")}
+        assert told == {
+            ("handover_failed", "no listener unheard-of"),
+            ("handover_failed", "a hand-over that cannot be read: not enough values to unpack (expected 4, got 1)"),
+            ("internal_error", "OverflowError: Python int too large to convert to C int"),
+        }
 
 
 @pytest.mark.parametrize("together", [1, MAX_TOGETHER - 3, MAX_TOGETHER])

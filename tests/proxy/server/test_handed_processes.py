@@ -83,21 +83,17 @@ def test_a_connection_is_answered_by_a_handler_process() -> None:
         assert process.cells.cell("framegate.handler.queue.size", "plain") == 0
 
 
-def test_without_a_handler_process_a_connection_ends_in_time() -> None:
+def test_a_socket_that_does_not_arrive_is_reported_and_without_a_handler_process_a_connection_ends_in_time() -> None:
     with processor(CONFIG) as process:
+        process.handover.send(b"77 1 @handler 3.4")
+        assert process.notice("log")["fields"]["error"] == "handler process 3.4: no descriptor to be had"
+        assert process.notice("parted") == {"type": "parted", "pair": 77, "error": "no descriptor to be had"}
         client = process.connect()
         client.sendall(frame(b"question"))
         assert receive_all(client) == b""
         client.close()
         closed = process.notice("closed")["row"]
         assert (closed["cause"], closed["detail"]) == ("handler_failed", "no handler process")
-
-
-def test_a_socket_that_cannot_be_taken_over_is_logged_and_closed() -> None:
-    with processor(CONFIG) as process:
-        process.handover.send(b"77 1 @handler 3.4")
-        assert process.notice("log")["fields"]["error"] == "handler process 3.4: no descriptor to be had"
-        assert process.notice("parted") == {"type": "parted", "pair": 77, "error": "no descriptor to be had"}
 
 
 def test_after_a_record_that_cannot_be_another_socket_takes_the_connections_that_had_no_request() -> None:

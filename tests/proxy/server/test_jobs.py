@@ -59,13 +59,15 @@ def begun(steered, size: int = 6, body: bytes = b"begun"):
     return client, upstream, pair
 
 
-def test_long_lists_and_bulk_commands_are_made_in_slices(steered):
+def test_long_lists_and_bulk_commands_are_made_in_slices_and_a_command_for_another_listener_affects_no_pair(steered):
     pairs = clients(steered, 20)
     steered.commands.handle({"type": "list", "id": 1, "after": 0, "limit": 100, "listener": None})
     assert steps(steered, lambda: abort(steered, pairs[10])) == 3
     assert [row["id"] for row in steered.answers[0]["rows"]] == [pair.id for pair in pairs if pair is not pairs[10]], "without the one that closed"
     steered.commands.handle({"type": "mute", "id": 1, "listener": "other", "reason": ""})
     assert steps(steered) == 3
+    assert steered.answers[1] == {"type": "result", "id": 1, "affected": [], "missing": [], "undone": []}
+    assert {pair.client.channel.mute_causes for pair in pairs if pair is not pairs[10]} == {0}
 
 
 def begin(steered, count: int) -> list:
@@ -181,21 +183,21 @@ def test_mute_is_answered_when_no_further_header_will_be_read(steered):
     assert steered.answers == [{"type": "result", "id": 1, "affected": [int(other.id), int(pair.id)], "missing": [], "undone": []}]
 
 
-def test_a_mute_that_waits_ends_with_its_pair(steered):
+def test_a_mute_that_waits_ends_with_its_pair_and_is_undone_by_an_unmute(steered):
     _, _, pair = begun(steered)
-    steered.commands.handle({"type": "mute", "id": 1, "connections": [int(pair.id), 99]})
+    steered.commands.handle({"type": "mute", "id": 1, "connections": [int(pair.id)]})
+    steered.work()
+    steered.commands.handle({"type": "unmute", "id": 2, "connections": [int(pair.id)]})
+    steered.work()
+    lists = {answer["id"]: (answer["affected"], answer["undone"]) for answer in steered.answers}
+    assert lists == {1: ([], [int(pair.id)]), 2: ([int(pair.id)], [])}
+    steered.answers.clear()
+    steered.commands.handle({"type": "mute", "id": 2, "connections": [int(pair.id), 99]})
     steered.work()
     ending.abort(pair, Cause.ADMIN, "", "internal")
     steered.world.poll()
     steered.commands.pair_changed()
-    assert steered.answers == [{"type": "result", "id": 1, "affected": [], "missing": [99, int(pair.id)], "undone": []}]
-
-
-def test_a_bulk_command_for_a_listener_affects_all_its_pairs_and_no_others(steered):
-    _, _, pair = steered.world.pair()
-    assert steered.ask("mute", listener="other", reason="") == {"type": "result", "affected": [], "missing": [], "undone": []}
-    assert pair.client.channel.mute_causes == 0
-    assert steered.ask("mute", listener="l", reason="") == {"type": "result", "affected": [int(pair.id)], "missing": [], "undone": []}
+    assert steered.answers == [{"type": "result", "id": 2, "affected": [], "missing": [99, int(pair.id)], "undone": []}]
 
 
 def test_unmute_takes_the_admin_cause_away_and_no_other(steered):
@@ -213,16 +215,6 @@ def test_a_pair_whose_end_has_begun_is_missing(steered):
     for verb in ("mute", "unmute", "close"):
         assert steered.ask(verb, connections=[int(pair.id)]) == {"type": "result", "affected": [], "missing": [int(pair.id)], "undone": []}
     assert pair.client.channel.mute_causes == 0
-
-
-def test_a_mute_that_was_taken_away_before_it_was_in_force_is_undone(steered):
-    _, _, pair = begun(steered)
-    steered.commands.handle({"type": "mute", "id": 1, "connections": [int(pair.id)]})
-    steered.work()
-    steered.commands.handle({"type": "unmute", "id": 2, "connections": [int(pair.id)]})
-    steered.work()
-    lists = {answer["id"]: (answer["affected"], answer["undone"]) for answer in steered.answers}
-    assert lists == {1: ([], [int(pair.id)]), 2: ([int(pair.id)], [])}
 
 
 @pytest.mark.parametrize("by", ["listener", "connections"])
@@ -263,9 +255,9 @@ def tapped(tmp_path):
     steered.world.close()
 
 
-def put_rules(steered, number: int, *rules: TapRule) -> None:
-    """Prepare rules and ask for the commit; nothing has been worked on."""
-    steered.commands.handle({"type": "prepare", "id": number, "change": {"tap_rules": rules_to_wire(rules)}})
+def put(steered, number: int, change: dict) -> None:
+    """Prepare a change and ask for the commit; nothing has been worked on."""
+    steered.commands.handle({"type": "prepare", "id": number, "change": change})
     assert steered.answers.pop() == {"type": "prepared", "id": number}
     steered.commands.handle({"type": "commit", "id": number})
 
@@ -275,25 +267,36 @@ def gated(pairs) -> list[bool]:
     return [pair.client.channel.gated for pair in pairs]
 
 
-def test_open_pairs_follow_the_taps_rules_in_slices_and_the_commit_is_answered_after_the_last(tapped):
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tap_rules": rules_to_wire((TapRule(name="some", on_full="mute"),))},
+        {"limits": limits_to_wire(LimitsConfig(request_bytes_rate=1000), {"l": RateLimits()})},
+    ],
+)
+def test_open_pairs_follow_rules_and_limits_in_slices_and_the_commit_is_answered_after_the_last(tapped, change):
     pairs = [tapped.world.pair()[2] for _ in range(20)]
     tapped.commands.handle({"type": "list", "id": 1, "after": 0, "limit": 100, "listener": None})
-    put_rules(tapped, 2, TapRule(name="some", on_full="mute"))
+    put(tapped, 2, change)
     late = tapped.world.pair()[2]
     assert gated([*pairs, late]) == [False] * 20 + [True]
     step(tapped)
     assert (gated(pairs), tapped.answers) == ([True] * 8 + [False] * 12, [])
-    ending.end(pairs.pop(15), Cause.ADMIN, "", "internal")
+    if "limits" in change:
+        abort(tapped, pairs.pop(15))
+    else:
+        ending.end(pairs.pop(15), Cause.ADMIN, "", "internal")
     step(tapped)
     step(tapped)
     assert (gated(pairs), tapped.answers) == ([True] * 19, [{"type": "committed", "id": 2}])
+    assert {pair.upstream.channel.gated for pair in pairs} == {"tap_rules" in change}, "a rule has both directions, and this limit has one"
     tapped.work()
     assert [answer["id"] for answer in tapped.answers] == [2, 1]
 
 
 def test_the_end_of_the_processor_answers_a_commit_whose_pairs_have_not_all_followed(tapped):
     clients(tapped, 20)
-    put_rules(tapped, 2)
+    put(tapped, 2, {"tap_rules": []})
     step(tapped)
     tapped.commands.end()
     assert tapped.answers == [{"type": "committed", "id": 2}]
@@ -338,20 +341,6 @@ def test_a_pair_that_moved_since_it_was_visited_or_ended_is_not_evicted(steered)
     steered.work()
     assert steered.answers.pop() == {"type": "result", "id": 1, "affected": [pairs[0].id]}
     assert [pair.cause for pair in pairs] == [Cause.LIMIT, None, Cause.ADMIN] + [None] * 5
-
-
-def test_open_pairs_follow_the_limits_in_slices_and_the_commit_is_answered_after_the_last(steered):
-    pairs = [steered.world.pair()[2] for _ in range(20)]
-    row = limits_to_wire(LimitsConfig(request_bytes_rate=1000), {"l": RateLimits()})
-    steered.ask("prepare", change={"limits": row})
-    steered.commands.handle({"type": "commit", "id": 7})
-    assert gated(pairs) == [False] * 20
-    step(steered)
-    assert (gated(pairs), steered.answers) == ([True] * 8 + [False] * 12, [])
-    abort(steered, pairs.pop(15))
-    steered.work()
-    assert (gated(pairs), steered.answers) == ([True] * 19, [{"type": "committed", "id": 7}])
-    assert not any(pair.upstream.channel.gated for pair in pairs)
 
 
 ACCESS = {"every_ms": 10_000, "since_ns": 0}

@@ -51,7 +51,7 @@ def test_a_frame_is_a_length_and_compact_json():
     assert encode({"type": "list", "id": 1}) == b"\x00\x00\x00\x16" + b'{"type":"list","id":1}'
 
 
-def test_messages_come_out_byte_by_byte_and_all_at_once():
+def test_messages_come_out_byte_by_byte_and_all_at_once_and_a_begun_one_waits():
     messages = [{"type": "start", "name": "Zürich"}, {"type": "x", "rows": [1, [2]]}, {"type": "y"}]
     data = b"".join(encode(message) for message in messages)
     slow, out = LinkReader(), []
@@ -59,18 +59,14 @@ def test_messages_come_out_byte_by_byte_and_all_at_once():
         out += slow.feed(data[index : index + 1])
     assert out == messages == LinkReader().feed(data)
     assert slow.pending == 0
+    assert slow.feed(encode({"type": "x"})[:-1]) == []
+    assert slow.pending == 15
 
 
 def test_lines_come_after_their_message():
     lines = ['5 {"detail": "a b"}', "6 Zürich"]
     found = LinkReader().feed(encode({"type": "closed"}, lines) + encode({"type": "closed", "text": "\udcff"}))
     assert found == [{"type": "closed", "rows": lines}, {"type": "closed", "text": "\udcff"}]
-
-
-def test_a_begun_frame_waits():
-    reader = LinkReader()
-    assert reader.feed(encode({"type": "x"})[:-1]) == []
-    assert reader.pending == 15
 
 
 @each_of("body", [b"[]", b"{", b"{}", b'{"type":"x"}{}', b"[" * 200_000, None])
@@ -108,21 +104,6 @@ def test_what_is_queued_goes_out_together(pair):
         theirs.recv(1)
     assert writer.flush()
     assert LinkReader().feed(theirs.recv(65536)) == messages
-
-
-def test_a_hand_over_carries_one_working_descriptor(packets):
-    left, right = packets
-    ours, theirs = socket.socketpair()
-    assert send_handovers(left, [HANDOVER], [theirs.fileno()])
-    theirs.close()
-    ((handover, descriptor),) = receive_handovers(right)
-    assert handover == HANDOVER
-    with socket.socket(fileno=descriptor) as taken:
-        assert not taken.get_inheritable()
-        taken.sendall(b"hello")
-        assert ours.recv(5) == b"hello"
-    ours.close()
-    assert receive_handovers(right) == []
 
 
 @pytest.mark.parametrize("count", [1, 2, MAX_TOGETHER - 1, MAX_TOGETHER])

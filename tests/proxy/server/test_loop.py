@@ -62,16 +62,6 @@ def exchange(client: socket.socket, body: bytes) -> None:
     assert read_exactly(client, 4 + len(body)) == frame(body)
 
 
-def test_it_starts_with_the_start_message_and_says_where_its_modules_are(config, launch):
-    process = launch(config)
-    assert process.ready["type"] == "ready"
-    assert process.ready["pid"] == process.popen.pid == process.cells.pid
-    modules = process.ready["modules"]
-    assert {f"framegate.proxy.{name}" for name in ("network.channel", "relay.pair", "server.loop", "tap.writer")} <= set(modules)
-    assert all(name.startswith("framegate.proxy.") for name in modules)
-    assert (process.cells.generation, process.cells.state) == (5, State.SERVING)
-
-
 def test_it_stays_small(config, launch, tmp_path):
     world = TlsWorld.make(tmp_path)
     listener = dataclasses.replace(config.listeners[0], tls=ListenerTls(certificate=world.server[0], key=world.server[1]))
@@ -89,8 +79,13 @@ def durations(process: ServerProcess, name: str) -> dict[str, int]:
     return {label: value.count for label, value in found.items() if isinstance(value, HistogramValue)}
 
 
-def test_frames_come_back_and_the_row_and_the_cells_say_so(config, launch):
+def test_a_processor_names_its_modules_returns_frames_and_counts_them_in_rows_and_cells(config, launch):
     process = launch(config)
+    modules = process.ready["modules"]
+    assert {f"framegate.proxy.{name}" for name in ("network.channel", "relay.pair", "server.loop", "tap.writer")} <= set(modules)
+    assert all(name.startswith("framegate.proxy.") for name in modules)
+    assert process.ready["pid"] == process.popen.pid == process.cells.pid
+    assert (process.cells.generation, process.cells.state) == (5, State.SERVING)
     client = process.connect()
     for size in (0, 1, 100, 70_000):
         exchange(client, b"x" * size)
@@ -229,21 +224,6 @@ def test_control_that_goes_away_before_the_start_is_no_error(config, launch):
     process = launch(config, start=False)
     process.command.close()
     assert process.wait() == 0
-
-
-def test_a_hand_over_that_cannot_be_used_is_logged_and_closed(config, launch):
-    process = launch(config)
-    client = process.connect("unheard-of")
-    assert receive_all(client) == b""
-    client.close()
-    notice = process.notice("log")
-    assert (notice["event"], notice["level"]) == ("handover_failed", "error")
-    process.handover.send(b"%d 2 plain 192.0.2.9:1" % time.monotonic_ns())
-    row = process.notice("closed")["row"]
-    assert (row["cause"], row["peer"], row["detail"]) == ("limit", "192.0.2.9:1", "no descriptor to be had")
-    until(lambda: process.cells.cell("framegate.connection.closed", "plain", "limit") == 1)
-    process.handover.send(b"nonsense")
-    assert "cannot be read" in process.notice("log")["fields"]["error"]
 
 
 def test_a_link_out_of_step_is_the_end(config, launch):

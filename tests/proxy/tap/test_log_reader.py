@@ -2,6 +2,7 @@ import os
 import shutil
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -265,27 +266,23 @@ def test_frames_and_gaps_of_one_stream_or_of_all(tmp_path: Path) -> None:
 
 def test_what_vanished_says_where_the_log_goes_on_now(tmp_path: Path) -> None:
     """Not where it went on when it was listed: retention takes several segments at once."""
-    processor = FakeProcessor(tmp_path, segment_size=1000)
-    for _ in range(5):
-        processor.block([bytes(600)])
-    processor.close()
-    root, stream = str(tmp_path), processor.stream
+    root, stream = str(tmp_path), write(tmp_path, 5, seal=True, segment_size=1).stream
     listed = segments(root, stream)
     found = walk(root, stream)
-    refs = [next(found)]
+    first = next(found)
+
+    def vanished(read: Callable[[], object]) -> tuple[int, int | None]:
+        with pytest.raises(OffsetVanishedError) as gone:
+            read()
+        return gone.value.offset, gone.value.available
+
     for segment in listed[:3]:
         os.unlink(segment.path)
-    with pytest.raises(OffsetVanishedError) as gone:
-        read_block(refs[0])
-    assert (gone.value.offset, gone.value.available) == (0, listed[3].base)
-    with pytest.raises(OffsetVanishedError) as gone:
-        next(found)
-    assert (gone.value.offset, gone.value.available) == (listed[1].base, listed[3].base)
+    assert vanished(lambda: read_block(first)) == (0, listed[3].base)
+    assert vanished(lambda: next(found)) == (listed[1].base, listed[3].base)
     for segment in listed[3:]:
         os.unlink(segment.path)
-    with pytest.raises(OffsetVanishedError) as gone:
-        read_block(refs[0])
-    assert gone.value.available is None
+    assert vanished(lambda: read_block(first)) == (0, None)
 
 
 def test_past_what_is_gone_or_damaged_all_that_is_left_is_taken(tmp_path: Path) -> None:

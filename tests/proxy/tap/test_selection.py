@@ -1,6 +1,5 @@
 import dataclasses
 import fnmatch
-import hashlib
 import struct
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from framegate.proxy.tap.selection import SAMPLE_SCALE, SelectingTap, frame_hash
 from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.runs import pieces_of, run_of
 from tests.fakes.tap_read import read_blocks, read_frames, read_gaps
+from tests.proxy.tap.test_redaction import digest, redacted
 
 START_NS = 1_700_000_000_000_000_000
 STEP_NS = 1_000_000
@@ -173,23 +173,12 @@ def rule_of(rules: tuple[TapRule, ...], sent: Sent) -> TapRule | None:
 
 def stored_of(rule: TapRule, sent: Sent) -> bytes:
     """The model: what is stored of a frame's body."""
-
-    def digest(data: bytes) -> bytes:
-        return hashlib.blake2b(data, digest_size=16).digest()
-
     if sent.withheld or rule.capture == "lengths":
         return b""
     if rule.capture == "hash":
         return digest(sent.body)
     kept = sent.body[: rule.max_frame_bytes] if rule.max_frame_bytes else sent.body
-    stored = bytearray(kept)
-    for text in rule.blank:
-        start, end = byte_range(text)
-        stored[start:end] = bytes(len(kept[start:end]))
-    for text in rule.hash:
-        start, end = byte_range(text)
-        stored[start:end] = (digest(kept[start:end]) * (len(kept) // 16 + 1))[: len(kept[start:end])]
-    return bytes(stored)
+    return redacted(kept, [byte_range(text) for text in rule.blank], [byte_range(text) for text in rule.hash])
 
 
 NAMES = (b"app-1", b"app-2", b"batch", b"", None)

@@ -16,22 +16,16 @@ def cut(account: StreamTotals, first: int, last: int, *pairs: tuple[str, str]) -
     account.cut(first * WINDOW_NS + 5, last * WINDOW_NS + 7, pairs)
 
 
-def test_an_account_of_which_nothing_is_known_has_no_rows() -> None:
-    assert found(StreamTotals()) == []
-
-
 def test_windows_that_are_gone_are_one_row_for_each_listener_and_direction() -> None:
     account = StreamTotals()
+    assert found(account) == []
     cut(account, 3, 9, ("b", "request"), ("a", "response"))
     assert found(account) == [("a", "response", 3, 9, "cut"), ("b", "request", 3, 9, "cut")]
     rows = account.rows("s", live=False)
     assert {(row.stream, row.cut, row.windows, row.seen, row.accounted) for row in rows} == {("s", True, 7, 0, 0)}
-
-
-def test_nobody_knows_the_listener_of_a_stream_that_was_adopted() -> None:
-    account = StreamTotals()
-    cut(account, 3, 3)
-    assert found(account) == [(None, "request", 3, 3, "cut"), (None, "response", 3, 3, "cut")]
+    adopted = StreamTotals()
+    cut(adopted, 3, 3)
+    assert found(adopted) == [(None, "request", 3, 3, "cut"), (None, "response", 3, 3, "cut")], "the listener of an adopted stream is not known"
 
 
 @each_of(
