@@ -10,9 +10,9 @@ import figures
 import native
 from candidates import Candidate
 from figures import Figure, beside_peers
-from mutual import AUTHORITY, Mutual
 from shapes import SHAPES, Load
 from stage import FEWER_CONNECTIONS, MOST_CONNECTIONS, Stage
+from variants import AUTHORITY, Mutual
 
 __all__ = ["Held", "run"]
 

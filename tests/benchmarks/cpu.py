@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import report
 from candidates import Candidate
-from driver import VoidRoundError
 from measure import Round
+from processes import VoidRoundError
 from report import PEERS, ratio_to_best, short
 from shapes import Load
 from stage import Stage, in_turn

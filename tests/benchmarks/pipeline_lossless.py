@@ -6,9 +6,9 @@ import statistics
 from dataclasses import asdict
 
 from candidates import Candidate
-from driver import VoidRoundError
 from figures import Figure, add
 from measure import Round
+from processes import VoidRoundError
 from shapes import SHAPES, Load
 from stage import Stage
 from tapcost import FILL_BYTES

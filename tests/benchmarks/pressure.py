@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass
 
 import figures
 from candidates import Candidate
-from driver import VoidRoundError
 from fetching import Ask, answering, asking, attempt
 from figures import Figure, beside_peers
-from peak import watched
+from processes import VoidRoundError, watched
 from report import short
 from shapes import Load, Shape
 from stage import Stage
@@ -87,7 +86,7 @@ def _circle(stage: Stage) -> list[Passed]:
         lines.append((name, seconds, short(max(row.resident for row in mine))))
     title = f"{CIRCLE.connections} clients × {CIRCLE.count} requests of 16 MB, each answered with as much once it is whole"
     stage.table(title, ("candidate", "seconds", "MiB above idle"), lines)
-    _say_failures(stage, rows)
+    stage.say_failures(rows)
     return rows
 
 
@@ -117,14 +116,8 @@ def _slow_readers(stage: Stage) -> list[Passed]:
     lines = [(row.candidate, "failed" if row.failed else short(row.seconds), short(row.beside_ms), short(row.resident)) for row in rows]
     columns = ("candidate", "200 MB answers, s", "1 MB echoes, max ms", "MiB above idle")
     stage.table("3 answers of 200 MB read at 20 MB/s, 400 frames of 1 MB beside them", columns, lines)
-    _say_failures(stage, rows)
+    stage.say_failures(rows)
     return rows
-
-
-def _say_failures(stage: Stage, rows: list[Passed]) -> None:
-    for row in rows:
-        if row.failed:
-            stage.say(f"{row.candidate}: {row.failed}")
 
 
 def _judged_circle(rows: list[Passed]) -> list[Figure]:

@@ -11,10 +11,11 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from measure import Round
 
-__all__ = ["PEERS", "Summaries", "Summary", "machine", "ratio_to_best", "save", "short", "spread", "summarize"]
+__all__ = ["PEERS", "Summaries", "Summary", "machine", "medians", "ratio_to_best", "save", "short", "spread", "summarize"]
 
 PEERS = ("haproxy", "nginx", "envoy")
 
@@ -64,6 +65,14 @@ def short(value: float) -> str:
 def spread(values: Sequence[float]) -> tuple[str, str]:
     """The median, and the extremes."""
     return short(statistics.median(values)), f"{short(min(values))} – {short(max(values))}"
+
+
+def medians(rows: Iterable[Any], key: str) -> dict[str, float]:
+    """The median of a figure of each candidate's rounds, by the candidate's name."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row.candidate, []).append(getattr(row, key))
+    return {name: statistics.median(values) for name, values in found.items()}
 
 
 def ratio_to_best(value: float, others: Iterable[float]) -> str:

@@ -8,11 +8,10 @@ from dataclasses import asdict, dataclass, replace
 import figures
 from candidates import Framegate
 from cgroup import Group, NoGroupError, limited
-from driver import VoidRoundError
 from fetching import Ask, answering, asking
 from figures import Figure
 from hostages import HOSTAGES, SEGMENT, held
-from peak import watched
+from processes import VoidRoundError, watched
 from shapes import Load, Shape
 from stage import Stage
 from variants import CANDIDATES

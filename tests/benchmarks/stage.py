@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import native
 from candidates import MANY_CONNECTIONS, Candidate, Framegate, Place, UnavailableError
@@ -55,6 +55,12 @@ class Stage:
     def say(self, text: str) -> None:
         """Print a line beside the tables."""
         self.console.print(text, highlight=False, soft_wrap=True)
+
+    def say_failures(self, rows: Iterable[Any]) -> None:
+        """Print why the candidates of some rows have no result."""
+        for row in rows:
+            if row.failed:
+                self.say(f"{row.candidate}: {row.failed}")
 
     def on_all_cores(self) -> Stage:
         """The same stage with candidates that may use every core; with more than three cores, every one but the load generator's."""

@@ -60,7 +60,7 @@ def _pool(plane: Control, number: int) -> None:
 
 
 def _mute(plane: Control, number: int) -> None:
-    count = plane.unmute("idle") if number % 2 else plane.mute("idle")
+    count = plane.mute("idle", muted=number % 2 == 0)
     assert count == MOST_CONNECTIONS, f"{count} channels were muted or unmuted"
 
 
