@@ -8,6 +8,7 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,22 +17,35 @@ from framegate.proxy.handler import CLOSE, DROP, PASS, Context, Replace, Verdict
 from tests.fakes.handler_process import HandlerProcess
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "handlers"
-_SPEC = importlib.util.spec_from_file_location("example_inject_faults", FOLDER / "inject_faults.py")
-assert _SPEC is not None
-assert _SPEC.loader is not None
-example = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(example)
 
-FRAME = b"a frame of some bytes"
+
+def example_of(name: str) -> Any:
+    """The module of an example, which is in no package."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class Lines(logging.Handler):
+    """The messages of a log, which are JSON."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[dict] = []
+        self.texts: list[str] = []
+
+    @property
+    def found(self) -> list[dict[str, Any]]:
+        return [json.loads(text) for text in self.texts]
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.found.append(json.loads(record.getMessage()))
+        self.texts.append(record.getMessage())
+
+
+example = example_of("inject_faults")
+FRAME = b"a frame of some bytes"
 
 
 class World:
@@ -320,8 +334,9 @@ def test_it_runs_in_a_handler_process_and_is_switched_while_it_does(tmp_path, mo
         assert action == "pass"
 
 
-def test_its_configuration_is_one():
-    config = load(FOLDER / "inject_faults.yaml")
+@pytest.mark.parametrize(("name", "handler"), [("inject_faults", "faults"), ("mask_field", "requests")])
+def test_the_configuration_of_an_example_is_valid(name, handler):
+    config = load(FOLDER / f"{name}.yaml")
     (listener,) = config.listeners
-    assert (listener.handler, listener.upstream) == ("inject_faults:faults", "service")
+    assert (listener.handler, listener.upstream) == (f"{name}:{handler}", "service")
     assert [Path(folder) for folder in config.handlers.path] == [FOLDER]
