@@ -1,7 +1,5 @@
 """Part `answers`: large answers to small requests: memory, the time until their first byte, processor time, and the memory of idle connections."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Mapping
@@ -15,8 +13,6 @@ from processes import watched
 from report import PEERS, medians, ratio_to_best, short, spread
 from shapes import SHAPES, Load, Shape
 from stage import Stage, in_turn
-
-__all__ = ["run"]
 
 HUGE = Ask(100_000_000, connections=4, count=1)
 LARGE = Ask(10_000_000, per_second=40, seconds=2.5)

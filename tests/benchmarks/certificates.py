@@ -1,7 +1,5 @@
 """Part `certificates`: idle TLS connections with client certificates, before and after the server's own certificate is replaced."""
 
-from __future__ import annotations
-
 import time
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -13,8 +11,6 @@ from figures import Figure, beside_peers
 from shapes import SHAPES, Load
 from stage import FEWER_CONNECTIONS, MOST_CONNECTIONS, Stage
 from variants import AUTHORITY, Mutual
-
-__all__ = ["Held", "run"]
 
 KIB = 1024
 LOOK_SECONDS = 0.5

@@ -1,7 +1,5 @@
 """Connections: opened and closed one after the other (churn), or held open by the thousand."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +10,6 @@ from candidates import Candidate
 from measure import compare_counters
 from native import Certificate
 from processes import VoidRoundError, event, load_command, measured, started
-
-__all__ = ["Churn", "Held", "Opener"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """Part `cpu`: processor time per echoed frame, throughput, and latency at half load."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import report
@@ -11,8 +9,6 @@ from processes import VoidRoundError
 from report import PEERS, ratio_to_best, short
 from shapes import Load
 from stage import Stage, in_turn
-
-__all__ = ["run", "show_throughput"]
 
 LARGE = 1 << 20
 ROUNDS_OF_LARGE = 7

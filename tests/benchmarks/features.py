@@ -1,7 +1,5 @@
 """Part `features`: the cost of taps, pairing, re-framing, rates and mutes, each beside framegate without it; and how exact rates are."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,8 +15,6 @@ from shapes import SHAPES, Load, Shape
 from stage import Stage, in_turn
 from tapcost import FILL_BYTES, floor_ns_per_byte
 from variants import CANDIDATES
-
-__all__ = ["judge_tap", "run"]
 
 TAPS = ("framegate-tap", "framegate-tap-mute")
 TAP_SHAPES = ("100x64", "1k", "64k")

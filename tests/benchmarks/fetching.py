@@ -1,7 +1,5 @@
 """The upstream that answers as it is asked, and clients that ask it through a candidate and compare every byte that comes back."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,8 +11,6 @@ from candidates import Candidate
 from measure import compare_counters
 from processes import Process, VoidRoundError, event, load_command, started
 from stage import Stage
-
-__all__ = ["Ask", "Asking", "Fetched", "answering", "asking", "attempt", "fetch"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """Part `handshakes`: connections opened and closed, plaintext and with full and resumed TLS 1.3 handshakes."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import asdict, dataclass, replace
 
@@ -10,8 +8,6 @@ from connections import Churn
 from report import PEERS, medians, ratio_to_best, short, spread
 from shapes import SHAPES, Load
 from stage import Stage, in_turn
-
-__all__ = ["run"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """Part `hostages`: a good client's round trips while a thousand others hold memory and never release it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +13,6 @@ from processes import event, load_command, started, watched
 from report import PEERS, short
 from shapes import Load, Shape
 from stage import Stage
-
-__all__ = ["HOSTAGES", "SEGMENT", "Hostages", "held", "run"]
 
 MIB = 1 << 20
 HOSTAGES = 1_000

@@ -1,7 +1,5 @@
 """Part `logins`: a good client's round trips beside many SCRAM logins at another listener of the same node, and beside PLAIN ones."""
 
-from __future__ import annotations
-
 import secrets
 import statistics
 import subprocess
@@ -21,8 +19,6 @@ from stage import Stage
 from variants import FramegateLogins
 
 from framegate.proxy.cells.metrics import AUTHENTICATION_ERRORS
-
-__all__ = ["Outcomes", "run", "storming"]
 
 LOGINS_PER_SECOND = 500
 SECONDS = 60.0

@@ -1,7 +1,5 @@
 """One round: a load against one candidate, with its processor time in the time in which frames are counted."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,8 +7,6 @@ from pathlib import Path
 from candidates import Candidate, Framegate
 from processes import VoidRoundError, load_command, measured
 from shapes import Load
-
-__all__ = ["Generator", "Round", "compare_counters"]
 
 OPEN_LOOP_QUEUE_BYTES = 16 << 20
 

@@ -1,7 +1,5 @@
 """Part `pressure`: more large frames than the pool holds. Requests and answers that must not wait for each other, and slow readers beside others."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import asdict, dataclass
 
@@ -13,8 +11,6 @@ from processes import VoidRoundError, watched
 from report import short
 from shapes import Load, Shape
 from stage import Stage
-
-__all__ = ["Passed", "run", "small_pool_bound"]
 
 CIRCLE = Ask(0, request=16_000_000, connections=20, in_flight=4, count=4, patience=35)
 SLOW = Ask(200_000_000, connections=3, count=1, read_rate=20_000_000, patience=35)

@@ -1,7 +1,5 @@
 """Processes of the candidates and of the load: started on cores, measured with their children, and ended in any case."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -14,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-
-__all__ = ["Memory", "Peak", "Process", "VoidRoundError", "event", "free_port", "load_command", "measured", "started", "wait_for_port", "watched"]
 
 START_SECONDS = 20.0
 SAMPLE_SECONDS = 0.05
@@ -31,7 +27,7 @@ def free_port() -> int:
         return port
 
 
-def wait_for_port(port: int, process: Process) -> None:
+def wait_for_port(port: int, process: "Process") -> None:
     """Wait until the process accepts connections. Raises RuntimeError: it ended, or did not listen in time."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:

@@ -1,7 +1,5 @@
 """The figures of a run: medians and spread, ratios to the best peer, the JSON, and how numbers are written in tables."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os
@@ -14,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from measure import Round
-
-__all__ = ["PEERS", "Summaries", "Summary", "machine", "medians", "ratio_to_best", "save", "short", "spread", "summarize"]
 
 PEERS = ("haproxy", "nginx", "envoy")
 

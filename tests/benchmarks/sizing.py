@@ -1,7 +1,5 @@
 """Part `sizing`: framegate in a container of the size that deploy/docs/limits.md computes, under all its load at once, without being killed."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 
@@ -19,8 +17,6 @@ from variants import CANDIDATES
 from framegate.control.configuration.capacity import memory_need, memory_warning
 from framegate.control.configuration.load import validate
 from framegate.proxy.config.model import ProxyConfig
-
-__all__ = ["container", "run"]
 
 MIB = 1 << 20
 MOST_MIB = 1 << 20

@@ -1,7 +1,5 @@
 """framegate's control plane, called as an operator's program calls it: over gRPC, from another process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,8 +16,6 @@ from framegate.control.v1 import (
     pool_service_pb2,
     pool_service_pb2_grpc,
 )
-
-__all__ = ["Control", "control"]
 
 PAGE = 1_000
 SECONDS = 30.0

@@ -1,7 +1,5 @@
 """framegate and HAProxy with other settings, each for a part of the bench; and every candidate by its name."""
 
-from __future__ import annotations
-
 import abc
 import socket
 import subprocess
@@ -11,8 +9,6 @@ from pathlib import Path
 from candidates import Candidate, CRelay, Envoy, Framegate, HaProxy, Nginx, Place
 from processes import VoidRoundError
 from steered import control
-
-__all__ = ["AUTHORITY", "CANDIDATES", "FramegateLogins", "Mutual"]
 
 AUTHORITY = "authority"
 """The name of the authority of clients' certificates; its file is beside the server's certificate."""
