@@ -322,7 +322,7 @@ def length(series: Series) -> int:
 @pytest.mark.slow  # some burn for days, and promtool evaluates each step
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("case", CASES, ids=[f"{number}-{case.alert}" for number, case in enumerate(CASES)])
-def test_it_fires_in_time_not_before_nor_below_and_recovers(case: Case, tmp_path: Path) -> None:
+def test_an_alert_fires_in_time_not_before_nor_below_its_threshold_and_recovers(case: Case, tmp_path: Path) -> None:
     quiet, loud = {**case.also, **case.quiet}, {**case.also, **case.loud}
     end = length(quiet) - 1
     never = unit_test(case, quiet, dict.fromkeys((end // 4, end // 2, end), 0))
@@ -360,7 +360,7 @@ def test_the_operators_rules_are_the_same() -> None:
 
 
 @judged
-def test_an_alert_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_the_description_of_an_alert_is_a_sentence(tmp_path: Path) -> None:
     place = {"job": "framegate", "instance": "10.0.0.7:9464", "pod": "orders-0", "framegate_consumer": "spark"}
     series = f"framegate_tap_lag_time_seconds{{{', '.join(f'{key}={value!r}' for key, value in place.items())}}}".replace("'", '"')
     text = "A reader of the tap is far behind (consumer spark, node 10.0.0.7:9464, pod orders-0): 11m 40s"

@@ -93,7 +93,7 @@ def world(tmp_path):
 # What the faults do.
 
 
-def test_without_a_file_everything_passes_and_nothing_is_told(world):
+def test_without_a_file_everything_passes_and_nothing_is_logged(world):
     world.faults.start()
     assert world.meet() is PASS
     assert world.lines.found == []
@@ -115,7 +115,7 @@ def test_each_fault(world, rule, verdict):
 
 
 @pytest.mark.parametrize("count", [1, 3, 21, 1000])
-def test_so_many_bytes_are_corrupted_the_same_ones_each_time(world, count):
+def test_as_many_bytes_as_the_rule_says_are_corrupted_and_the_same_ones_each_time(world, count):
     world.rule(fault="corrupt", bytes=count)
     first = world.meet().frame
     assert sum(ours != theirs for ours, theirs in zip(FRAME, first, strict=True)) == min(count, len(FRAME))
@@ -189,7 +189,7 @@ def test_each_matcher(world, match, fits, fits_not):
     assert [world.meet(**context) for context in fits_not] == [PASS] * len(fits_not)
 
 
-def test_a_share_is_kept_and_decided_by_the_seed_the_name_and_the_frames_place_alone(world, tmp_path):
+def test_a_share_of_frames_depends_on_seed_name_and_position_alone(world, tmp_path):
     world.rule(fault="drop", share=0.25, seed=1)
     met = world.met()
     assert 70 <= len(met) <= 130
@@ -271,7 +271,7 @@ def test_another_inode_with_the_same_time_and_size_is_another_file(world):
         ('{"rules": [{"name": "r", "fault": "drop"}, {"name": "r", "fault": "close"}]}', "the name r is there twice"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_told_once_and_changes_nothing(world, text, wrong):
+def test_an_invalid_file_is_logged_once_and_changes_nothing(world, text, wrong):
     world.rule(fault="drop")
     assert world.meet() is DROP
     world.write(text)
@@ -286,7 +286,7 @@ def test_a_file_that_cannot_be_used_is_told_once_and_changes_nothing(world, text
     assert world.lines.found[-1]["event"] == "faults_changed"
 
 
-def test_a_file_that_cannot_be_opened_is_told_once_and_tried_again(world):
+def test_a_file_that_cannot_be_opened_is_logged_once_and_tried_again(world):
     world.rule(fault="drop")
     assert world.meet() is DROP
     world.path.unlink()

@@ -132,7 +132,7 @@ def seconds(moment: datetime.datetime) -> float:
     return moment.replace(tzinfo=datetime.UTC).timestamp()
 
 
-def test_it_is_what_the_certificate_says_and_what_is_none_is_refused() -> None:
+def test_times_of_a_certificate_are_read_and_other_text_is_refused() -> None:
     for year in (1999, 2026, 2049, 2050, 2068, 2070, 9999):
         end = datetime.datetime(year, 12, 31, 23, 59, 59)
         assert [(item.begins, item.ends) for item in describe(pem(BEGIN, end))] == [(seconds(BEGIN), seconds(end))]

@@ -1,4 +1,4 @@
-"""framegate.control.events.bus: one numbering, whoever publishes; what was missed is said; the end comes after what waits."""
+"""The bus: events of all threads are numbered in one order, gaps are reported, and waiting events are delivered before the end."""
 
 import asyncio
 import functools
@@ -45,7 +45,7 @@ def numbers(subscription: Subscription) -> list[int | Gap]:
     return [item.sequence if isinstance(item, Event) else item for item in subscription.take()]
 
 
-def test_events_have_one_numbering_without_holes_whatever_thread_publishes() -> None:
+def test_events_of_all_threads_are_numbered_without_holes() -> None:
     log = Listed()
     bus, failures = bus_of(log)
     subscription = bus.subscribe(max_events=THREADS * EACH)
@@ -151,7 +151,7 @@ def test_the_last_events_are_kept_for_those_that_come_back(published: int, kept:
 
 
 @each_of("after", [-1, 1, 3])
-def test_a_number_that_never_was_is_refused(after: int) -> None:
+def test_a_number_that_was_not_given_to_an_event_is_refused(after: int) -> None:
     bus, _ = bus_of()
     fill(bus, 2 if after == 3 else 0)
     with pytest.raises(FailedPreconditionError) as caught:
@@ -204,7 +204,7 @@ def test_at_the_end_what_waits_is_taken_and_the_log_gets_what_comes_later() -> N
     asyncio.run(main())
 
 
-def test_a_log_that_nobody_reads_holds_up_no_other_subscriber_and_keeps_what_is_reserved() -> None:
+def test_a_blocked_log_delays_no_other_subscriber_and_keeps_reserved_rows() -> None:
     """The row log over a pipe that is full: its queue drops, the reserved row waits at its place, and the bus goes on."""
     reader, writer = os.pipe()
     fill_pipe(writer)

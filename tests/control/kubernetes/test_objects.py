@@ -105,7 +105,7 @@ CRON = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: c, labels: {a: b}}
         (DEPLOYMENT.replace("matchLabels: {app: lookup}", "matchLabels: [a]"), "matchLabels is no text"),
     ],
 )
-def test_pods_that_cannot_be_told_from_others_get_nothing_that_chooses_pods(text: str, words: str) -> None:
+def test_pods_without_labels_of_their_own_get_no_object_that_selects_pods(text: str, words: str) -> None:
     for wanted in (Wanted(network_policy=True), Wanted(pod_monitor=True), Wanted(disruption_budget=True)):
         with pytest.raises(ManifestError, match=words) as caught:
             made(wanted, text)

@@ -210,7 +210,7 @@ def test_a_failed_handshake_is_called_what_its_metric_calls_it(failure: ssl.SSLE
     assert (attributes_of(span)["error.type"], span.status.message) == (error, str(told))
 
 
-def test_a_row_that_cannot_be_read_costs_its_span_and_is_told() -> None:
+def test_a_row_that_cannot_be_read_has_no_span_and_its_error_is_reported() -> None:
     def broken() -> Row:
         raise ValueError("no row")
 

@@ -68,7 +68,7 @@ def test_each_process_has_each_value(plane: FakePlane) -> None:
         assert all(value > 0 for attributes, value in values if attributes.get("cpu.mode") != "system" and not of_control)
 
 
-def test_the_collector_of_garbage_is_told_by_generation(plane: FakePlane) -> None:
+def test_garbage_collections_are_counted_by_generation(plane: FakePlane) -> None:
     metrics = ProcessMetrics(plane)
     before = {attributes["cpython.gc.generation"]: value for attributes, value in metrics.read("cpython.gc.collections")}
     gc.collect()
