@@ -3,8 +3,6 @@
 `make bench`, `make bench ARGS="--parts cpu --shapes 100x1,64k --protocols tls --candidates framegate,haproxy"`. README.md describes the method.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import resource

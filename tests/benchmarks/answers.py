@@ -1,22 +1,18 @@
 """Part `answers`: large answers to small requests: memory, the time until their first byte, processor time, and the memory of idle connections."""
 
-from __future__ import annotations
-
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 import figures
 import memory
 from fetching import Ask, Fetched, answering, fetch
 from figures import Figure, beside_peers
-from peak import watched
-from report import PEERS, ratio_to_best, short, spread
+from processes import watched
+from report import PEERS, medians, ratio_to_best, short, spread
 from shapes import SHAPES, Load, Shape
 from stage import Stage, in_turn
-
-__all__ = ["run"]
 
 HUGE = Ask(100_000_000, connections=4, count=1)
 LARGE = Ask(10_000_000, per_second=40, seconds=2.5)
@@ -86,12 +82,12 @@ def _first_byte(stage: Stage, load: Load) -> list[Fetched]:
     ask = LARGE_TLS if load.downstream_tls else LARGE
     with stage.all_started(load) as candidates:
         rows = in_turn(candidates, FIRST_BYTE_ROUNDS, lambda candidate, number: fetch(stage, candidate, ask))
+    middle, late, whole = (medians(rows, key) for key in ("first_p50_us", "first_p99_us", "whole_p50_us"))
     lines = []
-    for name in dict.fromkeys(row.candidate for row in rows):
+    for name in middle:
         mine = [row for row in rows if row.candidate == name]
-        middle, late = (statistics.median(getattr(row, key) for row in mine) for key in ("first_p50_us", "first_p99_us"))
         longest, count = max(row.first_max_us for row in mine), sum(row.answers for row in mine)
-        lines.append((name, short(middle), short(late), short(longest), short(statistics.median(row.whole_p50_us for row in mine)), str(count)))
+        lines.append((name, short(middle[name]), short(late[name]), short(longest), short(whole[name]), str(count)))
     columns = ("candidate", "first p50 µs", "first p99 µs", "first max µs", "whole p50 µs", "answers")
     stage.table(f"{load.protocol}: answers of 10 MB: upstream's first byte to client's first byte", columns, lines)
     return rows
@@ -102,7 +98,7 @@ def _cost(stage: Stage) -> list[Fetched]:
     ask = replace(PLAIN, seconds=stage.generator.seconds, warm_up=stage.generator.warm_up)
     with stage.all_started(_load(PLAIN)) as candidates:
         rows = in_turn(candidates, min(stage.rounds, COST_ROUNDS), lambda candidate, number: fetch(stage, candidate, ask))
-    cost = _medians(rows, "cpu_us")
+    cost = medians(rows, "cpu_us")
     lines = []
     for name, value in cost.items():
         mine = [row for row in rows if row.candidate == name]
@@ -113,11 +109,6 @@ def _cost(stage: Stage) -> list[Fetched]:
     columns = ("candidate", "CPU µs", "low – high", "÷ best peer", "÷ C relay", "answers/s", "core busy")
     stage.table("plain: answers of 1 MB: processor time for each", columns, lines)
     return rows
-
-
-def _medians(rows: Sequence[Fetched], key: str) -> dict[str, float]:
-    names = dict.fromkeys(row.candidate for row in rows)
-    return {name: statistics.median(getattr(row, key) for row in rows if row.candidate == name) for name in names}
 
 
 def _idle(stage: Stage) -> list[memory.Idle]:
@@ -142,11 +133,11 @@ def _judged(peaks: list[Above], first: Mapping[str, list[Fetched]], cost: list[F
         met = mine <= MOST_MIB and mine <= min(peers.values(), default=mine)
         found.append(Figure(what, f"≤ {MOST_MIB:.0f} MiB, ≤ best peer", mine, "MiB", peers, met))
     for protocol, rows in first.items():
-        values = _medians(rows, "first_p99_us")
+        values = medians(rows, "first_p99_us")
         mine = values["framegate"]
         what = f"first byte out after first byte in, 10 MB answer, {protocol}, p99"
         found.append(Figure(what, "≤ 1 ms", mine / 1000, "ms", {n: v / 1000 for n, v in beside_peers(values).items()}, mine <= MOST_FIRST_US))
-    values = _medians(cost, "cpu_us")
+    values = medians(cost, "cpu_us")
     mine, peers = values["framegate"], beside_peers(values)
     met = mine <= MOST_COST * min(peers.values(), default=float("inf"))
     found.append(Figure("plaintext 1 MB answers: CPU for each", f"≤ {MOST_COST} × best peer", mine, "µs", peers, met))

@@ -1,7 +1,5 @@
 """The candidates: framegate and its peers, each with its fastest sensible settings (README.md gives the reasons)."""
 
-from __future__ import annotations
-
 import abc
 import json
 import re
@@ -18,8 +16,6 @@ from cgroup import Group
 from processes import Process, free_port, wait_for_port
 from shapes import Load
 from tapcost import BUDGET, SEGMENT_SIZE
-
-__all__ = ["MANY_CONNECTIONS", "CRelay", "Candidate", "Envoy", "Framegate", "HaProxy", "Nginx", "Place", "UnavailableError"]
 
 HARD_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 MANY_CONNECTIONS = min(20_000, (HARD_LIMIT - 1_000) // 2)

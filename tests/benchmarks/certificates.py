@@ -1,7 +1,5 @@
 """Part `certificates`: idle TLS connections with client certificates, before and after the server's own certificate is replaced."""
 
-from __future__ import annotations
-
 import time
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -10,11 +8,9 @@ import figures
 import native
 from candidates import Candidate
 from figures import Figure, beside_peers
-from mutual import AUTHORITY, Mutual
 from shapes import SHAPES, Load
 from stage import FEWER_CONNECTIONS, MOST_CONNECTIONS, Stage
-
-__all__ = ["Held", "run"]
+from variants import AUTHORITY, Mutual
 
 KIB = 1024
 LOOK_SECONDS = 0.5

@@ -1,15 +1,11 @@
 """A group of processes with a memory limit, as a container has one: cgroup v2 where its memory controller is ours to give, else v1."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-__all__ = ["Group", "NoGroupError", "limited"]
 
 ROOT = Path("/sys/fs/cgroup")
 NO_LIMIT_OF_SOCKETS = 1 << 50

@@ -1,7 +1,5 @@
 """Connections: opened and closed one after the other (churn), or held open by the thousand."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from candidates import Candidate
-from driver import VoidRoundError, event, measured, started
 from measure import compare_counters
 from native import Certificate
-
-__all__ = ["Churn", "Held", "Opener"]
+from processes import VoidRoundError, event, load_command, measured, started
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +70,6 @@ class Opener:
     warm_up: float
     seconds: float
 
-    def _command(self, port: int, *words: str) -> list[str]:
-        return ["taskset", "-c", str(self.core), str(self.program), "--connect", f"127.0.0.1:{port}", *words]
-
     def churn(self, candidate: Candidate, kind: str, number: int, *, tls: bool = False, resume: bool = False) -> Churn:
         """One round of opening and closing.
 
@@ -89,10 +82,9 @@ class Opener:
         Raises:
             VoidRoundError: a frame came back changed or not at all, a connection was not ended, or was not counted.
         """
-        words = ["--warm-up", str(self.warm_up), "--seconds", str(self.seconds), "--slots", "32"]
-        words += ["--tls"] * tls + ["--resume"] * resume
+        options, flags = {"warm_up": self.warm_up, "seconds": self.seconds, "slots": 32}, ["--tls"] * tls + ["--resume"] * resume
         before = candidate.frames()
-        row, done, busy = measured(candidate.process, self._command(candidate.port, *words))
+        row, done, busy = measured(candidate.process, load_command(self.program, self.core, candidate.port, options, *flags))
         compare_counters(candidate, before, int(done["opened"]))
         count, seconds = int(row["connections"]), float(row["seconds"])
         if not count:
@@ -104,7 +96,7 @@ class Opener:
     @contextmanager
     def hold(self, port: int, count: int, *, tls: bool = False, certificate: Certificate | None = None) -> Iterator[Held]:
         """Open so many, one echoed frame each, and keep them until the block ends; with TLS they may show a certificate."""
-        shown = [] if certificate is None else ["--certificate", str(certificate.certificate), "--key", str(certificate.key)]
-        with started(self._command(port, "--hold", str(count), *["--tls"] * tls, *shown)) as process:
+        shown = {} if certificate is None else {"certificate": certificate.certificate, "key": certificate.key}
+        with started(load_command(self.program, self.core, port, {"hold": count, **shown}, *["--tls"] * tls)) as process:
             event(process, "open")
             yield Held(process, count)

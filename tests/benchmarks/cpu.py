@@ -1,18 +1,14 @@
 """Part `cpu`: processor time per echoed frame, throughput, and latency at half load."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import report
 from candidates import Candidate
-from driver import VoidRoundError
 from measure import Round
+from processes import VoidRoundError
 from report import PEERS, ratio_to_best, short
 from shapes import Load
 from stage import Stage, in_turn
-
-__all__ = ["run", "show_throughput"]
 
 LARGE = 1 << 20
 ROUNDS_OF_LARGE = 7

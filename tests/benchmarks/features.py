@@ -1,7 +1,5 @@
 """Part `features`: the cost of taps, pairing, re-framing, rates and mutes, each beside framegate without it; and how exact rates are."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -12,13 +10,11 @@ from candidates import Candidate, Framegate
 from cpu import show_throughput
 from figures import Figure, add
 from measure import Round
-from report import short, spread
+from report import medians, short, spread
 from shapes import SHAPES, Load, Shape
 from stage import Stage, in_turn
 from tapcost import FILL_BYTES, floor_ns_per_byte
 from variants import CANDIDATES
-
-__all__ = ["judge_tap", "run"]
 
 TAPS = ("framegate-tap", "framegate-tap-mute")
 TAP_SHAPES = ("100x64", "1k", "64k")
@@ -101,7 +97,8 @@ def _tap(stage: Stage, load: Load) -> tuple[list[Round], list[float]]:
 def judge_tap(load: Load, rounds: Sequence[Round], floor_ns: float, tapped: str) -> str:
     """What a tap adds, beside its bound: 1.3 × the floor of writing the bytes, and 1.5 µs for each chunk (a chunk is at most one read)."""
     rows = [row for row in rounds if row.candidate == tapped]
-    without, cost = (_median_cost(rounds, name) for name in ("framegate", tapped))
+    costs = medians(rounds, "cpu_us_per_frame")
+    without, cost = costs["framegate"], costs[tapped]
     extra = {key: statistics.median(row.extra[key] for row in rows) for key in rows[0].extra}
     chunks = min(extra["reads"], 2.0)
     floor_us = floor_ns * extra["tap_bytes"] / 1000
@@ -114,10 +111,6 @@ def judge_tap(load: Load, rounds: Sequence[Round], floor_ns: float, tapped: str)
         f"{load.title}: {tapped} {short(cost)} µs/frame, framegate {short(without)}, may add {short(allowed)}"
         f" (floor {short(floor_us)} at {floor_ns:.2f} ns a byte, at most {chunks:.3f} chunks, {extra['tap_bytes']:.0f} B): {verdict}"
     )
-
-
-def _median_cost(rounds: Sequence[Round], name: str) -> float:
-    return statistics.median(row.cpu_us_per_frame for row in rounds if row.candidate == name)
 
 
 def _beside(stage: Stage, load: Load, beside: Beside) -> tuple[list[Round], float]:
@@ -161,13 +154,14 @@ def _muted(control: steered.Control) -> Iterator[None]:
     try:
         yield
     finally:
-        control.unmute("idle")
+        control.mute("idle", muted=False)
 
 
 def _show(stage: Stage, load: Load, rows: list[Round], name: str, words: str) -> float:
     """A line for a variant; the ratio of its cost to that of the plain framegate."""
-    without = _median_cost(rows, "framegate")
-    ratio = _median_cost(rows, name) / without
+    costs = medians(rows, "cpu_us_per_frame")
+    without = costs["framegate"]
+    ratio = costs[name] / without
     middle, extremes = spread([row.cpu_us_per_frame for row in rows if row.candidate == name])
     stage.say(f"{load.title}: {words}: {middle} µs/frame ({extremes}), without {short(without)}: {ratio - 1:+.1%}")
     return ratio

@@ -1,21 +1,16 @@
 """The upstream that answers as it is asked, and clients that ask it through a candidate and compare every byte that comes back."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import native
 from candidates import Candidate
-from driver import VoidRoundError, event, started
 from measure import compare_counters
-from processes import Process
+from processes import Process, VoidRoundError, event, load_command, started
 from stage import Stage
-
-__all__ = ["Ask", "Asking", "Fetched", "answering", "asking", "attempt", "fetch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +41,6 @@ class Ask:
     patience: float = 20
     tls: bool = False
     segment: int = 0
-
-    def words(self) -> list[str]:
-        """For the command line of `native/fetch.c`."""
-        names = ("answer", "connections", "in_flight", "request", "count", "warm_up", "seconds", "read_rate", "per_second", "patience", "segment")
-        pairs = [(f"--{name.replace('_', '-')}", str(getattr(self, name))) for name in names]
-        return [word for pair in pairs for word in pair] + ["--tls"] * self.tls
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +126,9 @@ class Asking:
 def asking(stage: Stage, candidate: Candidate, ask: Ask) -> Iterator[Asking]:
     """Clients that ask a candidate from now on."""
     program = native.build("fetch", stage.place.cache)
-    command = ["taskset", "-c", str(stage.generator.core), str(program), "--connect", f"127.0.0.1:{candidate.port}", *ask.words()]
-    with started(command) as process:
+    options = asdict(ask)
+    flags = ["--tls"] * bool(options.pop("tls"))
+    with started(load_command(program, stage.generator.core, candidate.port, options, *flags)) as process:
         yield Asking(candidate, process)
 
 

@@ -1,7 +1,5 @@
 """The figures that framegate's promises are judged by: what every part found, in one table, beside the best peer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -10,8 +8,6 @@ from typing import Any
 from report import PEERS, short
 from rich.console import Console
 from rich.table import Table
-
-__all__ = ["Figure", "add", "beside_peers", "show"]
 
 COLUMNS = ("what", "goal", "framegate", "best peer", "÷ best peer", "")
 

@@ -1,7 +1,5 @@
 """The regression guard: each shape's ratio to its reference, beside the ratios that were committed."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os
@@ -9,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from report import Summaries
-
-__all__ = ["FILE", "machine_class", "ratios", "read", "save", "words"]
 
 FILE = Path(__file__).resolve().parent / "ratios.json"
 TOLERANCE = 1.1

@@ -1,17 +1,13 @@
 """Part `handshakes`: connections opened and closed, plaintext and with full and resumed TLS 1.3 handshakes."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import asdict, dataclass, replace
 
 from candidates import Candidate
 from connections import Churn
-from report import PEERS, ratio_to_best, short, spread
+from report import PEERS, medians, ratio_to_best, short, spread
 from shapes import SHAPES, Load
 from stage import Stage, in_turn
-
-__all__ = ["run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +49,11 @@ def run(stage: Stage) -> dict[str, object]:
     return {"rounds": [asdict(row) for row in rows]}
 
 
-def _medians(rows: list[Churn], kind: str) -> dict[str, float]:
-    names = {row.candidate for row in rows if row.kind == kind}
-    return {name: statistics.median(row.cpu_us for row in rows if (row.candidate, row.kind) == (name, kind)) for name in names}
-
-
 def _show(stage: Stage, kind: Kind, rows: list[Churn]) -> None:
     """A table of one kind. `TLS alone` is the cost less that of the same candidate's plaintext connection."""
-    names = list(dict.fromkeys(row.candidate for row in rows if row.kind == kind.name))
-    cost = _medians(rows, kind.name)
-    plain = _medians(rows, "plain")
+    cost, plain = (medians([row for row in rows if row.kind == name], "cpu_us") for name in (kind.name, "plain"))
     lines = []
-    for name in names:
+    for name in cost:
         mine = [row for row in rows if (row.candidate, row.kind) == (name, kind.name)]
         lines.append(
             (

@@ -1,7 +1,5 @@
 """Part `hostages`: a good client's round trips while a thousand others hold memory and never release it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,15 +7,12 @@ from dataclasses import asdict, dataclass, field, replace
 
 import figures
 import native
-from driver import event, started
 from fetching import Ask, Fetched, answering, attempt
 from figures import Figure, beside_peers
-from peak import watched
+from processes import event, load_command, started, watched
 from report import PEERS, short
 from shapes import Load, Shape
 from stage import Stage
-
-__all__ = ["HOSTAGES", "SEGMENT", "Hostages", "held", "run"]
 
 MIB = 1 << 20
 HOSTAGES = 1_000
@@ -105,10 +100,9 @@ def run(stage: Stage) -> dict[str, object]:
 def held(stage: Stage, port: int, count: int, announce: int, *, tls: bool = False) -> Iterator[Hostages]:
     """Hold so many hostages during the block; the result is complete after it."""
     program = native.build("hostages", stage.place.cache)
-    options = {"--connect": f"127.0.0.1:{port}", "--count": count, "--announce": announce, "--answer": 60 * MIB, "--segment": SEGMENT}
-    words = [str(word) for pair in options.items() for word in pair]
+    options = {"count": count, "announce": announce, "answer": 60 * MIB, "segment": SEGMENT}
     result = Hostages()
-    with started(["taskset", "-c", str(stage.generator.core), str(program), *words, *["--tls"] * tls]) as process:
+    with started(load_command(program, stage.generator.core, port, options, *["--tls"] * tls)) as process:
         event(process, "open")
         yield result
         assert process.stdin is not None
@@ -141,9 +135,7 @@ def _show(stage: Stage, siege: Siege, rows: list[Besieged]) -> None:
         lines.append((row.candidate, *times, missing, opening, short(row.resident), closed or "none"))
     columns = ("candidate", "p50 ms", "p99 ms", "max ms", "missing", "10 opened in ms", "MiB above idle", "hostages closed")
     stage.table(f"{HOSTAGES:,} hostages, {siege.words}: the good client's round trip", columns, lines)
-    for row in rows:
-        if row.failed:
-            stage.say(f"{row.candidate}: {row.failed}")
+    stage.say_failures(rows)
 
 
 def _judged(siege: Siege, rows: list[Besieged]) -> list[Figure]:

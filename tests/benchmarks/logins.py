@@ -1,7 +1,5 @@
 """Part `logins`: a good client's round trips beside many SCRAM logins at another listener of the same node, and beside PLAIN ones."""
 
-from __future__ import annotations
-
 import secrets
 import statistics
 import subprocess
@@ -12,17 +10,15 @@ from dataclasses import asdict, dataclass, replace
 import figures
 import native
 from candidates import Framegate
-from driver import VoidRoundError, event, started
 from fetching import Ask, Fetched, answering, asking
 from figures import Figure
+from processes import VoidRoundError, event, load_command, started
 from report import short
 from shapes import Load, Shape
 from stage import Stage
 from variants import FramegateLogins
 
 from framegate.proxy.cells.metrics import AUTHENTICATION_ERRORS
-
-__all__ = ["Outcomes", "run", "storming"]
 
 LOGINS_PER_SECOND = 500
 SECONDS = 60.0
@@ -112,10 +108,9 @@ def storming(stage: Stage, port: int, user: str, password: str, *, mechanism: st
     It has the lowest priority on its core, so that good client and upstream wait for the candidate, not for the storm's own work.
     """
     program = native.build("logins", stage.place.cache)
-    options = {"--connect": f"127.0.0.1:{port}", "--user": user, "--password": password, "--mechanism": mechanism}
-    options |= {"--rate": str(rate), "--warm-up": str(LEAD_SECONDS), "--seconds": str(seconds)}
-    words = [word for pair in options.items() for word in pair]
-    with started(["taskset", "-c", str(stage.generator.core), "nice", "-n", "19", str(program), *words]) as process:
+    options: dict[str, object] = {"user": user, "password": password, "mechanism": mechanism}
+    options |= {"rate": rate, "warm_up": LEAD_SECONDS, "seconds": seconds}
+    with started(["nice", "-n", "19", *load_command(program, stage.generator.core, port, options)]) as process:
         event(process, "measuring")
         yield process
 

@@ -1,16 +1,12 @@
 """One round: a load against one candidate, with its processor time in the time in which frames are counted."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from candidates import Candidate, Framegate
-from driver import VoidRoundError, measured
+from processes import VoidRoundError, load_command, measured
 from shapes import Load
-
-__all__ = ["Generator", "Round", "compare_counters"]
 
 OPEN_LOOP_QUEUE_BYTES = 16 << 20
 
@@ -76,12 +72,11 @@ class Generator:
         """
         shape = load.shape
         in_flight = shape.in_flight if rate == 0 else max(shape.in_flight, OPEN_LOOP_QUEUE_BYTES // (shape.size + 4) // shape.connections)
-        options = {"--connect": f"127.0.0.1:{candidate.port}", "--size": shape.size, "--connections": shape.connections, "--in-flight": in_flight}
-        options |= {"--warm-up": self.warm_up, "--seconds": self.seconds, "--rate": rate}
-        words = [str(word) for pair in options.items() for word in pair]
-        command = ["taskset", "-c", str(self.core), str(self.program), *words, *(["--tls"] if load.downstream_tls else [])]
-        if isinstance(candidate, Framegate) and candidate.protocol == "kafka":
-            command.append("--kafka")
+        options = {"size": shape.size, "connections": shape.connections, "in_flight": in_flight}
+        times = {"warm_up": self.warm_up, "seconds": self.seconds, "rate": rate}
+        kafka = isinstance(candidate, Framegate) and candidate.protocol == "kafka"
+        flags = ["--tls"] * load.downstream_tls + ["--kafka"] * kafka
+        command = load_command(self.program, self.core, candidate.port, {**options, **times}, *flags)
         before, tap_before = candidate.frames(), _tap_counters(candidate)
         row, done, busy = measured(candidate.process, command)
         compare_counters(candidate, before, int(done["sent"]))
@@ -90,9 +85,9 @@ class Generator:
             raise VoidRoundError(f"{candidate.name}: no frame came back in {seconds} s")
         tap_after = _tap_counters(candidate)
         extra = {key: (tap_after[key] - tap_before[key]) / done["sent"] for key in tap_after}
-        times = (row["p50_us"], row["p99_us"], row["p999_us"], row["max_us"])
+        found = (row["p50_us"], row["p99_us"], row["p999_us"], row["max_us"])
         cpu_us = busy * seconds * 1e6 / frames
-        return Round(candidate.name, load.protocol, shape.name, number, rate, frames, seconds, cpu_us, busy, *times, extra)
+        return Round(candidate.name, load.protocol, shape.name, number, rate, frames, seconds, cpu_us, busy, *found, extra)
 
 
 def compare_counters(candidate: Candidate, before: int | None, sent: int) -> None:

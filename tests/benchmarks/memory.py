@@ -1,15 +1,11 @@
 """Part `memory`: at start, and per idle connection."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import asdict, dataclass
 
 from candidates import Candidate
 from shapes import SHAPES, Load
 from stage import FEWER_CONNECTIONS, MOST_CONNECTIONS, Stage
-
-__all__ = ["BURSTING", "Idle", "hold", "run"]
 
 BURST_BYTES = 1_000_000
 BURSTING = 1_000

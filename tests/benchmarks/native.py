@@ -1,7 +1,5 @@
 """The C programs, compiled on first use and again when their source changes; and throw-away certificates."""
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 import ipaddress
@@ -13,8 +11,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes, CertificateIssuerPublicKeyTypes
-
-__all__ = ["Certificate", "build", "make_certificate"]
 
 SOURCES = Path(__file__).resolve().parent / "native"
 FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra")

@@ -1,7 +1,5 @@
 """Part `latency`: from a block in the log to its rows in the tables by the default job, and to a `foreachBatch` with the quickest settings."""
 
-from __future__ import annotations
-
 import json
 import signal
 import statistics
@@ -25,8 +23,6 @@ from framegate.proxy.pipeline.tables import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-__all__ = ["run"]
 
 RATE = 400.0
 WARM_UP_S = 15.0
@@ -154,7 +150,7 @@ def _to_batches(folder: Path, seconds: float) -> list[float]:
     narrow = CHUNK_SCHEMA.__class__([field for field in CHUNK_SCHEMA if field.name in ("offset", "frame_count")])
     seen = 0
 
-    def take(chunks: DataFrame, _batch: int) -> None:
+    def take(chunks: "DataFrame", _batch: int) -> None:
         nonlocal seen
         seen += sum(row.frame_count for row in chunks.collect())
 

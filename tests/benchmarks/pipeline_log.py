@@ -3,8 +3,6 @@
 Run as a program it is the feeder: it appends frames at a steady rate, a block every 20 ms, and prints what it appended and when.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 import sys
@@ -17,8 +15,6 @@ from framegate.proxy.network.run import Run
 from framegate.proxy.tap.record import FRAME_HEADER_BYTES
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
-
-__all__ = ["SHAPES", "LogWriter", "Set", "Shape", "write_set"]
 
 SEGMENT_SIZE = 128 << 20
 BLOCK_SIZE = 256 << 10

@@ -1,19 +1,15 @@
 """Part `lossless`: the highest steady rate at which a tap that may drop (the default) drops nothing, on one core."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import asdict
 
 from candidates import Candidate
-from driver import VoidRoundError
 from figures import Figure, add
 from measure import Round
+from processes import VoidRoundError
 from shapes import SHAPES, Load
 from stage import Stage
 from tapcost import FILL_BYTES
-
-__all__ = ["run"]
 
 NAMES = ("64k", "1m")
 STEPS = 6

@@ -1,7 +1,5 @@
 """Part `rates`: rows per second through `explode_frames`, beside Spark's own Parquet stream of the very same rows, and what a first batch costs."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -24,8 +22,6 @@ from framegate.proxy.pipeline.transforms import explode_frames
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["on_all_cores", "run", "scratch", "wait_until"]
 
 SET_SIZE = 512 << 20
 QUICK_SIZE = 64 << 20
@@ -80,7 +76,7 @@ def run(stage: Stage) -> dict[str, object]:
     return add({"set_size": size, "rounds": results, "first_batch_s": fixed}, judged)
 
 
-def _shape(stage: Stage, spark: SparkSession, folder: Path, shape: Shape, size: int) -> list[dict[str, float]]:
+def _shape(stage: Stage, spark: "SparkSession", folder: Path, shape: Shape, size: int) -> list[dict[str, float]]:
     """Rounds in which source and Parquet, large and small set, take turns."""
     place = folder / shape.name
     spark.conf.set("spark.sql.parquet.columnarReaderBatchSize", str(shape.rows_per_batch))
@@ -102,15 +98,15 @@ def _shape(stage: Stage, spark: SparkSession, folder: Path, shape: Shape, size: 
     return rounds
 
 
-def _source(spark: SparkSession, log: Path) -> DataFrame:
+def _source(spark: "SparkSession", log: Path) -> "DataFrame":
     return explode_frames(spark.readStream.format("framegate").load(str(log)), *COLUMNS)
 
 
-def _parquet(spark: SparkSession, files: Path) -> DataFrame:
+def _parquet(spark: "SparkSession", files: Path) -> "DataFrame":
     return spark.readStream.schema(spark.read.parquet(str(files)).schema).parquet(str(files))
 
 
-def _as_parquet(spark: SparkSession, log: Set, parquet: Path) -> None:
+def _as_parquet(spark: "SparkSession", log: Set, parquet: Path) -> None:
     """Write the same rows as Parquet files, and check that every frame is in them."""
     explode_frames(spark.read.format("framegate").load(str(log.directory)), *COLUMNS).write.parquet(str(parquet))
     found = spark.read.parquet(str(parquet)).selectExpr("count(*) as frames", "sum(size) as size", "sum(length(payload)) as kept").first()
@@ -118,7 +114,7 @@ def _as_parquet(spark: SparkSession, log: Set, parquet: Path) -> None:
         raise RuntimeError(f"{log.directory}: {log.frames} frames of {log.size} bytes were written, Spark reads {found}")
 
 
-def _batch_s(checkpoint: Path, rows: DataFrame) -> float:
+def _batch_s(checkpoint: Path, rows: "DataFrame") -> float:
     """Seconds of the only batch of a query, by Spark's own progress."""
     shutil.rmtree(checkpoint, ignore_errors=True)
     query = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
@@ -128,7 +124,7 @@ def _batch_s(checkpoint: Path, rows: DataFrame) -> float:
     return float(batch["durationMs"]["triggerExecution"]) / 1000
 
 
-def _first_batch(stage: Stage, spark: SparkSession, folder: Path) -> list[float]:
+def _first_batch(stage: Stage, spark: "SparkSession", folder: Path) -> list[float]:
     """A log with next to nothing in it."""
     log = write_set(folder / "one" / "log", SHAPES[0], 1)
     rows = [_batch_s(folder / "one" / "checkpoint", _source(spark, log.directory)) for _ in range(stage.rounds + 1)]

@@ -1,15 +1,11 @@
 """The figures as an SVG, without a library."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
 from report import Summaries, Summary, short
 from shapes import Load
-
-__all__ = ["save"]
 
 COLOURS = {"c-relay": "#9aa0a6", "haproxy": "#5b8def", "nginx": "#3aa76d", "envoy": "#b26bd3", "framegate": "#e8710a"}
 OTHER = "#c0a060"

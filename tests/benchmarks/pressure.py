@@ -1,21 +1,16 @@
 """Part `pressure`: more large frames than the pool holds. Requests and answers that must not wait for each other, and slow readers beside others."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import asdict, dataclass
 
 import figures
 from candidates import Candidate
-from driver import VoidRoundError
 from fetching import Ask, answering, asking, attempt
 from figures import Figure, beside_peers
-from peak import watched
+from processes import VoidRoundError, watched
 from report import short
 from shapes import Load, Shape
 from stage import Stage
-
-__all__ = ["Passed", "run", "small_pool_bound"]
 
 CIRCLE = Ask(0, request=16_000_000, connections=20, in_flight=4, count=4, patience=35)
 SLOW = Ask(200_000_000, connections=3, count=1, read_rate=20_000_000, patience=35)
@@ -87,7 +82,7 @@ def _circle(stage: Stage) -> list[Passed]:
         lines.append((name, seconds, short(max(row.resident for row in mine))))
     title = f"{CIRCLE.connections} clients × {CIRCLE.count} requests of 16 MB, each answered with as much once it is whole"
     stage.table(title, ("candidate", "seconds", "MiB above idle"), lines)
-    _say_failures(stage, rows)
+    stage.say_failures(rows)
     return rows
 
 
@@ -117,14 +112,8 @@ def _slow_readers(stage: Stage) -> list[Passed]:
     lines = [(row.candidate, "failed" if row.failed else short(row.seconds), short(row.beside_ms), short(row.resident)) for row in rows]
     columns = ("candidate", "200 MB answers, s", "1 MB echoes, max ms", "MiB above idle")
     stage.table("3 answers of 200 MB read at 20 MB/s, 400 frames of 1 MB beside them", columns, lines)
-    _say_failures(stage, rows)
+    stage.say_failures(rows)
     return rows
-
-
-def _say_failures(stage: Stage, rows: list[Passed]) -> None:
-    for row in rows:
-        if row.failed:
-            stage.say(f"{row.candidate}: {row.failed}")
 
 
 def _judged_circle(rows: list[Passed]) -> list[Figure]:

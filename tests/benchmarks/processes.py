@@ -1,6 +1,4 @@
-"""Processes: started on cores, measured with their children, and ended."""
-
-from __future__ import annotations
+"""Processes of the candidates and of the load: started on cores, measured with their children, and ended in any case."""
 
 import contextlib
 import json
@@ -8,14 +6,17 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Memory", "Process", "free_port", "wait_for_port"]
-
 START_SECONDS = 20.0
+SAMPLE_SECONDS = 0.05
+FORGET_PEAK = "5"
+"""Written to clear_refs: the kernel's own mark of the highest resident size begins anew."""
 
 
 def free_port() -> int:
@@ -26,7 +27,7 @@ def free_port() -> int:
         return port
 
 
-def wait_for_port(port: int, process: Process) -> None:
+def wait_for_port(port: int, process: "Process") -> None:
     """Wait until the process accepts connections. Raises RuntimeError: it ended, or did not listen in time."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
@@ -151,3 +152,103 @@ class Process:
         for pid in tree[1:]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+@dataclass(slots=True)
+class Peak:
+    """MiB of all processes of a candidate together; known when watching ends.
+
+    Attributes:
+        resident: the sum of the highest resident sizes by the kernel's own mark: at least what was resident at any moment.
+        proportional: the highest of proportional sizes (what processes share counts once), looked at twenty times a second.
+    """
+
+    resident: float = 0.0
+    proportional: float = 0.0
+
+
+@contextlib.contextmanager
+def watched(process: Process) -> Iterator[Peak]:
+    """Watch a candidate until the block ends; it neither starts nor ends processes meanwhile."""
+    pids = process.tree()
+    for pid in pids:
+        Path(f"/proc/{pid}/clear_refs").write_text(FORGET_PEAK)
+    peak = Peak(proportional=process.total_memory().pss)
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.wait(SAMPLE_SECONDS):
+            peak.proportional = max(peak.proportional, process.total_memory().pss)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        stop.set()
+        thread.join()
+    peak.resident = sum(_highest(pid) for pid in pids)
+
+
+def _highest(pid: int) -> float:
+    """MiB; 0 when the process has ended."""
+    try:
+        words = Path(f"/proc/{pid}/status").read_text().split()
+    except OSError:
+        return 0.0
+    return int(words[words.index("VmHWM:") + 1]) / 1024
+
+
+# --- the programs that make the load ---
+
+
+def load_command(program: Path, core: int, port: int, options: Mapping[str, object], *more: str) -> list[str]:
+    """The command that runs a program of `native/` on a core against a port: `options` by name, with `_` for `-`."""
+    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    return ["taskset", "-c", str(core), str(program), "--connect", f"127.0.0.1:{port}", *words, *more]
+
+
+class VoidRoundError(Exception):
+    """A round whose figures mean nothing: bytes came back changed, were lost, or were not counted."""
+
+
+@contextlib.contextmanager
+def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A program of `native/`, which must end with success soon after the block. Raises VoidRoundError: it did not."""
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+        if process.wait(30) != 0:
+            raise VoidRoundError(f"the load generator ended with {process.returncode}: {process.stderr.read() if process.stderr else ''}")
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def event(process: subprocess.Popen[str], name: str) -> dict[str, Any]:
+    """The next line of the program, which must be this event."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise VoidRoundError(f"the load generator ended before it was {name}: {process.stderr.read() if process.stderr else ''}")
+    row: dict[str, Any] = json.loads(line)
+    if row["event"] != name:
+        raise VoidRoundError(f"the load generator said {line}")
+    return row
+
+
+def measured(candidate: Process, command: list[str]) -> tuple[dict[str, Any], dict[str, Any], float]:
+    """Run a program of `native/` against a candidate: its rows `measured` and `done`, and the share of a core that the candidate used meanwhile."""
+    with started(command) as process:
+        event(process, "measuring")
+        cpu_ns, wall_ns = candidate.cpu_ns(), time.monotonic_ns()
+        row = event(process, "measured")
+        busy = (candidate.cpu_ns() - cpu_ns) / (time.monotonic_ns() - wall_ns)
+        done = event(process, "done")
+    candidate.check()
+    return row, done, busy

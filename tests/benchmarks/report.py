@@ -1,7 +1,5 @@
 """The figures of a run: medians and spread, ratios to the best peer, the JSON, and how numbers are written in tables."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os
@@ -11,10 +9,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from measure import Round
-
-__all__ = ["PEERS", "Summaries", "Summary", "machine", "ratio_to_best", "save", "short", "spread", "summarize"]
 
 PEERS = ("haproxy", "nginx", "envoy")
 
@@ -64,6 +61,14 @@ def short(value: float) -> str:
 def spread(values: Sequence[float]) -> tuple[str, str]:
     """The median, and the extremes."""
     return short(statistics.median(values)), f"{short(min(values))} – {short(max(values))}"
+
+
+def medians(rows: Iterable[Any], key: str) -> dict[str, float]:
+    """The median of a figure of each candidate's rounds, by the candidate's name."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row.candidate, []).append(getattr(row, key))
+    return {name: statistics.median(values) for name, values in found.items()}
 
 
 def ratio_to_best(value: float, others: Iterable[float]) -> str:

@@ -1,11 +1,6 @@
 """The shapes of load that are compared, and the protocols they are driven over."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-
-__all__ = ["SHAPES", "Load", "Shape", "chosen"]
-
 
 UNITS = ((1 << 20, "MB"), (1 << 10, "KiB"), (1000, "KB"))
 

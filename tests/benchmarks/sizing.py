@@ -1,18 +1,15 @@
 """Part `sizing`: framegate in a container of the size that deploy/docs/limits.md computes, under all its load at once, without being killed."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 
 import figures
 from candidates import Framegate
 from cgroup import Group, NoGroupError, limited
-from driver import VoidRoundError
 from fetching import Ask, answering, asking
 from figures import Figure
 from hostages import HOSTAGES, SEGMENT, held
-from peak import watched
+from processes import VoidRoundError, watched
 from shapes import Load, Shape
 from stage import Stage
 from variants import CANDIDATES
@@ -20,8 +17,6 @@ from variants import CANDIDATES
 from framegate.control.configuration.capacity import memory_need, memory_warning
 from framegate.control.configuration.load import validate
 from framegate.proxy.config.model import ProxyConfig
-
-__all__ = ["container", "run"]
 
 MIB = 1 << 20
 MOST_MIB = 1 << 20

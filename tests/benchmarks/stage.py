@@ -1,11 +1,9 @@
 """What every part of the bench works with: the place, the programs that make load, the candidates' names, and the console for tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import native
 from candidates import MANY_CONNECTIONS, Candidate, Framegate, Place, UnavailableError
@@ -15,8 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from shapes import Load
 from variants import CANDIDATES
-
-__all__ = ["FEWER_CONNECTIONS", "MOST_CONNECTIONS", "Stage", "in_turn"]
 
 MOST_CONNECTIONS = min(10_000, MANY_CONNECTIONS - 100)
 FEWER_CONNECTIONS = "" if MOST_CONNECTIONS == 10_000 else ": as many as the limit of descriptors allows here"
@@ -56,7 +52,13 @@ class Stage:
         """Print a line beside the tables."""
         self.console.print(text, highlight=False, soft_wrap=True)
 
-    def on_all_cores(self) -> Stage:
+    def say_failures(self, rows: Iterable[Any]) -> None:
+        """Print why the candidates of some rows have no result."""
+        for row in rows:
+            if row.failed:
+                self.say(f"{row.candidate}: {row.failed}")
+
+    def on_all_cores(self) -> "Stage":
         """The same stage with candidates that may use every core; with more than three cores, every one but the load generator's."""
         free = tuple(core for core in self.cores if core != self.generator.core)
         return replace(self, place=replace(self.place, cores=free if len(free) >= SPARE_CORES else self.cores))

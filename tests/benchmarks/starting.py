@@ -1,7 +1,5 @@
 """Part `start`: from the start of the process to the first frame that comes back."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import statistics
@@ -12,8 +10,6 @@ from processes import Process, free_port
 from shapes import SHAPES, Load
 from stage import Stage
 from variants import CANDIDATES
-
-__all__ = ["run"]
 
 ROUNDS = 5
 BOUND_MS = 500.0

@@ -1,7 +1,5 @@
 """framegate's control plane, called as an operator's program calls it: over gRPC, from another process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,8 +17,6 @@ from framegate.control.v1 import (
     pool_service_pb2_grpc,
 )
 
-__all__ = ["Control", "Framegate", "control"]
-
 PAGE = 1_000
 SECONDS = 30.0
 
@@ -34,17 +30,14 @@ class Control:
         self._limits = limit_service_pb2_grpc.LimitServiceStub(channel)
         self._pools = pool_service_pb2_grpc.PoolServiceStub(channel)
 
-    def mute(self, listener: str) -> int:
-        """Mute every channel of a listener; how many."""
+    def mute(self, listener: str, *, muted: bool = True) -> int:
+        """Mute every channel of a listener, or take that back; how many."""
         selector = channel_service_pb2.ChannelSelector(listener=listener)
-        answer = self._channels.MuteChannels(channel_service_pb2.MuteChannelsRequest(selector=selector, reason="bench"), timeout=SECONDS)
-        return len(answer.affected_channel_ids)
-
-    def unmute(self, listener: str) -> int:
-        """Take that back."""
-        selector = channel_service_pb2.ChannelSelector(listener=listener)
-        answer = self._channels.UnmuteChannels(channel_service_pb2.UnmuteChannelsRequest(selector=selector, reason="bench"), timeout=SECONDS)
-        return len(answer.affected_channel_ids)
+        if muted:
+            answer = self._channels.MuteChannels(channel_service_pb2.MuteChannelsRequest(selector=selector, reason="bench"), timeout=SECONDS)
+            return len(answer.affected_channel_ids)
+        back = self._channels.UnmuteChannels(channel_service_pb2.UnmuteChannelsRequest(selector=selector, reason="bench"), timeout=SECONDS)
+        return len(back.affected_channel_ids)
 
     def list(self, listener: str) -> int:
         """Every channel of a listener, page by page; how many."""

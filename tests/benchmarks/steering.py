@@ -1,7 +1,5 @@
 """Part `control`: how soon a change is in force, how long a list takes, and how both affect the traffic."""
 
-from __future__ import annotations
-
 import statistics
 import threading
 import time
@@ -14,8 +12,6 @@ from measure import Generator, Round
 from shapes import Load, Shape
 from stage import MOST_CONNECTIONS, Stage
 from steered import Control, control
-
-__all__ = ["run"]
 
 LOAD = Load(Shape("100x1", 100, 1, 50))
 FRAMES_PER_SECOND = 2_000
@@ -60,7 +56,7 @@ def _pool(plane: Control, number: int) -> None:
 
 
 def _mute(plane: Control, number: int) -> None:
-    count = plane.unmute("idle") if number % 2 else plane.mute("idle")
+    count = plane.mute("idle", muted=number % 2 == 0)
     assert count == MOST_CONNECTIONS, f"{count} channels were muted or unmuted"
 
 

@@ -5,8 +5,6 @@ the log gave back. The floor deletes a segment when it begins one; framegate del
 memory, pages that were free for so long cost more to write.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -15,8 +13,6 @@ import time
 import zlib
 from collections import deque
 from pathlib import Path
-
-__all__ = ["BUDGET", "FILL_BYTES", "SEGMENT_SIZE", "floor_ns_per_byte"]
 
 BUDGET = 512 << 20
 """Bytes of a tap's log that are kept, by framegate and by the floor."""

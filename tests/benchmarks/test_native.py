@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import native
-import peak
+import processes
 import pytest
-from processes import Process
+from processes import Process, watched
 
 from tests.fakes.cases import each_of
 
@@ -307,14 +307,14 @@ while True: time.sleep(60)
 
 
 def test_a_peak_between_two_looks_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peak, "SAMPLE_SECONDS", 60)
+    monkeypatch.setattr(processes, "SAMPLE_SECONDS", 60)
     process = Process("greedy", [sys.executable, "-c", GREEDY], [0], tmp_path)
     try:
         process.wait_for_row("ready")
         idle = process.total_memory().rss
-        with peak.watched(process) as before:
+        with watched(process) as before:
             pass
-        with peak.watched(process) as found:
+        with watched(process) as found:
             os.kill(process.pid, signal.SIGUSR1)
             process.wait_for_row("taken")
         assert before.resident - idle < 8

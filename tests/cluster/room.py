@@ -1,5 +1,7 @@
 """A namespace of the cluster for one test: its objects are applied, read, awaited and removed."""
 
+import base64
+import datetime
 import json
 import os
 import subprocess
@@ -9,7 +11,12 @@ from typing import Any
 from tests.cluster.components import binaries
 from tests.cluster.node import ClusterError, Node, wait_until
 
-__all__ = ["Room"]
+__all__ = ["Room", "moment"]
+
+
+def moment(row: dict[str, str]) -> float:
+    """A row's time, in seconds since 1970."""
+    return datetime.datetime.fromisoformat(row["time"]).timestamp()
 
 
 class Room:
@@ -47,6 +54,10 @@ class Room:
         """``kubectl`` in this namespace: its standard output."""
         return self.node.kubectl("--namespace", self.name, *words, given=given, timeout_s=timeout_s, check=check)
 
+    def kubectl_command(self, *words: str) -> list[str]:
+        """The command of ``kubectl`` in this namespace, for one that goes on running."""
+        return [str(binaries() / "kubectl"), f"--kubeconfig={self.node.config}", "--namespace", self.name, *words]
+
     def get(self, *words: str) -> Any:
         """The output of ``kubectl get … -o json`` in this namespace."""
         return self.node.get("--namespace", self.name, *words)
@@ -71,8 +82,6 @@ class Room:
 
     def secret(self, name: str, **files: bytes) -> None:
         """Make or replace a secret: its keys are the files' names with ``_`` for a dot."""
-        import base64
-
         data = {key.replace("_", "."): base64.b64encode(content).decode() for key, content in files.items()}
         self.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data})
 

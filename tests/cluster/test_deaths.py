@@ -4,7 +4,6 @@ Each test takes about half a minute: a broker and two clients start in pods, and
 """
 
 import dataclasses
-import datetime
 import json
 import os
 import signal
@@ -20,7 +19,7 @@ from framegate.proxy.tap.completeness import Verdict, verify
 from tests.cluster import processes
 from tests.cluster.load import Load, Scene
 from tests.cluster.node import ClusterError, wait_until
-from tests.cluster.room import Room
+from tests.cluster.room import Room, moment
 from tests.cluster.workloads import CONFIGURATION
 
 MOST_S = 10.0
@@ -39,11 +38,6 @@ class Return:
     kubelet: float
     serving: float
     records: float
-
-
-def moment(row: dict[str, str]) -> float:
-    """A row's time, in seconds since 1970."""
-    return datetime.datetime.fromisoformat(row["time"]).timestamp()
 
 
 def since_start(life: processes.Life) -> float:

@@ -1,7 +1,6 @@
 """Twenty restarts of the broker's pod and of its clients under load: nothing lost, doubled or reordered, and the order in which a pod ends."""
 
 import collections
-import datetime
 import json
 import subprocess
 import threading
@@ -10,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.components import binaries
 from tests.cluster.node import wait_until
-from tests.cluster.room import Room
+from tests.cluster.room import Room, moment
 from tests.cluster.workloads import (
     CONFIGURATION,
     OUTBOUND,
@@ -42,8 +40,7 @@ class Followed:
     def __init__(self, room: Room, pod: str, container: str) -> None:
         self.ended = 0.0
         self._lines: list[str] = []
-        command = [str(binaries() / "kubectl"), f"--kubeconfig={room.node.config}", "--namespace", room.name]
-        self._process = subprocess.Popen([*command, "logs", "--follow", pod, "-c", container], stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(room.kubectl_command("logs", "--follow", pod, "-c", container), stdout=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -106,7 +103,7 @@ def test_twenty_restarts_of_both_sides_lose_double_and_reorder_nothing(room: Roo
 def in_order(rows: list[dict[str, Any]], main_ended: float) -> None:
     """Check the order: preStop removes readiness, then the application ends, then SIGTERM ends framegate; the drain's timeout closes no
     connection."""
-    told = [(row["event"], row.get("accept"), seconds(row["time"])) for row in rows if row["event"] in ("drain_began", "stopping", "drain_ended")]
+    told = [(row["event"], row.get("accept"), moment(row)) for row in rows if row["event"] in ("drain_began", "stopping", "drain_ended")]
     assert [(event, accept) for event, accept, _ in told] == [
         ("drain_began", "until_stop"),
         ("stopping", None),
@@ -116,8 +113,3 @@ def in_order(rows: list[dict[str, Any]], main_ended: float) -> None:
     pre_stop, terminated = told[0][2], told[1][2]
     assert pre_stop < main_ended < terminated + NOTICED_S, (pre_stop, main_ended, terminated)
     assert [row for row in rows if row["event"] == "closed" and row["cause"] == "drain_timeout"] == []
-
-
-def seconds(text: str) -> float:
-    """Of the epoch."""
-    return datetime.datetime.fromisoformat(text).timestamp()

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from framegate.proxy.tap.completeness import verify
-from tests.cluster import processes
 from tests.cluster.load import Load, Scene
 from tests.cluster.node import ClusterError, wait_until
 from tests.cluster.room import Room
+from tests.cluster.test_deaths import wait_gone
 from tests.cluster.workloads import CONFIGURATION
 from tests.fakes.small_disk import fill
 
@@ -87,9 +87,15 @@ def test_the_pool_and_the_processors_follow_a_pod_that_is_resized_in_place(room:
           f"24 MiB: {refused}; {outcome}")  # fmt: skip
 
 
+def listed(room: Room, pod: str) -> list[dict[str, Any]]:
+    """framegate's open connections."""
+    found: list[dict[str, Any]] = json.loads(room.framegate(pod, "channels", "list", "--output", "json"))
+    return found
+
+
 def connections(room: Room, pod: str) -> list[str]:
     """The ids of framegate's open connections."""
-    return [item["id"] for item in json.loads(room.framegate(pod, "channels", "list", "--output", "json"))]
+    return [item["id"] for item in listed(room, pod)]
 
 
 def test_without_names_connections_stay_and_new_ones_use_the_last_good_addresses(room: Room) -> None:
@@ -164,12 +170,6 @@ def test_a_full_disk_of_the_tap_costs_its_record_or_makes_the_traffic_wait_as_th
     print(f"\ncluster: full disk, on_full: {on_full}: {lost} frames are counted as lost, {sum(row.stored for row in verdict.rows)} stored; {outcome}")
 
 
-def listed(room: Room, pod: str) -> list[dict[str, Any]]:
-    """framegate's open connections."""
-    found: list[dict[str, Any]] = json.loads(room.framegate(pod, "channels", "list", "--output", "json"))
-    return found
-
-
 def test_without_the_api_server_and_with_a_new_kubelet_traffic_goes_on(room: Room) -> None:
     scene = Scene(room)
     load = Load(scene)
@@ -182,7 +182,7 @@ def test_without_the_api_server_and_with_a_new_kubelet_traffic_goes_on(room: Roo
             time.sleep(0.5)
         os.kill(before.pid, signal.SIGKILL)  # the kubelet starts it again without the API server
         died = time.monotonic()
-        wait_until(lambda: processes.status(before.pid).get("State", "Z").startswith(("Z", "X")), "its end", every_s=0.005)
+        wait_gone(before.pid, 60.0)
         scene.wait_listening()  # because the broker may still receive records from its sockets
         scene.wait_traffic(60.0)
         away = time.monotonic() - died

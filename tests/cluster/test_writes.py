@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import processes
-from tests.cluster.components import binaries
 from tests.cluster.load import Load, Scene
 from tests.cluster.room import Room
 
@@ -74,8 +73,7 @@ def writable_root(manifest: str) -> str:
 
 def follow(room: Room, scene: Scene) -> "subprocess.Popen[bytes]":
     """A command that goes on running in the sidecar, like an operator's ``kubectl exec``."""
-    kubectl = [str(binaries() / "kubectl"), f"--kubeconfig={room.node.config}", "--namespace", room.name]
-    command = [*kubectl, "exec", scene.pod, "-c", "framegate", "--", "/opt/framegate/bin/framegate", "tap", "follow", TAP]
+    command = room.kubectl_command("exec", scene.pod, "-c", "framegate", "--", "/opt/framegate/bin/framegate", "tap", "follow", TAP)
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout is not None
     assert process.stdout.readline()

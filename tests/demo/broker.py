@@ -192,8 +192,8 @@ class Broker:
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                log = (self.directory / "broker.log").read_text(errors="replace").splitlines()
-                raise BrokerError(f"the broker did not start: {' | '.join(log[-5:])}")
+                said = (self.directory / "broker.log").read_text(errors="replace").splitlines()
+                raise BrokerError(f"the broker did not start: {' | '.join(said[-5:])}")
             time.sleep(0.05)
 
     def request_counts(self) -> dict[tuple[str, int], int]:

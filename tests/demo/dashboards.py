@@ -209,11 +209,11 @@ class _Run:
     def _compare(self, window: Window) -> Comparison:
         """The names over OTLP and by the scrape, in this very run."""
         at = self._environment
-        ways = [
+        otlp, scraped = (
             [row["metric"] for row in at.prometheus.instant(f'last_over_time({{job="{job}"}}[30s])', window.end)["result"]]
             for job in (JOB, SCRAPE_JOB)
-        ]
-        compared = panels.compare(*ways, {address: node for node, address in at.metrics.items()})
+        )
+        compared = panels.compare(otlp, scraped, {address: node for node, address in at.metrics.items()})
         counts = f"by OTLP only: {len(compared.only_otlp)}; by the scrape only: {len(compared.only_scrape)}"
         self._say(f"series by both ways: {compared.both}; {counts}")
         for way, only in (("OTLP", compared.only_otlp), ("the scrape", compared.only_scrape)):

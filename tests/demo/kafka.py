@@ -148,7 +148,8 @@ def compare(tables: Tables, before: Mapping[tuple[str, int], int], after: Mappin
     counts = []
     for key in {key for key, value in grown.items() if value} | sent.keys() | answered.keys():
         paired, p50, p99 = (int(answered.get(key, {}).get(name, 0)) for name in ("requests", "latency_us_p50", "latency_us_p99"))
-        counts.append(RequestCount(*key, sent.get(key, 0), paired, grown.get(key, 0), p50, p99))
+        api, version = key
+        counts.append(RequestCount(api, version, sent.get(key, 0), paired, grown.get(key, 0), p50, p99))
     return sorted(counts, key=lambda count: (-count.sent, count.api, count.version))
 
 

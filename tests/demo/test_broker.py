@@ -62,7 +62,7 @@ def test_each_broker_has_ports_of_its_own(tmp_path: Path) -> None:
         assert plain.internal_address == f"127.0.0.1:{plain.ports['INTERNAL']}"
 
 
-def test_until_a_broker_starts_its_ports_are_nobody_elses_and_then_its_own(tmp_path: Path) -> None:
+def test_the_ports_of_a_broker_are_reserved_until_it_starts(tmp_path: Path) -> None:
     with broker.Broker(tmp_path) as made:
         address = ("127.0.0.1", made.ports["PLAIN"])
         with socket.socket() as other, pytest.raises(OSError, match="in use"):

@@ -80,10 +80,14 @@ def grows(alert: str, series: str, *, minutes: int = 10) -> Case:
     return Case(alert=alert, quiet={series: [(60, 0)]}, loud={series: [(5, 0), (1, 1), (54, 0)]}, fires=6, recovers=7 + minutes)
 
 
+def for_a_while(calm: float, other: float | None) -> list[Phase]:
+    """Another value for twenty minutes, from the fifth on."""
+    return [(5, calm), (20, other), (35, calm)]
+
+
 def rises(alert: str, series: str, below: float, above: float, fires: int, *, calm: float = 0, also: Series | None = None) -> Case:
-    """A gauge passes a threshold for twenty minutes, from the fifth on."""
-    loud = {series: [(5, calm), (20, above), (35, calm)]}
-    return Case(alert=alert, quiet={series: [(60, below)]}, loud=loud, fires=fires, recovers=26, also=also or {})
+    """A gauge passes a threshold for twenty minutes."""
+    return Case(alert=alert, quiet={series: [(60, below)]}, loud={series: for_a_while(calm, above)}, fires=fires, recovers=26, also=also or {})
 
 
 HOUR = 60
@@ -132,46 +136,38 @@ def _burns(alert: str, made: Callable[..., Series], budget: float) -> list[Case]
 
 
 DAY = 86_400
+SHORT: list[Phase] = [(10, 0), (5, 3), (45, 0)]
 DOWN = 'framegate_upstream_endpoint_down{framegate_upstream="brokers"}'
 ADDRESSES: Series = {'framegate_upstream_endpoint_count{framegate_upstream="brokers"}': [(60, 3)]}
 CERTIFICATE = 'framegate_tls_certificate_not_after_seconds{framegate_certificate="listener/kafka"}'
+RESTARTED: Series = {CONFIG: for_a_while(1, GONE)}
 READY = 'framegate_ready{framegate_probe="readiness"}'
 BUSY, IDLE = (f'framegate_event_loop_time_seconds_total{{framegate_worker="0", framegate_state="{state}"}}' for state in ("busy", "idle"))
+DIED = 'framegate_worker_restarts_total{framegate_reason="died"}'
+DEPLETED = "framegate_memory_pool_depleted_time_seconds_total"
 EXPORTS = 'framegate_telemetry_exports_total{framegate_signal="metrics"}'
 FAILED_EXPORTS = EXPORTS.replace("}", ', error_type="failed"}')
 LOST = 'framegate_tap_dropped_total{framegate_reason="disk_full"}'
 CASES = [
     Case(alert="FramegateAbsent", quiet={CONFIG: [(5, 1), (9, GONE), (46, 1)]}, loud={CONFIG: [(5, 1), (30, GONE), (25, 1)]}, fires=15, recovers=36),
-    Case(
-        alert="FramegateDown",
-        quiet={"up": [(5, 1), (2, 0), (53, 1)]},
-        loud={"up": [(5, 1), (20, 0), (35, 1)]},
-        also={CONFIG: [(5, 1), (20, GONE), (35, 1)]},
-        fires=7,
-        recovers=26,
-    ),
+    Case(alert="FramegateDown", quiet={"up": [(5, 1), (2, 0), (53, 1)]}, loud={"up": for_a_while(1, 0)}, also=RESTARTED, fires=7, recovers=26),
     Case(
         alert="FramegateNotReady",
         quiet={READY: [(60, 0)], "framegate_draining": [(60, 1)]},
-        loud={READY: [(5, 1), (20, 0), (35, 1)], "framegate_draining": [(60, 0)]},
+        loud={READY: for_a_while(1, 0), "framegate_draining": [(60, 0)]},
         fires=7,
         recovers=26,
     ),
     Case(
         alert="FramegateNotReady",
         quiet={'framegate_ready_ratio{framegate_probe="liveness"}': [(60, 0)], "framegate_draining_ratio": [(60, 0)]},
-        loud={'framegate_ready_ratio{framegate_probe="readiness"}': [(5, 1), (20, 0), (35, 1)], "framegate_draining_ratio": [(60, 0)]},
+        loud={'framegate_ready_ratio{framegate_probe="readiness"}': for_a_while(1, 0), "framegate_draining_ratio": [(60, 0)]},
         fires=7,
         recovers=26,
     ),
     rises("FramegateUpstreamGone", DOWN, 2, 3, 6, calm=2, also=ADDRESSES),
     Case(
-        alert="FramegateUpstreamDown",
-        quiet={DOWN: [(10, 0), (5, 3), (45, 0)]},
-        loud={DOWN: [(5, 0), (20, 1), (35, 0)]},
-        also=ADDRESSES,
-        fires=10,
-        recovers=26,
+        alert="FramegateUpstreamDown", quiet={DOWN: [(10, 0), (5, 3), (45, 0)]}, loud={DOWN: for_a_while(0, 1)}, also=ADDRESSES, fires=10, recovers=26
     ),
     Case(
         alert="FramegateCertificateEnds",
@@ -210,13 +206,7 @@ CASES = [
     ),
     *slow("FramegateForwardSlow", FRAME, "0.01"),
     *slow("FramegateKafkaSlow", KAFKA, "1.0"),
-    Case(
-        alert="FramegateMemoryDepleted",
-        quiet={"framegate_memory_pool_depleted_time_seconds_total": [(60, 2.99)]},
-        loud={"framegate_memory_pool_depleted_time_seconds_total": [(10, 0), (20, 15.5), (30, 0)]},
-        fires=16,
-        recovers=36,
-    ),
+    Case(alert="FramegateMemoryDepleted", quiet={DEPLETED: [(60, 2.99)]}, loud={DEPLETED: [(10, 0), (20, 15.5), (30, 0)]}, fires=16, recovers=36),
     Case(
         alert="FramegateSlowPeers",
         quiet={'framegate_channel_pending{framegate_side="downstream"}': [(9, 3), (1, 2)] * 6},
@@ -244,19 +234,14 @@ CASES = [
         "FramegateTapForgets", 'framegate_tap_lag_bytes{framegate_consumer="spark"}', 800, 801, 10, also={"framegate_tap_limit_bytes": [(60, 1000)]}
     ),
     rises("FramegateTapConsumerUnreadable", "framegate_tap_consumer_unreadable", 0, 1, 10),
-    grows("FramegateProcessorRestarts", 'framegate_worker_restarts_total{framegate_reason="died"}'),
-    Case(
-        alert="FramegateProcessorRestarts",  # the first one makes the series
-        quiet={'framegate_worker_restarts_total{framegate_reason="died"}': [(60, GONE)]},
-        loud={'framegate_worker_restarts_total{framegate_reason="died"}': [(5, GONE), (1, 1), (54, 0)]},
-        fires=6,
-        recovers=17,
-    ),
+    grows("FramegateProcessorRestarts", DIED),
+    # the first restart makes the series
+    Case(alert="FramegateProcessorRestarts", quiet={DIED: [(60, GONE)]}, loud={DIED: [(5, GONE), (1, 1), (54, 0)]}, fires=6, recovers=17),
     grows("FramegateHandlerRestarts", 'framegate_handler_restarts_total{framegate_reason="timeout"}'),
     Case(
         alert="FramegateHandlerFails",
         quiet={'framegate_handler_requests_total{framegate_listener="kafka", framegate_handler_action="pass"}': [(60, 100)]},
-        loud={'framegate_handler_requests_total{framegate_listener="kafka", framegate_handler_action="failed"}': [(5, 0), (20, 1), (35, 0)]},
+        loud={'framegate_handler_requests_total{framegate_listener="kafka", framegate_handler_action="failed"}': for_a_while(0, 1)},
         fires=11,
         recovers=31,
     ),
@@ -274,7 +259,7 @@ CASES = [
     Case(
         alert="FramegateCollectorUnreachable",
         quiet={FAILED_EXPORTS: [(60, 5)], EXPORTS: [(60, 1)]},
-        loud={FAILED_EXPORTS: [(5, 0), (20, 1), (35, 0)], EXPORTS: [(25, 0), (35, 1)]},
+        loud={FAILED_EXPORTS: for_a_while(0, 1), EXPORTS: [(25, 0), (35, 1)]},
         fires=11,
         recovers=27,
     ),
@@ -337,7 +322,7 @@ def length(series: Series) -> int:
 @pytest.mark.slow  # some burn for days, and promtool evaluates each step
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("case", CASES, ids=[f"{number}-{case.alert}" for number, case in enumerate(CASES)])
-def test_it_fires_in_time_not_before_nor_below_and_recovers(case: Case, tmp_path: Path) -> None:
+def test_an_alert_fires_in_time_not_before_nor_below_its_threshold_and_recovers(case: Case, tmp_path: Path) -> None:
     quiet, loud = {**case.also, **case.quiet}, {**case.also, **case.loud}
     end = length(quiet) - 1
     never = unit_test(case, quiet, dict.fromkeys((end // 4, end // 2, end), 0))
@@ -375,7 +360,7 @@ def test_the_operators_rules_are_the_same() -> None:
 
 
 @judged
-def test_an_alert_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_the_description_of_an_alert_is_a_sentence(tmp_path: Path) -> None:
     place = {"job": "framegate", "instance": "10.0.0.7:9464", "pod": "orders-0", "framegate_consumer": "spark"}
     series = f"framegate_tap_lag_time_seconds{{{', '.join(f'{key}={value!r}' for key, value in place.items())}}}".replace("'", '"')
     text = "A reader of the tap is far behind (consumer spark, node 10.0.0.7:9464, pod orders-0): 11m 40s"
@@ -406,13 +391,10 @@ def typed(text: str) -> list[str]:
     return [line.partition("  #")[0].strip() for line in blocks.splitlines() if line.startswith("framegate ")] + inline
 
 
-def test_every_alert_has_a_section_and_every_section_an_alert() -> None:
-    assert list(sections()) == [problem.alert for problem in trouble.PROBLEMS]
-
-
-def test_a_section_says_what_it_means_where_to_look_what_to_type_and_what_to_do() -> None:
+def test_every_alert_has_a_section_that_says_what_it_means_where_to_look_what_to_type_and_what_to_do() -> None:
     boards = [json.loads(file.read_text()) for file in sorted((deploying.FOLDER / "dashboards").glob("*.json"))]
     titles = {panel["title"] for board in boards for panel in queries.all_panels(board)}
+    assert list(sections()) == [problem.alert for problem in trouble.PROBLEMS]
     for alert, text in sections().items():
         assert [text.count(word) for word in ("**Means.**", "**Look at.**", "**Type.**", "**Do.**")] == [1, 1, 1, 1], alert
         looked_at = re.findall(r"\*([^*\n]+)\*", text.partition("**Look at.**")[2].partition("**Type.**")[0])

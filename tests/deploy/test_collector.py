@@ -64,11 +64,8 @@ def undefined(document: dict[str, Any]) -> set[str]:
     return named - {f"{kind}/{name}" for kind in (*KINDS, "extensions") for name in document.get(kind, {})}
 
 
-def test_it_has_the_shape_of_a_collector_configuration(collector: dict[str, Any]) -> None:
+def test_it_has_the_shape_of_a_collector_configuration_and_pipelines_name_defined_components_only(collector: dict[str, Any]) -> None:
     jsonschema.Draft202012Validator(SCHEMA).validate(collector)
-
-
-def test_pipelines_name_defined_components_only(collector: dict[str, Any]) -> None:
     assert undefined(collector) == set()
     collector["service"]["pipelines"]["metrics"]["exporters"].append("nowhere")
     assert undefined(collector) == {"exporters/nowhere"}

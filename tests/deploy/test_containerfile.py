@@ -55,13 +55,9 @@ def test_only_one_image_is_named_from_outside_and_it_can_be_replaced() -> None:
 
 
 @each_of("image", IMAGES)
-def test_it_runs_as_an_ordinary_user_and_ends_on_sigterm(image: str) -> None:
+def test_it_runs_framegate_in_exec_form_as_an_ordinary_user_and_ends_on_sigterm(image: str) -> None:
     assert of("USER", STAGES[image]) == ["10001:10001"]
     assert of("STOPSIGNAL", STAGES[image]) == ["SIGTERM"]
-
-
-@each_of("image", IMAGES)
-def test_the_program_is_framegate_in_exec_form(image: str) -> None:
     assert json.loads(of("ENTRYPOINT", STAGES[image])[0]) == ["/opt/framegate/bin/framegate"]
     assert isinstance(json.loads(of("CMD", STAGES[image])[0]), list)
 

@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ SLUGS = [item.slug for item in write.DASHBOARDS]
 UNITS = {"short", "none", "cps", "s", "d", "bytes", "binBps", "percentunit"}
 """Ids of Grafana's units."""
 COMMAND = re.compile(r"`(framegate [^`]*)`")
+NOTHING_TO_DO = "othing needs to be done"
 
 
 def board(slug: str) -> dict[str, Any]:
@@ -31,11 +32,6 @@ def board(slug: str) -> dict[str, Any]:
 
 PANELS = [(slug, panel) for slug in SLUGS for panel in queries.all_panels(board(slug))]
 TARGETS = [(panel["title"], target["expr"]) for _, panel in PANELS for target in panel["targets"]]
-
-
-def faulty(rule: Any) -> list[str]:
-    """The panels that a rule does not hold for."""
-    return [f"{slug}: {panel['title']}" for slug, panel in PANELS if not rule(panel)]
 
 
 def test_what_is_committed_is_what_the_description_gives() -> None:
@@ -73,36 +69,41 @@ def test_data_source_job_node_pod_and_listener_are_variables_over_existing_metri
             assert re.findall(r"label_values\((\w+)", chosen["query"]["query"])[0] in metric_names.declared(), (slug, name)
 
 
-def test_every_panel_uses_the_chosen_data_source() -> None:
-    def rule(panel: dict[str, Any]) -> bool:
-        return {source["uid"] for source in (panel["datasource"], *(target["datasource"] for target in panel["targets"]))} == {"${datasource}"}
-
-    assert faulty(rule) == []
+def sources(panel: dict[str, Any]) -> set[str]:
+    return {source["uid"] for source in (panel["datasource"], *(target["datasource"] for target in panel["targets"]))}
 
 
-def test_every_panel_asks_a_question_and_says_what_is_good_and_what_to_do() -> None:
-    assert faulty(lambda panel: panel["title"].endswith("?") and re.fullmatch(r"[^\n]*\.\n\n[^\n]*\.", panel["description"])) == []
+def has_unit_and_least_value(panel: dict[str, Any]) -> bool:
+    defaults = panel["fieldConfig"]["defaults"]
+    least = 1 if defaults.get("custom", {}).get("scaleDistribution", {}).get("type") == "log" else 0  # a logarithm of 0 is none
+    return defaults["unit"] in UNITS and defaults["min"] == least
 
 
-def test_every_panel_has_a_unit_and_a_least_value() -> None:
-    def rule(panel: dict[str, Any]) -> bool:
-        defaults = panel["fieldConfig"]["defaults"]
-        least = 1 if defaults.get("custom", {}).get("scaleDistribution", {}).get("type") == "log" else 0  # a logarithm of 0 is none
-        return defaults["unit"] in UNITS and defaults["min"] == least
-
-    assert faulty(rule) == []
+def thresholds_rise(panel: dict[str, Any]) -> bool:
+    values = [step["value"] for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]]
+    return values[0] is None and all(one < other for one, other in pairwise(values[1:]))
 
 
-def test_thresholds_rise() -> None:
-    def rule(panel: dict[str, Any]) -> bool:
-        values = [step["value"] for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]]
-        return values[0] is None and all(one < other for one, other in pairwise(values[1:]))
-
-    assert faulty(rule) == []
+def legends_name_labels_that_the_query_keeps(panel: dict[str, Any]) -> bool:
+    found = [(label, target["expr"]) for target in panel["targets"] for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])]
+    return all(label in query or label in metric_names.TARGET for label, query in found)
 
 
-def test_every_panel_has_queries_and_each_its_letter() -> None:
-    assert faulty(lambda panel: [target["refId"] for target in panel["targets"]] == list("ABCDEFGH"[: len(panel["targets"])]) != []) == []
+RULES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "uses the chosen data source": lambda panel: sources(panel) == {"${datasource}"},
+    "asks a question": lambda panel: panel["title"].endswith("?"),
+    "says what is good and what to do": lambda panel: re.fullmatch(r"[^\n]*\.\n\n[^\n]*\.", panel["description"]),
+    "names a command, or says that nothing is to be done": lambda panel: COMMAND.search(text := panel["description"]) or NOTHING_TO_DO in text,
+    "has a unit and a least value": has_unit_and_least_value,
+    "has thresholds that rise": thresholds_rise,
+    "has queries": lambda panel: panel["targets"],
+    "has queries with a letter each": lambda panel: [target["refId"] for target in panel["targets"]] == list("ABCDEFGH"[: len(panel["targets"])]),
+    "has legends of labels that the query keeps": legends_name_labels_that_the_query_keeps,
+}
+
+
+def test_every_panel_keeps_every_rule() -> None:
+    assert [f"{slug}: {panel['title']}: {words}" for slug, panel in PANELS for words, rule in RULES.items() if not rule(panel)] == []
 
 
 def test_every_selector_has_job_node_and_pod() -> None:
@@ -132,17 +133,6 @@ def test_every_metric_and_every_label_exists() -> None:
             assert labels - known[name] - metric_names.TARGET == set(), (title, name)
         anywhere: set[str] = set().union(*(known[name] for name in selected)) | metric_names.TARGET | metric_names.DERIVED
         assert grouped - anywhere == set(), title
-
-
-def test_legends_name_labels_that_the_query_keeps() -> None:
-    def rule(panel: dict[str, Any]) -> bool:
-        return all(
-            label in target["expr"] or label in metric_names.TARGET
-            for target in panel["targets"]
-            for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])
-        )
-
-    assert faulty(rule) == []
 
 
 def test_what_is_asked_for_is_found_in_a_query() -> None:
@@ -201,7 +191,6 @@ def test_the_numbers_of_the_first_dashboard_have_links() -> None:
 
 
 def test_commands_that_are_to_be_typed_exist(tmp_path: Path) -> None:
-    assert faulty(lambda panel: COMMAND.search(panel["description"]) or "othing needs to be done" in panel["description"]) == []
     for _, panel in PANELS:
         for command in COMMAND.findall(panel["description"]):
             command_lines.parse(command, tmp_path)

@@ -72,6 +72,13 @@ def contents(project: Path) -> tuple[str, list[str]]:
     return wheel.name, [name for name in zipfile.ZipFile(wheel).namelist() if "dist-info" not in name]
 
 
+def built(project: Path, target: str = "wheel", **environment: str) -> tuple[str, list[str], str]:
+    """The name of what was built, what is in it, and what the build printed."""
+    done = build(project, target, **environment)
+    assert done.returncode == 0, done.stderr
+    return *contents(project), done.stdout + done.stderr
+
+
 def compiled_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*.so") if "dist" not in path.parts]
 
@@ -83,44 +90,33 @@ def needs_compiler() -> None:
 
 def test_a_wheel_holds_each_hot_module_twice_and_the_checkout_none(project: Path) -> None:
     needs_compiler()
-    done = build(project, FRAMEGATE_REQUIRE_COMPILED="1")
-    assert done.returncode == 0, done.stderr
-    name, files = contents(project)
+    name, files, _ = built(project, FRAMEGATE_REQUIRE_COMPILED="1")
     assert not name.endswith("-none-any.whl")
     assert "linux" in name
-    assert {file.partition(".")[0] for file in files if file.endswith(".so")} == {
-        "framegate/proxy/hot/one",
-        "framegate/proxy/hot/two",
-        "framegate__mypyc",
-    }
+    assert {file.partition(".")[0] for file in files if file.endswith(".so")} == COMPILED
     assert {"found/__init__.py", "found/py.typed"} <= set(files)
     assert {f"framegate/proxy/{name}.py" for name in ("hot/one", "hot/two", "hot/__init__", "found")} <= set(files)
     assert compiled_in(project) == []
 
 
 def test_an_editable_install_compiles_nothing(project: Path) -> None:
-    done = build(project, "editable", CC="/bin/false")
-    assert done.returncode == 0, done.stderr
-    assert "not compiled" not in done.stdout + done.stderr
-    files = contents(project)[1]
+    _, files, printed = built(project, "editable", CC="/bin/false")
+    assert "not compiled" not in printed
     assert [file.rpartition(".")[2] for file in files] == ["pth"], "it names the folder with the links, and holds nothing"
 
 
 def test_without_a_compiler_the_wheel_is_plain_and_says_so_in_one_line(project: Path) -> None:
-    done = build(project, CC="/bin/false")
-    assert done.returncode == 0, done.stderr
-    name, files = contents(project)
+    name, files, printed = built(project, CC="/bin/false")
     assert name.endswith("-none-any.whl")
     assert not any(file.endswith(".so") for file in files)
-    assert (done.stdout + done.stderr).count("framegate: not compiled") == 1
+    assert printed.count("framegate: not compiled") == 1
 
 
 def test_a_type_error_in_the_hot_path_makes_a_plain_wheel_too(project: Path) -> None:
     (project / "proxy" / "hot" / "one.py").write_text("def double(number: int) -> int:\n    return 'two'\n")
-    done = build(project)
-    assert done.returncode == 0, done.stderr
-    assert contents(project)[0].endswith("-none-any.whl")
-    assert "Incompatible return value type" in done.stdout + done.stderr
+    name, _, printed = built(project)
+    assert name.endswith("-none-any.whl")
+    assert "Incompatible return value type" in printed
 
 
 def test_a_compiled_wheel_can_be_demanded(project: Path) -> None:
@@ -131,8 +127,7 @@ def test_a_compiled_wheel_can_be_demanded(project: Path) -> None:
 
 
 def test_a_plain_wheel_can_be_demanded(project: Path) -> None:
-    assert build(project, FRAMEGATE_PURE="1").returncode == 0
-    assert contents(project)[0].endswith("-none-any.whl")
+    assert built(project, FRAMEGATE_PURE="1")[0].endswith("-none-any.whl")
 
 
 @pytest.fixture(scope="module")
@@ -153,15 +148,9 @@ def ahead(project: Path, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def test_what_was_compiled_ahead_is_taken_and_nothing_compiled_again(compiled: Path) -> None:
-    done = build(compiled, CC="/bin/false", FRAMEGATE_REQUIRE_COMPILED="1", FRAMEGATE_COMPILED=str(compiled.parent / "ahead"))
-    assert done.returncode == 0, done.stderr
-    name, files = contents(compiled)
+    name, files, _ = built(compiled, CC="/bin/false", FRAMEGATE_REQUIRE_COMPILED="1", FRAMEGATE_COMPILED=str(compiled.parent / "ahead"))
     assert "linux" in name
-    assert {file.partition(".")[0] for file in files if file.endswith(".so")} == {
-        "framegate/proxy/hot/one",
-        "framegate/proxy/hot/two",
-        "framegate__mypyc",
-    }
+    assert {file.partition(".")[0] for file in files if file.endswith(".so")} == COMPILED
     assert compiled_in(compiled) == []
 
 

@@ -153,7 +153,7 @@ def test_an_archive_is_written_only_when_the_image_is_another(image: ModuleType,
     assert len(saves) == 2
 
 
-def test_two_builds_that_differ_are_told_path_by_path(
+def test_two_builds_that_differ_are_reported_path_by_path(
     image: ModuleType, saves: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, first = image.archived(Engine(), "localhost/framegate:1", "framegate", [])

@@ -59,7 +59,7 @@ def test_without_an_engine_one_line_says_what_to_install(tools: Path, capsys: py
 
 
 @each_of("engine", ["buildah", "podman", "docker"])
-def test_each_engine_is_told_the_same(engine: str) -> None:
+def test_each_engine_gets_the_same_settings(engine: str) -> None:
     words = image_engine.Engine(engine, "").build_command(ORDER, Path("/x/Containerfile"), Path("/x"))
     text = " ".join(words)
     assert words[0] == engine

@@ -97,7 +97,7 @@ def test_every_failure_is_reported_and_the_container_removed(fault: str, told: s
     assert ended(engine)
 
 
-def test_a_container_that_never_answers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_that_never_answers_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_trial, "START_S", 0.2)
     process = subprocess.Popen(["sleep", "60"])
     try:

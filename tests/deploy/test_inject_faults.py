@@ -8,6 +8,7 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,22 +17,35 @@ from framegate.proxy.handler import CLOSE, DROP, PASS, Context, Replace, Verdict
 from tests.fakes.handler_process import HandlerProcess
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "handlers"
-_SPEC = importlib.util.spec_from_file_location("example_inject_faults", FOLDER / "inject_faults.py")
-assert _SPEC is not None
-assert _SPEC.loader is not None
-example = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(example)
 
-FRAME = b"a frame of some bytes"
+
+def example_of(name: str) -> Any:
+    """The module of an example, which is in no package."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class Lines(logging.Handler):
+    """The messages of a log, which are JSON."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[dict] = []
+        self.texts: list[str] = []
+
+    @property
+    def found(self) -> list[dict[str, Any]]:
+        return [json.loads(text) for text in self.texts]
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.found.append(json.loads(record.getMessage()))
+        self.texts.append(record.getMessage())
+
+
+example = example_of("inject_faults")
+FRAME = b"a frame of some bytes"
 
 
 class World:
@@ -79,7 +93,7 @@ def world(tmp_path):
 # What the faults do.
 
 
-def test_without_a_file_everything_passes_and_nothing_is_told(world):
+def test_without_a_file_everything_passes_and_nothing_is_logged(world):
     world.faults.start()
     assert world.meet() is PASS
     assert world.lines.found == []
@@ -101,7 +115,7 @@ def test_each_fault(world, rule, verdict):
 
 
 @pytest.mark.parametrize("count", [1, 3, 21, 1000])
-def test_so_many_bytes_are_corrupted_the_same_ones_each_time(world, count):
+def test_as_many_bytes_as_the_rule_says_are_corrupted_and_the_same_ones_each_time(world, count):
     world.rule(fault="corrupt", bytes=count)
     first = world.meet().frame
     assert sum(ours != theirs for ours, theirs in zip(FRAME, first, strict=True)) == min(count, len(FRAME))
@@ -175,7 +189,7 @@ def test_each_matcher(world, match, fits, fits_not):
     assert [world.meet(**context) for context in fits_not] == [PASS] * len(fits_not)
 
 
-def test_a_share_is_kept_and_decided_by_the_seed_the_name_and_the_frames_place_alone(world, tmp_path):
+def test_a_share_of_frames_depends_on_seed_name_and_position_alone(world, tmp_path):
     world.rule(fault="drop", share=0.25, seed=1)
     met = world.met()
     assert 70 <= len(met) <= 130
@@ -257,7 +271,7 @@ def test_another_inode_with_the_same_time_and_size_is_another_file(world):
         ('{"rules": [{"name": "r", "fault": "drop"}, {"name": "r", "fault": "close"}]}', "the name r is there twice"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_told_once_and_changes_nothing(world, text, wrong):
+def test_an_invalid_file_is_logged_once_and_changes_nothing(world, text, wrong):
     world.rule(fault="drop")
     assert world.meet() is DROP
     world.write(text)
@@ -272,7 +286,7 @@ def test_a_file_that_cannot_be_used_is_told_once_and_changes_nothing(world, text
     assert world.lines.found[-1]["event"] == "faults_changed"
 
 
-def test_a_file_that_cannot_be_opened_is_told_once_and_tried_again(world):
+def test_a_file_that_cannot_be_opened_is_logged_once_and_tried_again(world):
     world.rule(fault="drop")
     assert world.meet() is DROP
     world.path.unlink()
@@ -320,8 +334,9 @@ def test_it_runs_in_a_handler_process_and_is_switched_while_it_does(tmp_path, mo
         assert action == "pass"
 
 
-def test_its_configuration_is_one():
-    config = load(FOLDER / "inject_faults.yaml")
+@pytest.mark.parametrize(("name", "handler"), [("inject_faults", "faults"), ("mask_field", "requests")])
+def test_the_configuration_of_an_example_is_valid(name, handler):
+    config = load(FOLDER / f"{name}.yaml")
     (listener,) = config.listeners
-    assert (listener.handler, listener.upstream) == ("inject_faults:faults", "service")
+    assert (listener.handler, listener.upstream) == (f"{name}:{handler}", "service")
     assert [Path(folder) for folder in config.handlers.path] == [FOLDER]

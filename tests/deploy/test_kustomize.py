@@ -179,7 +179,7 @@ def pipelines() -> list[tuple[str, dict[str, Any]]]:
 
 
 @each_of(("name", "item"), pipelines())
-def test_the_pipeline_is_told_what_it_knows(name: str, item: dict[str, Any]) -> None:
+def test_the_arguments_of_the_pipeline_are_valid(name: str, item: dict[str, Any]) -> None:
     (container,) = item["spec"]["template"]["spec"]["containers"]
     assert container["args"][:2] == ["pipeline", "run"]
     run.make_context("run", list(container["args"][2:]))

@@ -1,6 +1,6 @@
 """Other people's Kafka clients, each as a command: lines from standard input go to a topic, or a topic comes out as lines.
 
-What they print is theirs; nothing of it is made nicer here.
+Their output is kept as it is.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ class Entry:
     token: str = ""
 
     def write(self, name: str, text: str) -> str:
-        """A file that nobody else may read: its path."""
+        """Write a file that only its owner may read: its path."""
         path = Path(self.folder) / name
         path.touch(0o600)
         path.write_text(text)

@@ -1,4 +1,4 @@
-"""Each client, by each way in and each way through: what it produced is what it consumed, and the broker saw who it should see."""
+"""Each client, by each way in and each way through: it consumes what it produced, and the broker sees the right principal."""
 
 import re
 import time
@@ -28,7 +28,7 @@ REFUSED = {
 
 
 def words(said: Said) -> str:
-    """All of it, for who looks why a test failed."""
+    """The exit code and the end of the output, for messages of failed tests."""
     return f"exit code {said.code}: {said.text[-2000:]}"
 
 
@@ -60,7 +60,7 @@ def test_what_is_produced_is_consumed(world: World, client: Client, name: str, w
 
 
 def refused_elsewhere(world: World, client: Client, way: str) -> None:
-    """Who came in this way is somebody else to the broker than who came in another way: it may not what that one may."""
+    """The broker sees another principal for each way in, and its ACLs refuse the topic of another one."""
     other = WAYS[(WAYS.index(way) + 1) % len(WAYS)]
     topic = world.topic("swapped", other, f"{client.name}-from-{way}")
     said = client.produce(world.entry("swapped", way), topic, VALUES[:1])
@@ -83,8 +83,8 @@ def refused(world: World, said: Said, topic: str, began_ns: int, through: str, e
     return f"refused: {said.line('ERROR: Local: Authentication failure')}"
 
 
-def test_within_tls_who_says_who_he_is_is_that_one_whatever_his_certificate_says(world: World) -> None:
-    """And without one, as above; but one that is no good is refused before he says anything."""
+def test_within_tls_the_principal_is_that_of_the_login_and_not_of_the_certificate(world: World) -> None:
+    """A revoked certificate is refused before the login."""
     client, way = CLIENTS["confluent-kafka"], "SCRAM-SHA-512"
     topic, began_ns = world.topic("terminated", way, "certified"), time.time_ns()
     certificate, key = world.certificate
@@ -99,7 +99,7 @@ def test_within_tls_who_says_who_he_is_is_that_one_whatever_his_certificate_says
     assert world.count(topic) == 1
 
 
-def test_what_passes_through_is_on_record_as_lengths(world: World, record_property: Any) -> None:
+def test_the_tap_records_only_the_lengths_of_logins_that_pass_through(world: World, record_property: Any) -> None:
     way, topic = "PLAIN", world.topic("passed", "PLAIN", "tapped")
     secret = password(person(way)).encode()
     said = CLIENTS["confluent-kafka"].produce(world.entry("passed", way), topic, VALUES)
@@ -121,7 +121,7 @@ def holding(folder: Path, needle: bytes) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and needle in path.read_bytes()]
 
 
-def test_a_way_is_shown_or_is_said_to_be_impossible() -> None:
+def test_each_combination_is_tested_or_listed_as_impossible() -> None:
     shown = {(f"{name} {way}", through) for name, way, through in CELLS}
     every = {(f"{name} {way}", through) for name in CLIENTS for way in WAYS for through in THROUGH}
     assert shown | set(TABLES[MATRIX]) == every

@@ -87,10 +87,10 @@ def test_sessions_are_renewed_for_two_minutes_and_nothing_is_lost(world: World, 
     record_property("the broker's listener", at_broker)
 
 
-def test_a_consumer_that_waits_is_not_disturbed(world: World) -> None:
-    """Its requests lie at the broker for half a second each, and so does the end of many a session: the login behind it is late, and taken.
+def test_a_consumer_that_waits_for_records_is_not_disconnected(world: World) -> None:
+    """Each request waits half a second at the broker, so that logins often come after the end of a session; they are accepted.
 
-    Twenty seconds: so long does each of them wait for a record before it gives up.
+    It takes twenty seconds: each consumer waits that long for a record before it gives up.
     """
     renewing = tuple(name for name in WAYS if name != CONNECTS_AGAIN)
     require(renewing)

@@ -1,4 +1,4 @@
-"""What each client prints when it is refused, through framegate; and that nobody learns from it who is a user."""
+"""What each client prints when framegate refuses it; a wrong password and an unknown user look the same."""
 
 import time
 from typing import Any
@@ -64,7 +64,7 @@ def test_a_wrong_password_and_an_unknown_user_are_told_the_same(world: World, cl
     [("expired token", {"exp": -90}, "token: expired "), ("wrong audience", {"aud": "others"}, "token: for the audience 'others'")],
 )
 @pytest.mark.parametrize("name", [name for name in PRINTS if name != "kcat"])
-def test_a_token_that_is_no_good(
+def test_an_expired_token_and_one_for_another_audience_are_refused(
     world: World, client: Client, name: str, fault: str, claims: dict[str, Any], logged: str, record_property: Any
 ) -> None:
     """kcat makes its own tokens: test_matrix.py."""
@@ -77,7 +77,7 @@ def test_a_token_that_is_no_good(
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_certificate_that_is_revoked(world: World, client: Client, name: str, record_property: Any) -> None:
+def test_a_revoked_certificate_is_refused(world: World, client: Client, name: str, record_property: Any) -> None:
     certificate, key = world.revoked
     found, row = refusal(world, client, world.entry("terminated", "mTLS", certificate=certificate, key=key), "mTLS", REVOKED[name])
     assert "certificate revoked" in row

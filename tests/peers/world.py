@@ -77,12 +77,12 @@ def short(way: str) -> str:
 
 
 def person(way: str) -> str:
-    """Who comes in that way."""
+    """The user of a way in."""
     return f"alice_{short(way)}"
 
 
 def orders(way: str) -> str:
-    """Whom the broker sees when who came in that way was swapped."""
+    """The principal that the broker sees when the client of that way was swapped."""
     return f"orders_{short(way)}"
 
 
@@ -183,7 +183,7 @@ class World:
             future.result(30)
 
     def _wait_until_known(self, listener: str) -> None:
-        """Until framegate, which was there before the broker, has asked it what it understands: who comes before that is refused."""
+        """Wait until framegate, which was started before the broker, knows its API versions: earlier clients are refused."""
         tls = ssl.create_default_context(cafile=str(self.authority.path)) if listener == "terminated-sasl" else None
         deadline = time.monotonic() + 20
         while True:
@@ -195,7 +195,7 @@ class World:
             time.sleep(0.1)
 
     def topic(self, through: str, way: str, name: str) -> str:
-        """A new one with one partition, for whom the broker sees then."""
+        """Create a topic with one partition that the principal of a way may use; its name."""
         found = f"{through}_{short(way)}_{re.sub('[^a-z]', '_', name)}"
         create_topics(self.admin, [NewTopic(found, 1, 1)])
         return found
@@ -262,7 +262,7 @@ class World:
 
     @staticmethod
     def _identity(way: str) -> dict[str, Any]:
-        """Whom who came in that way becomes."""
+        """The identity towards the broker of the client of a way."""
         mechanism, user = BECOMES[way], orders(way)
         found = {"principals": ["ANONYMOUS" if way == "TLS" else person(way)], "mechanism": mechanism}
         return (

@@ -80,7 +80,7 @@ def test_the_tightest_limit_is_found_from_whichever_side_the_cgroup_is_seen(tmp_
     assert (found.cpus, found.memory) == (1, 1000)
 
 
-def test_a_file_that_is_not_understood_is_no_source(tmp_path: pathlib.Path) -> None:
+def test_a_file_that_cannot_be_parsed_is_ignored(tmp_path: pathlib.Path) -> None:
     def sources(name: str, content: bytes | None) -> int:
         root = write(tmp_path, {"memory.max": "1000", "cpu.max": "100000 100000"})
         assert container(root, tmp_path / "nothing") == Container(1, 1000, 2)

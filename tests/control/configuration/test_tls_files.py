@@ -27,6 +27,7 @@ from framegate.control.configuration.tls_files import (
 from framegate.control.demo.certificates import Certificates, create
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
 from framegate.proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
+from tests.control.configuration.test_tls_rules import pem
 from tests.fakes.certificates import Authority
 
 PLAIN = ProxyConfig(
@@ -127,20 +128,14 @@ KEY = ec.generate_private_key(ec.SECP256R1())
 BEGIN = datetime.datetime(1990, 1, 1)
 
 
-def pem(end: datetime.datetime, begin: datetime.datetime = BEGIN) -> bytes:
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "x")])
-    builder = x509.CertificateBuilder(subject, subject, KEY.public_key(), x509.random_serial_number(), begin, end)
-    return builder.sign(KEY, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-
 def seconds(moment: datetime.datetime) -> float:
     return moment.replace(tzinfo=datetime.UTC).timestamp()
 
 
-def test_it_is_what_the_certificate_says_and_what_is_none_is_refused() -> None:
+def test_times_of_a_certificate_are_read_and_other_text_is_refused() -> None:
     for year in (1999, 2026, 2049, 2050, 2068, 2070, 9999):
         end = datetime.datetime(year, 12, 31, 23, 59, 59)
-        assert [(item.begins, item.ends) for item in describe(pem(end))] == [(seconds(BEGIN), seconds(end))]
+        assert [(item.begins, item.ends) for item in describe(pem(BEGIN, end))] == [(seconds(BEGIN), seconds(end))]
     for text in (b"", b"nothing", b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"):
         with pytest.raises(ValueError, match=r"PEM|parsing"):
             describe(text)
@@ -149,7 +144,7 @@ def test_it_is_what_the_certificate_says_and_what_is_none_is_refused() -> None:
 def test_every_certificate_of_a_file_is_read_in_order() -> None:
     one, other = (datetime.datetime(2020, 2, 3), datetime.datetime(2030, 1, 1)), (datetime.datetime(2055, 2, 3), datetime.datetime(2060, 1, 1))
     key = KEY.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    text = "a comment in Latin-1: é\n".encode("latin-1") + pem(one[1], one[0]) + key + b"between\n" + pem(other[1], other[0])
+    text = "a comment in Latin-1: é\n".encode("latin-1") + pem(*one) + key + b"between\n" + pem(*other)
     assert [(item.begins, item.ends) for item in describe(text)] == [tuple(map(seconds, one)), tuple(map(seconds, other))]
 
 
@@ -180,7 +175,7 @@ def test_facts_of_a_certificate_are_read_and_equal_names_have_equal_text() -> No
     assert facts.fingerprint.startswith(short_fingerprint(facts.fingerprint))
     assert len(short_fingerprint(facts.fingerprint)) == 16
     assert facts_from_row(json.loads(json.dumps(dataclasses.asdict(facts)))) == facts
-    assert describe(pem(datetime.datetime(2030, 1, 1)))[0].names == ()
+    assert describe(pem(BEGIN, datetime.datetime(2030, 1, 1)))[0].names == ()
 
 
 def test_what_revocation_lists_say(tmp_path: Path) -> None:

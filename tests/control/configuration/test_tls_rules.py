@@ -165,16 +165,17 @@ def test_an_encrypted_key_is_refused_without_asking_anybody(tmp_path: Path) -> N
 NOW = datetime.datetime.now(datetime.UTC)
 
 
-def pem(begin: datetime.datetime, end: datetime.datetime, key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | None = None) -> str:
+def pem(begin: datetime.datetime, end: datetime.datetime, key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | None = None) -> bytes:
+    """A certificate that signed itself, for so long."""
     key = key or ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "x")])
     builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), begin, end)
-    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def test_a_certificate_that_openssl_will_not_take_is_the_fault_of_the_certificate(tmp_path: Path) -> None:
     key = rsa.generate_private_key(65537, 1024)
-    (tmp_path / "weak.crt").write_text(pem(NOW, NOW + datetime.timedelta(days=1), key))
+    (tmp_path / "weak.crt").write_bytes(pem(NOW, NOW + datetime.timedelta(days=1), key))
     plain = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     (tmp_path / "weak.key").write_bytes(plain)
     fault = identity_fault(str(tmp_path / "weak.crt"), str(tmp_path / "weak.key"))
@@ -203,7 +204,7 @@ def test_a_certificate_outside_its_time_is_a_warning(tmp_path: Path) -> None:
         ([NEW], new, new),
         ([NEW, GOOD], new, None),
     ):
-        path.write_text("".join(pem(*item) for item in times))
+        path.write_bytes(b"".join(pem(*item) for item in times))
         assert (validity_warning(str(path)), validity_warning(str(path), all_of_them=True)) == (chain, authorities)
 
 

@@ -25,7 +25,7 @@ def failing(error: BaseException) -> Callable[[], int]:
     return perform
 
 
-def test_whatever_ends_it_is_one_line_and_a_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_error_that_ends_the_demo_is_one_line_and_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     for error, code, said in (
         (ValueError("of the broker:\nno jars"), 1, "of the broker: no jars"),
         (ChildError("proxy ended: no"), 1, "proxy ended: no"),

@@ -46,7 +46,7 @@ def test_rows_replies_and_an_orderly_end(tmp_path: Path) -> None:
         child.ask("jump")
 
 
-def test_an_end_too_early_names_the_log(tmp_path: Path) -> None:
+def test_the_error_of_a_child_that_ended_too_early_has_the_end_of_its_log(tmp_path: Path) -> None:
     child = start(tmp_path, "import sys; print('it broke', file=sys.stderr)")
     with pytest.raises(ChildError, match="it broke"):
         child.wait_for_event("listening", 10)
@@ -79,7 +79,7 @@ def test_what_does_not_end_is_killed_with_its_children(tmp_path: Path) -> None:
     wait_for_death(inner)
 
 
-def test_haste_is_sigterm_twice_then_sigkill(tmp_path: Path) -> None:
+def test_a_child_that_must_end_at_once_gets_sigterm_twice_then_sigkill(tmp_path: Path) -> None:
     for handler, patience_s, code in (
         ("signal.signal(15, lambda *_: sys.exit(3))", 10, 3),
         ("signal.signal(15, lambda *_: signal.signal(15, signal.SIG_DFL))", 0.5, -15),

@@ -60,7 +60,7 @@ def test_equal_counts_pass() -> None:
     }
 
 
-def test_one_off_anywhere_is_found() -> None:
+def test_a_count_that_is_one_higher_anywhere_is_found() -> None:
     facts = copy.deepcopy(FACTS)
     places = numbers(facts)
     assert len(places) == 33

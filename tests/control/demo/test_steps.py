@@ -160,7 +160,7 @@ def test_what_is_not_seen_fails_its_step_only() -> None:
         assert [check.text.endswith(f"NOT SEEN: {text}") for check in script.checks() if not check.good] == [True]
 
 
-def test_what_was_not_performed_counts_as_not_seen() -> None:
+def test_steps_that_were_skipped_count_as_not_seen() -> None:
     script = Steps(cast("Steering", Pretended()), cast("Child", pretended := Pretended()), 64 * MIB, lambda line: None)
     script.skip()
     assert [step.failure for step in script.done] == ["interrupted before it"] * 3

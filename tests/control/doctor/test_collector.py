@@ -32,7 +32,7 @@ def refuse(context: grpc.ServicerContext) -> bytes:
     return b""
 
 
-def test_one_that_refuses_is_a_warning_with_its_words(tmp_path: Path) -> None:
+def test_a_collector_that_refuses_is_a_warning_with_its_message(tmp_path: Path) -> None:
     with GrpcReceiver(refuse) as there:
         (found,) = looked(tmp_path, OtlpConfig(endpoint=there.endpoint, signals=("logs",)))
     assert (found.level, "who are you" in found.found) == ("warning", True)

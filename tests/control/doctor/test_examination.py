@@ -106,7 +106,7 @@ def test_a_file_that_hangs_costs_its_own_time_and_the_rest_is_looked_at(tmp_path
     assert {item.area for item in found} == set(AREAS)
 
 
-def test_a_look_of_ours_that_breaks_ends_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_area_that_raises_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def break_(around: Surroundings) -> list[Finding]:
         raise ValueError("broken")
 
@@ -157,7 +157,7 @@ def test_what_check_finds_is_in_its_area_with_its_line(tmp_path: Path) -> None:
     assert (none.level, "framegate doctor --config FILE" in none.advice) == ("unknown", True)
 
 
-def test_a_key_that_everybody_may_read_is_a_warning_among_the_permissions(tmp_path: Path) -> None:
+def test_a_key_that_everybody_may_read_is_a_warning_about_permissions(tmp_path: Path) -> None:
     certificate, key = Authority(tmp_path).leaf("server")
     os.chmod(key, 0o644)
     found = one(checks(tmp_path, listeners=[{**GOOD["listeners"][0], "tls": {"certificate": certificate, "key": key}}]), "tls.key")

@@ -1,7 +1,6 @@
-"""framegate.control.events.bus: one numbering, whoever publishes; what was missed is said; the end comes after what waits."""
+"""The bus: events of all threads are numbered in one order, gaps are reported, and waiting events are delivered before the end."""
 
 import asyncio
-import contextlib
 import functools
 import json
 import os
@@ -12,6 +11,7 @@ import pytest
 from framegate.control.errors import FailedPreconditionError
 from framegate.control.events import Bus, Event, Gap, Row, Subscriber, Subscription
 from framegate.control.logs import RowLog
+from tests.control.logs.test_row_log import fill_pipe
 from tests.fakes.cases import each_of
 
 THREADS = 8
@@ -45,7 +45,7 @@ def numbers(subscription: Subscription) -> list[int | Gap]:
     return [item.sequence if isinstance(item, Event) else item for item in subscription.take()]
 
 
-def test_events_have_one_numbering_without_holes_whatever_thread_publishes() -> None:
+def test_events_of_all_threads_are_numbered_without_holes() -> None:
     log = Listed()
     bus, failures = bus_of(log)
     subscription = bus.subscribe(max_events=THREADS * EACH)
@@ -105,14 +105,18 @@ def test_subscribers_come_and_go_while_events_are_published() -> None:
     assert (bus.subscriptions, failures, len(seen) >= 2) == ([steady], [], True)
 
 
-def test_a_subscriber_that_raises_costs_nobody_else_the_event() -> None:
+@each_of("together", [False, True])
+def test_the_others_get_an_event_at_which_a_subscriber_raises(together: bool) -> None:
     first, raising, last = Listed(), Listed(2), Listed()
     bus, failures = bus_of(first, raising, last)
     subscription = bus.subscribe()
-    fill(bus, 3)
-    assert [[sequence for sequence, _, _ in item.offered] for item in (first, raising, last)] == [[1, 2, 3], [1, 3], [1, 2, 3]]
-    assert numbers(subscription) == [1, 2, 3]
-    assert [str(failure) for failure in failures] == ["no 2"]
+    if together:
+        bus.publish_lines("closed", [(number, "{}", dict) for number in (1, 2, 3)])
+    else:
+        fill(bus, 3)
+        assert [sequence for sequence, _, _ in raising.offered] == [1, 3]
+    assert [[sequence for sequence, _, _ in item.offered] for item in (first, last)] == [[1, 2, 3]] * 2
+    assert (numbers(subscription), [str(failure) for failure in failures]) == ([1, 2, 3], ["no 2"])
 
 
 def test_the_callback_for_failures_may_publish() -> None:
@@ -147,7 +151,7 @@ def test_the_last_events_are_kept_for_those_that_come_back(published: int, kept:
 
 
 @each_of("after", [-1, 1, 3])
-def test_a_number_that_never_was_is_refused(after: int) -> None:
+def test_a_number_that_was_not_given_to_an_event_is_refused(after: int) -> None:
     bus, _ = bus_of()
     fill(bus, 2 if after == 3 else 0)
     with pytest.raises(FailedPreconditionError) as caught:
@@ -200,15 +204,10 @@ def test_at_the_end_what_waits_is_taken_and_the_log_gets_what_comes_later() -> N
     asyncio.run(main())
 
 
-def test_a_log_that_nobody_reads_holds_up_no_other_subscriber_and_keeps_what_is_reserved() -> None:
+def test_a_blocked_log_delays_no_other_subscriber_and_keeps_reserved_rows() -> None:
     """The row log over a pipe that is full: its queue drops, the reserved row waits at its place, and the bus goes on."""
     reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    for size in (65536, 1):  # to the last byte
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                os.write(writer, b"\n" * size)
-    os.set_blocking(writer, True)
+    fill_pipe(writer)
     log = RowLog(writer, capacity=3)
     bus, failures = bus_of(log)
     subscription = bus.subscribe()
@@ -251,12 +250,3 @@ def test_events_that_happened_together_have_numbers_in_their_order_and_are_read_
     assert read == [8, 7]
     assert numbers(bus.subscribe(("closed",), after=2)) == [3, 4], "they are kept for those that come back"
     assert failures == []
-
-
-def test_a_subscriber_that_raises_on_one_of_several_costs_nobody_else_any() -> None:
-    first, raising, last = Listed(), Listed(2), Listed()
-    bus, failures = bus_of(first, raising, last)
-    subscription = bus.subscribe()
-    bus.publish_lines("closed", [(number, "{}", dict) for number in (1, 2, 3)])
-    assert [[sequence for sequence, _, _ in item.offered] for item in (first, last)] == [[1, 2, 3]] * 2
-    assert (numbers(subscription), [str(failure) for failure in failures]) == ([1, 2, 3], ["no 2"])

@@ -2,7 +2,8 @@
 
 import pytest
 
-from framegate.control.events import Event, Row, Subscriber
+from framegate.control.events import Event, Row
+from tests.control.events.test_bus import Listed
 
 
 def test_a_row_that_is_there_is_given_as_it_is() -> None:
@@ -29,14 +30,6 @@ def test_a_row_that_is_to_be_read_is_read_once_and_a_failure_is_tried_again() ->
             assert event.row
     assert event.row is event.row is read[0]
     assert (len(read), event.subject) == (1, 7)
-
-
-class Listed(Subscriber):
-    def __init__(self) -> None:
-        self.offered: list[tuple[int, Row | str, int]] = []
-
-    def offer(self, event: Event, line: Row | str, size: int) -> None:
-        self.offered.append((event.sequence, line, size))
 
 
 def test_events_that_happened_together_are_offered_in_their_order_each_with_its_line() -> None:

@@ -55,7 +55,7 @@ def test_a_subscriber_gets_what_it_asked_for_in_order() -> None:
     assert everything.take() == []
 
 
-def test_a_slow_subscriber_is_told_what_it_has_missed_and_the_others_miss_nothing() -> None:
+def test_a_slow_subscriber_gets_a_gap_for_what_it_missed_and_the_others_miss_nothing() -> None:
     at = Stage()
     slow, quick = at.bus.subscribe(("closed",), max_events=2), at.bus.subscribe()
     got: list[Item] = []
@@ -119,7 +119,7 @@ async def test_two_tasks_do_not_wait_on_one_queue() -> None:
 
 
 @in_a_loop
-async def test_a_handler_that_raises_loses_that_event_and_no_other_and_nobody_else_any() -> None:
+async def test_a_handler_that_raises_loses_only_that_event_and_other_subscribers_none() -> None:
     at = Stage()
     seen: list[Item] = []
     also: list[Item] = []

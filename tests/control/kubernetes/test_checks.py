@@ -50,7 +50,7 @@ def faults(text: str, options: Options | None = None, needs: PodRequirements = D
         ("  shareProcessNamespace: true\n  containers: [{name: app, securityContext: {runAsUser: 10001}}]\n", 6, "runs as user 10001"),
     ],
 )
-def test_what_does_not_go_together_is_named_where_it_stands(spec: str, line: int, words: str) -> None:
+def test_a_conflict_is_a_fault_at_its_line(spec: str, line: int, words: str) -> None:
     (fault,) = faults(POD + spec)
     assert fault.line == line
     assert fault.what.startswith("Pod a: ")

@@ -107,7 +107,7 @@ def test_every_kind_gains_the_same(kind: str) -> None:
     assert remove(inject(text))[0] == text
 
 
-def test_a_list_and_what_is_no_workload_pass() -> None:
+def test_items_of_a_list_are_injected_and_other_objects_are_left_alone() -> None:
     service = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\n"
     pod = "- apiVersion: v1\n  kind: Pod\n  metadata:\n    name: a\n  spec:\n    containers:\n    - {name: a}\n"
     listed = f"apiVersion: v1\nkind: List\nitems:\n{pod}- {{kind: Service}}\n"
@@ -175,7 +175,7 @@ def test_pods_without_labels_of_their_own_are_refused_where_something_would_choo
         inject(pod, wanted=Wanted(network_policy=True))
 
 
-def test_the_users_settings_are_kept_and_modes_of_volumes_change_only_for_a_claim() -> None:
+def test_settings_of_the_user_are_kept_and_a_group_is_added_only_for_a_claim() -> None:
     text = in_spec("securityContext: {fsGroup: 7}", "terminationGracePeriodSeconds: 90")
     spec = template_of(data(inject(text))[0])["spec"]
     assert (spec["securityContext"], spec["terminationGracePeriodSeconds"]) == ({"fsGroup": 7}, 90)
@@ -216,7 +216,7 @@ def test_a_grace_period_that_somebody_wrote_is_refused_when_it_is_too_short(was:
         inject(LIVE.replace(was, now))
 
 
-def test_one_claim_is_for_one_workload_whatever_text_it_is_in() -> None:
+def test_a_claim_is_for_one_workload_in_all_texts() -> None:
     text = RECREATED
     other, elsewhere = text.replace("name: 'lookup'", "name: other"), text.replace("name: 'lookup'", "{name: other, namespace: b}")
     claimed = Options(tap_claim="tap")
@@ -234,7 +234,7 @@ def test_one_claim_is_for_one_workload_whatever_text_it_is_in() -> None:
 THEIRS = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: framegate}\n"
 
 
-def test_an_object_of_the_users_by_a_name_of_ours_is_refused_whatever_text_it_is_in() -> None:
+def test_an_object_with_the_name_of_an_added_one_is_refused_in_any_of_the_texts() -> None:
     words = "ConfigMap framegate (exists|is in another manifest), and inject would add an object of the same name"
     with pytest.raises(ManifestError, match=f"line 21: {words}"):
         inject(f"{DEPLOYMENT}---\n{THEIRS}", needs=PodRequirements(text=TEXT))
@@ -280,7 +280,7 @@ def test_what_cannot_be_added_to_safely_is_refused(was: str, now: str, words: st
 
 
 @each_of("lines", [("? initContainers", ": - name: wait"), ("? volumes", ":", "  []")])
-def test_a_text_that_says_something_else_after_all_is_not_given_out(lines: tuple[str, ...]) -> None:
+def test_a_result_with_another_meaning_is_refused(lines: tuple[str, ...]) -> None:
     text = in_spec(*lines)
     assert len(data(text)) == 1, "it is good YAML"
     with pytest.raises(ManifestError, match="has a form to which framegate cannot"):
@@ -311,7 +311,7 @@ def test_all_faults_of_all_workloads_are_named_at_once() -> None:
     assert [fault.line for fault in caught.value.faults] == [13, 14, 35, 36]
 
 
-def test_of_a_text_that_another_tool_wrote_anew_the_meaning_comes_back() -> None:
+def test_remove_restores_the_meaning_of_a_text_that_another_tool_rewrote() -> None:
     injected = data(inject(DEPLOYMENT, None, PodRequirements(text=TEXT), EVERYTHING))
     rewritten = "---\n".join(yaml.safe_dump(item, sort_keys=True) for item in injected)
     assert [item for item in data(remove(rewritten)[0]) if item] == data(DEPLOYMENT)

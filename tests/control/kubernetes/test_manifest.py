@@ -133,7 +133,7 @@ def test_reading_takes_as_long_as_the_text_however_many_keys_a_mapping_has() -> 
     assert seconds(1, 4000) < 2 * seconds(40, 100)
 
 
-def test_a_text_that_is_too_large_is_not_even_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_is_too_large_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "MAX_BYTES", 4)
     assert read_manifest("a: 1").documents
     with pytest.raises(ManifestError, match="is larger than"):
@@ -164,7 +164,7 @@ def test_every_kind_has_its_pod_template(kind: str) -> None:
 @each_of(
     "text", ["kind: Deployment\n", TEXTS["Deployment"].replace("apps/v1", "example.com/v1"), "- a\n", "", "text", "kind: Service\napiVersion: v1\n"]
 )
-def test_what_only_looks_like_one_is_none(text: str) -> None:
+def test_other_texts_have_no_workloads(text: str) -> None:
     assert workloads(read_manifest(text)) == []
 
 

@@ -40,7 +40,7 @@ def test_a_row_of_text_has_time_level_event_meaning_and_then_its_fields() -> Non
     )
 
 
-def test_objects_are_told_by_their_paths_and_what_is_empty_is_left_out() -> None:
+def test_fields_of_objects_have_paths_and_empty_ones_are_left_out() -> None:
     fields = {
         "id": "0-1-2",
         "tls": None,

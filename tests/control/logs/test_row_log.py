@@ -97,8 +97,9 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def stuffed(descriptor: int) -> None:
-    """Fill a pipe, so that the next write to it waits for its reader."""
+def fill_pipe(descriptor: int) -> None:
+    """Make a pipe small and fill it, so that the next write to it waits for its reader."""
+    fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, 4096)
     os.set_blocking(descriptor, False)
     for size in (4096, 1):  # to the last byte
         with contextlib.suppress(BlockingIOError):
@@ -109,8 +110,7 @@ def stuffed(descriptor: int) -> None:
 
 def test_while_stdout_is_blocked_rows_are_dropped_except_those_with_a_reserved_place(pipe: Pipe) -> None:
     reader, writer = pipe
-    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
-    stuffed(writer)
+    fill_pipe(writer)
     log = RowLog(writer, capacity=4, places=3)
     for number in range(50):
         log.write("closed", number=number)
@@ -140,8 +140,7 @@ def test_while_stdout_is_blocked_rows_are_dropped_except_those_with_a_reserved_p
 
 def test_what_is_below_the_level_takes_no_room(pipe: Pipe) -> None:
     reader, writer = pipe
-    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
-    stuffed(writer)
+    fill_pipe(writer)
     log = RowLog(writer, capacity=4, levels=Levels("warning"))
     log.write("first", level="error")
     until(lambda: log._queue.qsize() == 0)
@@ -162,8 +161,7 @@ def test_what_is_below_the_level_takes_no_room(pipe: Pipe) -> None:
 def test_places_are_bounded_in_bytes_too(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = pipe
     monkeypatch.setattr(module, "_PLACE_BYTES", 100)
-    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
-    stuffed(writer)
+    fill_pipe(writer)
     log = RowLog(writer)
     assert log.reserve()
     log.write_reserved("audit", {"request": "x" * 100})
@@ -264,7 +262,7 @@ def test_rows_that_happened_together_are_lines_with_one_time_in_order(pipe: Pipe
 def test_of_rows_that_happened_together_as_many_are_kept_as_fit(pipe: Pipe, room: int, kept: int) -> None:
     """Each counts, also those that wait together: the bound is one of rows."""
     reader, writer = pipe
-    stuffed(writer)
+    fill_pipe(writer)
     log = RowLog(writer, capacity=1000)
     log.write("first")
     until(lambda: log._queue.qsize() == 0)  # the thread has it, and cannot write it

@@ -119,7 +119,7 @@ def test_variables_that_cannot_be_are_a_fault_at_once(log: RowLog, monkeypatch: 
         (TelemetryConfig(otlp=OtlpConfig(), prometheus=PrometheusConfig(address="127.0.0.1:0")), ["otlp", "prometheus"]),
     ],
 )
-def test_what_the_file_asks_for_and_the_environment_turns_off_is_told(
+def test_sections_that_the_environment_disables_are_a_warning(
     log: RowLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, telemetry: TelemetryConfig, sections: list[str] | None
 ) -> None:
     config = dataclasses.replace(fake_config("unix:unused"), telemetry=telemetry)

@@ -22,7 +22,7 @@ from framegate.proxy.config.model import OtlpConfig, TelemetryConfig
 from tests.fakes.certificates import Authority
 from tests.fakes.otlp_receiver import GrpcReceiver, HttpReceiver
 
-EXPORTS, DROPPED = "framegate.telemetry.exports", "framegate.telemetry.dropped"
+EXPORTS, DROPPED, SKIPPED = "framegate.telemetry.exports", "framegate.telemetry.dropped", "framegate.telemetry.skipped"
 RECEIVERS: dict[Any, Any] = {"grpc": GrpcReceiver, "http/protobuf": HttpReceiver}
 
 
@@ -148,9 +148,6 @@ def test_a_collector_that_hangs_is_left_after_the_time_out() -> None:
     assert time.monotonic() - began < 3
 
 
-EXPORTS, DROPPED, SKIPPED = "framegate.telemetry.exports", "framegate.telemetry.dropped", "framegate.telemetry.skipped"
-
-
 def test_each_end_is_counted_by_its_signal() -> None:
     account = Account()
     for end in ("", "failed", "failed"):
@@ -181,19 +178,12 @@ def test_the_table_of_metrics_knows_every_end() -> None:
 
 
 @pytest.mark.parametrize(("asked", "taken"), [(2, 2), (3, 3), (4, 3)])
-def test_what_finds_no_room_is_counted(asked: int, taken: int) -> None:
+def test_what_finds_no_room_is_counted_and_what_was_given_back_can_be_taken_again(asked: int, taken: int) -> None:
     dropped: list[int] = []
     room = Room(3, dropped.append)
     assert (room.take(asked), room.used, sum(dropped)) == (taken, taken, asked - taken)
-
-
-def test_what_was_given_back_can_be_taken_again() -> None:
-    dropped: list[int] = []
-    room = Room(1, dropped.append)
-    assert [room.take(), room.take()] == [1, 0]
-    room.free(1)
-    assert room.take() == 1
-    assert dropped == [1]
+    room.free(taken)
+    assert ([room.take(2), room.take(), room.take()], sum(dropped)) == ([2, 1, 0], asked - taken + 1)
 
 
 def test_threads_count_together() -> None:

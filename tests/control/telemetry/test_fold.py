@@ -29,7 +29,7 @@ def test_endpoints_are_not_summed_and_the_processor_that_leaves_most_out_counts(
     assert (points["framegate.upstream.endpoint.count"][name], points["framegate.upstream.endpoint.down"][name]) == (3, 2)
 
 
-def test_loops_are_told_apart(plane: FakePlane) -> None:
+def test_the_time_of_event_loops_is_counted_by_processor(plane: FakePlane) -> None:
     for slot in (0, 1):
         fill(plane, slot, {("framegate.event_loop.time", "busy"): (slot + 1) * 10**9})
     points = Fold(plane).end().points["framegate.event_loop.time"]

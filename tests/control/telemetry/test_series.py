@@ -1,6 +1,6 @@
 """How many series there are follows from closed lists and the configured names alone: not from peers, connections, or processors that come and go.
 
-Who adds a metric with a value that a peer can choose fails here.
+A metric with a label whose value a peer can choose fails here.
 """
 
 import asyncio

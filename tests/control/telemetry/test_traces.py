@@ -140,7 +140,7 @@ def test_a_collector_that_hangs_does_not_hold_up_the_end() -> None:
         made.receiver.hold.set()
 
 
-def test_the_current_span_is_told_while_it_lasts_and_no_longer() -> None:
+def test_the_current_span_is_known_until_it_ends() -> None:
     """Tasks that a call began outlive its span: their rows are no part of it."""
     with tracing() as made:
         assert (current_span(), trace_fields()) == (None, {})
