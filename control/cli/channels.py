@@ -224,7 +224,7 @@ def _change(done: str, channel_ids: tuple[str, ...], listener: str | None, princ
 
 @channels.command(
     short_help="Stop reading from clients.",
-    epilog=example('framegate channels mute 0-1-42 --reason "replays at 3 GB/s"', 'framegate channels mute --listener kafka --reason "incident 7"'),
+    epilog=example('framegate channels mute 0-1-42 --reason "incident 7"', 'framegate channels mute --listener kafka --reason "incident 7"'),
 )
 @_channel_arguments
 @click.option("--reason", required=True, help="The reason, for the audit log and `channels describe`.")

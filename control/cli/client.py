@@ -15,6 +15,7 @@ from framegate.control.cli.output import print_note
 
 if TYPE_CHECKING:
     import grpc
+    from google.protobuf import any_pb2
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # grpc would print lines of its own on stderr
 
@@ -50,6 +51,8 @@ EXIT_CODES: Final = {
     "DEADLINE_EXCEEDED": EXIT_UNAVAILABLE,
 }
 """Exit codes of failed calls, by gRPC's status code; all others are ``EXIT_FAILED``."""
+_ANSWERED: Final = ("AUDIT_BLOCKED",)
+"""Reasons of an UNAVAILABLE call for which the admin API and the processors were reached, so that the exit code is ``EXIT_FAILED``."""
 _UNKNOWN: Final = "; the change may have taken effect"
 _REFUSALS: Final = ("failed to connect", "name resolution", "DNS")
 
@@ -71,7 +74,7 @@ def calling(address: str, *, change: bool = False) -> "Iterator[grpc.Channel]":
         failed = cast("grpc.Call", error)  # what a call raises is the call
         for line in explain(failed, address, change=change):
             print_note(line)
-        sys.exit(EXIT_CODES.get(failed.code().name, EXIT_FAILED))
+        sys.exit(EXIT_FAILED if _reason(failed) in _ANSWERED else EXIT_CODES.get(failed.code().name, EXIT_FAILED))
     except KeyboardInterrupt:
         print_note("interrupted" + (_UNKNOWN if change else ""))
         sys.exit(EXIT_INTERRUPTED)
@@ -124,7 +127,6 @@ def metadata() -> tuple[tuple[str, str], ...]:
 def explain(error: "grpc.Call", address: str, *, change: bool = False) -> Sequence[str]:
     """The error as messages: one for each invalid field of the request, else one with the reason."""
     from google.rpc import error_details_pb2  # type: ignore[import-untyped]
-    from grpc_status import rpc_status
 
     from framegate.control.cli.reach import unreachable
 
@@ -139,15 +141,25 @@ def explain(error: "grpc.Call", address: str, *, change: bool = False) -> Sequen
                 return [f"the admin API at {address} did not answer within {CALL_TIMEOUT_S:g} s{unknown}"]
             case "UNIMPLEMENTED":
                 return [f"the server at {address} does not know this call; is it another version of framegate, or the health listener?"]
+    bad = error_details_pb2.BadRequest()
+    if any(detail.Unpack(bad) for detail in _details(error)):
+        return [f"{item.field}: {item.description}" for item in bad.field_violations]
+    return [f"{error.details()} ({_reason(error) or error.code().name})"]
+
+
+def _reason(error: "grpc.Call") -> str:
+    """The reason that the admin API gives; empty when there is none."""
+    from google.rpc import error_details_pb2
+
+    info = error_details_pb2.ErrorInfo()
+    return info.reason if any(detail.Unpack(info) for detail in _details(error)) else ""
+
+
+def _details(error: "grpc.Call") -> "Sequence[any_pb2.Any]":
+    from grpc_status import rpc_status
+
     status = rpc_status.from_call(error)
-    reason = ""
-    for detail in () if status is None else status.details:
-        bad, info = error_details_pb2.BadRequest(), error_details_pb2.ErrorInfo()
-        if detail.Unpack(bad):
-            return [f"{item.field}: {item.description}" for item in bad.field_violations]
-        if detail.Unpack(info):
-            reason = f" ({info.reason})"
-    return [f"{error.details()}{reason or f' ({error.code().name})'}"]
+    return () if status is None else status.details
 
 
 def _never_connected(error: "grpc.Call") -> bool:

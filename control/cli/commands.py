@@ -3,14 +3,17 @@
 A new command is a function in a module of this package and an entry in ``_MODULES``.
 """
 
+import contextlib
 import importlib
 import io
 import sys
+from collections.abc import Iterator
 from typing import Any, Final
 
 import click
 
 from framegate.control.cli.options import EXIT_INTERRUPTED, example
+from framegate.control.cli.output import exit_unwritten, print_line, print_note, write_error, write_text
 
 __all__ = ["main", "version_text"]
 
@@ -56,8 +59,25 @@ def version_text() -> str:
 
 def _print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        click.echo(version_text())
+        print_line(version_text())
         ctx.exit()
+
+
+@contextlib.contextmanager
+def _output_checked() -> Iterator[None]:
+    """Give click's own output (help, errors of usage) the exit codes and messages of ``output`` when it cannot be written."""
+    try:
+        yield
+    except click.ClickException as error:
+        text = io.StringIO()
+        error.show(text)
+        write_error(text.getvalue())
+        sys.exit(error.exit_code)
+    except BrokenPipeError as error:
+        exit_unwritten(error)
+    except OSError:
+        write_text("")  # text that could not be written is still in the buffer, so this fails again, and exits
+        raise
 
 
 class _Commands(click.Group):
@@ -85,12 +105,18 @@ class _Commands(click.Group):
             command.epilog = manual + (command.epilog or "")
         return command
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Read the options before the name of the command, such as ``--help``."""
+        with _output_checked():
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; Ctrl-C ends it with a message and exit code 130."""
         try:
-            return super().invoke(ctx)
+            with _output_checked():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
-            click.echo("framegate: interrupted", err=True)
+            print_note("interrupted")
             ctx.exit(EXIT_INTERRUPTED)
 
 
@@ -125,4 +151,4 @@ def completion(shell: str) -> None:
 
     kind = get_completion_class(shell)
     assert kind is not None, "click knows the shells of the choice"
-    click.echo(kind(main, {}, "framegate", "_FRAMEGATE_COMPLETE").source())
+    write_text(kind(main, {}, "framegate", "_FRAMEGATE_COMPLETE").source() + "\n")

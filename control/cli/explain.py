@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from framegate.control.cli.options import EXIT_NOT_FOUND, example, output_option
-from framegate.control.cli.output import print_json
+from framegate.control.cli.output import print_json, print_note, write_text
 
 if TYPE_CHECKING:
     from framegate.control.configuration.manual import Entry
@@ -47,17 +47,15 @@ def explain(key: str, output: str) -> None:
     entry = find(key)
     if key and entry is None:
         near = nearest(key)
-        click.echo(
-            f"framegate: there is no key {key}; " + (f"similar keys: {', '.join(near)}" if near else "framegate explain lists all sections"), err=True
-        )
+        print_note(f"there is no key {key}; " + (f"similar keys: {', '.join(near)}" if near else "framegate explain lists all sections"))
         sys.exit(EXIT_NOT_FOUND)
     listed = [item for item in entries().values() if item.path.rpartition(".")[0] == ("" if entry is None else entry.path)]
     if output == "json":
         print_json([dataclasses.asdict(item) for item in listed] if entry is None else dataclasses.asdict(entry))
         return
     columns = min(shutil.get_terminal_size().columns, _MOST_COLUMNS)
-    for line in [*([] if entry is None else _described(entry, columns)), *_listed(listed, columns)]:
-        click.echo(line)
+    lines = [*([] if entry is None else _described(entry, columns)), *_listed(listed, columns)]
+    write_text("".join(f"{line}\n" for line in lines))
 
 
 def _described(entry: "Entry", columns: int) -> Iterator[str]:

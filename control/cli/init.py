@@ -1,16 +1,19 @@
 """``framegate init``: writes a small configuration that is ready to run."""
 
+import contextlib
 import datetime
 import os
 import pathlib
 import shlex
 import socket
 import sys
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NoReturn
 
 import click
 
 from framegate.control.cli.options import EXIT_CONFLICT, example
+from framegate.control.cli.output import print_note, shown, write_text
 
 __all__ = ["init"]
 
@@ -47,7 +50,7 @@ _HANDLER: Final = """\
 _UPSTREAMS: Final = """
 upstreams:
   - name: server
-    endpoints: ["{upstream}"]
+    endpoints: [{upstream}]
 """
 _CLIENT: Final = '''\
 """Sends one frame through framegate, and prints the answer: python3 client.py TEXT"""
@@ -71,16 +74,29 @@ def connect():
     sys.exit("no framegate listens at %s:%d" % ADDRESS)
 
 
-context = ssl.create_default_context(cafile=FILES / "ca.crt")
-context.load_cert_chain(FILES / "client.crt", FILES / "client.key")
-with context.wrap_socket(connect(), server_hostname="localhost") as connection:
-    body = " ".join(sys.argv[1:]).encode()
-    connection.sendall(len(body).to_bytes(4, "big") + body)
-    answer = connection.makefile("rb")
-    size = answer.read(4)
-    if len(size) < 4:
-        sys.exit("the connection was closed without an answer")
-    print(answer.read(int.from_bytes(size, "big")).decode(errors="replace"))
+def send(body):
+    context = ssl.create_default_context(cafile=FILES / "ca.crt")
+    context.load_cert_chain(FILES / "client.crt", FILES / "client.key")
+    with context.wrap_socket(connect(), server_hostname="localhost") as connection:
+        connection.sendall(len(body).to_bytes(4, "big") + body)
+        answer = connection.makefile("rb")
+        size = answer.read(4)
+        if len(size) < 4:
+            raise ConnectionError
+        return answer.read(int.from_bytes(size, "big"))
+
+
+try:
+    print(send(" ".join(sys.argv[1:]).encode()).decode(errors="replace"))
+except TimeoutError:
+    sys.exit("no answer within 10 seconds")
+except (ConnectionError, ssl.SSLEOFError):
+    hint = "`framegate channels list --closed --address unix:%s` shows the cause" % (FILES.parent / "run" / "admin.sock")
+    sys.exit("the connection was closed without an answer; " + hint)
+except ssl.SSLCertVerificationError as error:
+    sys.exit("another server answers on port %d, or its certificate has expired: %s" % (ADDRESS[1], error.verify_message))
+except ssl.SSLError as error:
+    sys.exit("another server answers on port %d, or it refuses the client's certificate: %s" % (ADDRESS[1], error.reason))
 '''
 
 
@@ -97,9 +113,11 @@ def _endpoint(ctx: click.Context, param: click.Parameter, value: str | None) -> 
         return None
     try:
         address = parse_address(value)
+        found = f"unix:{os.path.abspath(address.host)}" if address.kind == "unix" else value
+        parse_address(found)  # the current folder may have a name that no configuration can hold
     except ValueError as error:
         raise click.BadParameter(str(error), ctx, param) from None
-    return f"unix:{os.path.abspath(address.host)}" if address.kind == "unix" else value
+    return found
 
 
 @click.command(
@@ -129,18 +147,43 @@ def init(directory: pathlib.Path, upstream: str | None) -> None:
         raise click.UsageError(f"the path of {directory} is too long for a Unix socket in it; choose another folder")
     there = [str(directory / name) for name in _NAMES if os.path.lexists(directory / name)]
     if there:
-        click.echo(f"framegate: {', '.join(there)}: already exists; nothing was written", err=True)
-        sys.exit(EXIT_CONFLICT)
+        _conflict(", ".join(there))
     port = _free_port()
     configuration = _configuration(directory.absolute().name, port, upstream)
-    try:
-        certificates.create(directory / "tls", datetime.timedelta(days=_DAYS))
-        (directory / "framegate.yaml").write_text(configuration, encoding="utf-8")
+    with _all_or_nothing(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        # Only one of several `framegate init` at once can create this file; it then writes the others.
+        with open(directory / _NAMES[0], "x", encoding="utf-8") as file:
+            file.write(configuration)
         (directory / "client.py").write_text(_CLIENT.format(port=port), encoding="utf-8")
-    except OSError as error:
-        raise click.ClickException(f"{error.filename or directory}: {error.strerror}") from None
-    for line in _commands(directory):
-        click.echo(line)
+        certificates.create(directory / "tls", datetime.timedelta(days=_DAYS))
+    write_text("".join(f"{line}\n" for line in _commands(directory)))
+
+
+@contextlib.contextmanager
+def _all_or_nothing(directory: pathlib.Path) -> Iterator[None]:
+    """Remove what the block has written when it fails, and exit. The block writes the files in the order of ``_NAMES``, none of which exists."""
+    folders = [folder for folder in (directory / "tls", directory, *directory.parents) if not os.path.exists(folder)]
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, FileExistsError) and error.filename == str(directory / _NAMES[0]):
+            _conflict(error.filename)
+        written = [directory / name for name in _NAMES if os.path.lexists(directory / name)]
+        for remove, paths in ((os.unlink, written), (os.rmdir, folders)):
+            for path in paths:
+                with contextlib.suppress(OSError):
+                    remove(path)
+        if not isinstance(error, OSError):
+            raise
+        # An error of writing does not name the file. It is the newest one.
+        print_note(f"{error.filename or [directory, *written][-1]}: {error.strerror}")
+        sys.exit(1)
+
+
+def _conflict(names: str) -> NoReturn:
+    print_note(f"{names}: already exists; nothing was written")
+    sys.exit(EXIT_CONFLICT)
 
 
 def _free_port() -> int:
@@ -161,7 +204,12 @@ def _configuration(name: str, port: int, upstream: str | None) -> str:
     node = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in name).strip("._-")[:63] or "framegate"
     target = "    upstream: server" if upstream else _HANDLER.format(handler=f"{echo.__module__}:{echo.__name__}")
     text = _CONFIGURATION.format(node=f'"{node}"', listen=f"127.0.0.1:{port}", target=target, days=_DAYS)
-    return text + (_UPSTREAMS.format(upstream=upstream) if upstream else "")
+    return text + (_UPSTREAMS.format(upstream=_quoted(upstream)) if upstream else "")
+
+
+def _quoted(text: str) -> str:
+    """Text as a scalar of YAML in double quotes; the escapes of ``shown`` are YAML's as well."""
+    return '"' + "".join(f"\\{letter}" if letter in '"\\' else shown(letter) for letter in text) + '"'
 
 
 def _commands(directory: pathlib.Path) -> list[str]:

@@ -6,7 +6,7 @@ import click
 
 from framegate.control.cli.client import calling, pages
 from framegate.control.cli.options import admin_options, example
-from framegate.control.cli.output import print_messages, size_text, word
+from framegate.control.cli.output import print_messages, print_note, size_text, word
 
 __all__ = ["listeners", "upstreams"]
 
@@ -67,3 +67,5 @@ def list_upstreams(address: str, output: str) -> None:
         list_page = pb2_grpc.UpstreamServiceStub(channel).ListUpstreams
         found = [item for page in pages(list_page, pb2.ListUpstreamsRequest()) for item in page.upstreams]
     print_messages(found, output, ("NAME", "ENDPOINTS", "ADDRESSES", "TLS", "MAX RECEIVE SIZE", "DOWN", "ERROR"), cells)
+    if not found and output == "table":
+        print_note("no upstreams")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from framegate.control.cli.options import example, output_option
-from framegate.control.cli.output import counted, print_json, print_table
+from framegate.control.cli.output import counted, print_json, print_note, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,9 +52,9 @@ def check(config: pathlib.Path, output: str) -> None:
         )
     besides = f" and {counted(len(found.warnings), 'warning')}" if found.warnings else ""
     if faults:
-        click.echo(f"framegate: {config} has {counted(len(faults), 'fault')}{besides}", err=True)
+        print_note(f"{config} has {counted(len(faults), 'fault')}{besides}")
         sys.exit(2)
-    click.echo(f"framegate: {config} is valid{', with' + besides[4:] if besides else ''}", err=True)
+    print_note(f"{config} is valid{', with' + besides[4:] if besides else ''}")
 
 
 def _environment_faults(config: "ProxyConfig") -> "Iterator[Fault]":

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 from framegate.control.configuration.units import counted
 
@@ -23,6 +23,7 @@ __all__ = [
     "age_text",
     "as_dict",
     "counted",
+    "exit_unwritten",
     "print_fields",
     "print_json",
     "print_line",
@@ -34,6 +35,7 @@ __all__ = [
     "time_text",
     "word",
     "write_bytes",
+    "write_error",
     "write_text",
 ]
 
@@ -48,11 +50,16 @@ class UnwritableError(SystemExit):
 
 
 def print_note(text: str) -> None:
-    """Write one line to standard error. Failures are ignored; the exit code still tells the result."""
+    """Write one line to standard error, like ``write_error``."""
+    write_error(f"framegate: {shown(text)}\n")
+
+
+def write_error(text: str) -> None:
+    """Write text to standard error. Failures are ignored; the exit code still tells the result."""
     if sys.stderr is None:
         return
     try:
-        print(f"framegate: {shown(text)}", file=sys.stderr, flush=True)
+        print(text, end="", file=sys.stderr, flush=True)
     except OSError:
         _abandon(sys.stderr)
 
@@ -80,13 +87,18 @@ def _written(write: Callable[[], object]) -> None:
     try:
         write()
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
+        exit_unwritten(error)
+
+
+def exit_unwritten(error: OSError) -> NoReturn:
+    """Exit the process because standard output could not be written."""
+    if isinstance(error, BrokenPipeError):
         _abandon(sys.stdout)
         sys.exit(EXIT_BROKEN_PIPE)
-    except OSError as error:
-        print_note(f"standard output cannot be written: {error.strerror or error}")
-        _abandon(sys.stdout)
-        raise UnwritableError(_EXIT_FAILED) from error
+    print_note(f"standard output cannot be written: {error.strerror or error}")
+    _abandon(sys.stdout)
+    raise UnwritableError(_EXIT_FAILED) from error
 
 
 def _abandon(stream: TextIO) -> None:

@@ -8,6 +8,7 @@ import click
 
 from framegate.control.cli.kinds import DURATION, JAVA_HEAP, SIZE
 from framegate.control.cli.options import example
+from framegate.control.cli.output import print_note
 
 __all__ = ["pipeline"]
 
@@ -115,6 +116,6 @@ def run(**told: Any) -> None:
         from framegate.proxy.pipeline.run import run_pipeline
         from framegate.proxy.pipeline.settings import PipelineSettings
     except ImportError as error:
-        click.echo(f"framegate: the pipeline needs {error.name}, which is not installed: pip install 'framegate[spark]'", err=True)
+        print_note(f"the pipeline needs {error.name}, which is not installed: pip install 'framegate[spark]'")
         sys.exit(2)
     sys.exit(run_pipeline(PipelineSettings(**told)))

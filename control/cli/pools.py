@@ -102,8 +102,8 @@ def _print(got: "pb2.GetMemoryPoolResponse", processors: "pb2.ProcessorPool", ou
         return
     kind = word(type(memory).Kind.Name(memory.kind), "KIND_")
     used = f"{size_text(memory.usage_bytes)} in use"
-    size, count = f"{size_text(memory.size_bytes)}{origin_text(memory.size_origin)}", f"{counted(processors.size, 'processor')}"
-    print_line(f"memory pool {size}, {kind}, {used}; {count}{origin_text(processors.size_origin)}")
+    size, count = f"{size_text(memory.size_bytes)}{origin_text(memory.size_origin, 'memory')}", f"{counted(processors.size, 'processor')}"
+    print_line(f"memory pool {size}, {kind}, {used}; {count}{origin_text(processors.size_origin, 'CPUs')}")
     tap = f"; tap queues {size_text(memory.tap_bytes)} of {size_text(memory.tap_limit_bytes)}" if memory.tap_limit_bytes else ""
     waiting = f"{counted(memory.waiting_count, 'frame')} waiting for admission slots"
     kinds = (("begun", memory.begun_bytes), ("pending", memory.pending_bytes), ("TLS", memory.tls_bytes))
@@ -114,12 +114,12 @@ def _print(got: "pb2.GetMemoryPoolResponse", processors: "pb2.ProcessorPool", ou
     _print_holders(got)
 
 
-def origin_text(origin: int) -> str:
-    """The origin of a size, in brackets; empty when it is the configuration."""
+def origin_text(origin: int, resource: str) -> str:
+    """The origin of a size, in brackets; empty when it is the configuration. ``resource`` (memory or CPUs) is what an automatic size follows."""
     from framegate.control.v1 import pool_service_pb2 as pb2
 
     if origin == pb2.ORIGIN_CONTAINER:
-        return " (from the container's limits)"
+        return f" (from the {resource} available)"
     return " (set at run time, until the next start)" if origin == pb2.ORIGIN_OPERATOR else ""
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
+from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata, pages
 from framegate.control.cli.handlers import ask_handlers
 from framegate.control.cli.kinds import DURATION
 from framegate.control.cli.options import admin_options, example
@@ -14,6 +14,8 @@ from framegate.control.cli.output import age_text, as_dict, counted, print_field
 from framegate.control.cli.pools import origin_text
 
 if TYPE_CHECKING:
+    import grpc
+
     from framegate.control.v1.handler_service_pb2 import HandlerProcess
     from framegate.control.v1.pool_service_pb2 import MemoryPool, ProcessorPool
     from framegate.control.v1.proxy_service_pb2 import Memory, Proxy
@@ -55,10 +57,10 @@ def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool", han
     yield "started", started
     yield "open connections", proxy.open_connection_count
     yield "config revision", proxy.config_revision
-    yield "processors", f"{running} of {processors.size} running{origin_text(processors.size_origin)}"
+    yield "processors", f"{running} of {processors.size} running{origin_text(processors.size_origin, 'CPUs')}"
     if handlers:
         yield "handler processes", f"{sum(item.state == type(item).STATE_RUNNING for item in handlers)} of {len(handlers)} running"
-    yield "memory pool", f"{size_text(pool.usage_bytes)} of {size_text(pool.size_bytes)} in use{origin_text(pool.size_origin)}{waiting}"
+    yield "memory pool", f"{size_text(pool.usage_bytes)} of {size_text(pool.size_bytes)} in use{origin_text(pool.size_origin, 'memory')}{waiting}"
     yield "memory", _memory_text(proxy.memory)
     if proxy.HasField("certificate_end_time"):
         left = proxy.certificate_end_time.ToNanoseconds() / 1e9 - time.time()
@@ -117,8 +119,25 @@ def drain(timeout: int | None, wait: bool, accept: str | None, reason: str, addr
         request.timeout.CopyFrom(Duration(seconds=timeout // 1000, nanos=timeout % 1000 * 10**6))
     with calling(address, change=True) as channel:
         answer = ProxyServiceStub(channel).DrainProxy(request, timeout=None if wait else CALL_TIMEOUT_S, metadata=metadata())
+        accepting = not wait and output == "table" and _accepting(channel)
     if output == "json":
         print_json(as_dict(answer))
         return
+    if accepting:
+        print_line("not ready; connections are accepted and served until SIGTERM")
+        return
     ended, left = counted(answer.closed_connection_count, "connection"), answer.open_connection_count
     print_line(f"{'draining' if left else 'drained'}: {ended} ended, {left or 'none'} left")
+
+
+def _accepting(channel: "grpc.Channel") -> bool:
+    """Whether connections are still accepted; False when the call fails, because the drain itself has begun."""
+    import grpc
+
+    from framegate.control.v1.listener_service_pb2 import ListListenersRequest
+    from framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
+
+    try:
+        return any(item.accepting for page in pages(ListenerServiceStub(channel).ListListeners, ListListenersRequest()) for item in page.listeners)
+    except grpc.RpcError:
+        return False

@@ -70,7 +70,7 @@ def users() -> None:
 )
 @_reason
 def add(name: str, path: pathlib.Path | None, listener: str | None, address: str, replace: bool, iterations: int, reason: str) -> None:
-    """Add a user. Asks for the password; if standard input is not a terminal, reads one line of it."""
+    """Add a user. Asks for the password; if standard input is not a terminal, it must hold the password as its only line."""
     from framegate.control.identity.passwords import new_credentials
     from framegate.control.identity.users_file import changing, name_fault
 
@@ -82,7 +82,7 @@ def add(name: str, path: pathlib.Path | None, listener: str | None, address: str
     if path is None:
         _send(str(listener), name, credentials, address, replace=replace, reason=reason)
         return
-    with _faults(), changing(path) as file:
+    with _faults(path), changing(path) as file:
         file.add(name, credentials, replace=replace)
 
 
@@ -108,7 +108,7 @@ def _send(listener: str, name: str, credentials: "Mapping[str, ScramCredential]"
 @_where
 @_reason
 def remove(name: str, path: pathlib.Path | None, listener: str | None, address: str, reason: str) -> None:
-    """Remove a user. The user's open connections stay open; `framegate channels close --principal NAME` closes them."""
+    """Remove a user. The user's open connections end (`session_expired`), unless their listener has `close_revoked: false`."""
     from framegate.control.identity.users_file import changing, read_users
 
     _check_where(path, listener, reason)
@@ -120,7 +120,7 @@ def remove(name: str, path: pathlib.Path | None, listener: str | None, address: 
         with calling(address, change=True) as channel:
             pb2_grpc.UserServiceStub(channel).DeleteUser(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
         return
-    with _faults():
+    with _faults(path):
         read_users(path)  # fails when there is no file
         with changing(path) as file:
             file.remove(name)
@@ -137,7 +137,7 @@ def list_(path: pathlib.Path | None, listener: str | None, address: str, output:
     if path is None:
         found = _listed(str(listener), address)
     else:
-        with _faults():
+        with _faults(path):
             entries = read_users(path).users
         found = [(name, {kind: item.iterations for kind, item in entry.items()}) for name, entry in entries.items()]
     if output == "json":
@@ -163,7 +163,7 @@ def _password() -> str:
         password: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     else:
         try:
-            password = sys.stdin.readline().removesuffix("\n").removesuffix("\r")
+            password = sys.stdin.read().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:
             password = ""
     if not password or not password.isprintable():
@@ -172,25 +172,25 @@ def _password() -> str:
 
 
 @contextlib.contextmanager
-def _faults() -> Iterator[None]:
+def _faults(path: pathlib.Path) -> Iterator[None]:
     from framegate.control.identity.users_file import UserExistsError, UsersFileError, UserUnknownError
 
     try:
         yield
     except UsersFileError as error:
         for line, reason in error.faults:
-            click.echo(f"framegate: {error.path}:{line}: {reason}", err=True)
+            print_note(f"{error.path}:{line}: {reason}")
         sys.exit(_EXIT_USAGE)
     except UserExistsError as error:
         _fail(f"{error}; use --replace to change the password", _EXIT_CONFLICT)
     except UserUnknownError as error:
         _fail(str(error), _EXIT_NOT_FOUND)
     except FileNotFoundError as error:
-        _fail(f"{error.filename}: {error.strerror}", _EXIT_NOT_FOUND)
+        _fail(f"{error.filename or path}: {error.strerror}", _EXIT_NOT_FOUND)
     except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}", 1)
+        _fail(f"{error.filename or path}: {error.strerror}", 1)
 
 
 def _fail(text: str, code: int) -> None:
-    click.echo(f"framegate: {text}", err=True)
+    print_note(text)
     sys.exit(code)

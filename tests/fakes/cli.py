@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -68,7 +69,12 @@ def run_cli(*words: str, **options: Any) -> tuple[int, str, str]:
     """Exit code, standard output (empty when it went elsewhere) and standard error of a command in a process of its own."""
     with start_cli(*words, **options) as process:
         out, err = process.communicate(timeout=30)
-        return process.returncode, out or "", err
+        return process.returncode, out or "", err or ""
+
+
+def no_file_grows() -> None:
+    """To be called in a new process (``preexec_fn``): writing to a file then fails, as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
 class Answering(grpc.GenericRpcHandler):

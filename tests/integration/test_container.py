@@ -132,7 +132,7 @@ def test_both_follow_a_pod_that_is_resized_while_traffic_flows(tmp_path: Path, p
         assert row["memory_pool"]["after"] > small
         assert len(proxy.processors) == 2
         text = proxy.cli("pool", "get").stdout
-        assert "(from the container's limits)" in text.splitlines()[0]
+        assert "(from the memory available)" in text.splitlines()[0]
         proxy.cli("pool", "set", "--size", "64MiB")
         group.set(memory=400 * MIB, millicpus=1000)
         row = resized(proxy, seen)

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from framegate.control.bounds import MAX_PAGE_SIZE
 from framegate.control.cli.client import CALL_TIMEOUT_S, CLIENT_KEY, EXIT_CODES, PAGE_SIZE, metadata, pages
 from framegate.control.cli.commands import main
+from framegate.control.errors import UnavailableError
 from framegate.control.service import interceptor
 from framegate.control.v1.listener_service_pb2 import ListListenersRequest, ListListenersResponse
 from tests.fakes.cases import each_of
@@ -77,6 +78,13 @@ def test_a_fault_of_the_proxy_exits_with_1(cli: Cli) -> None:
     cli.plane.failure = ZeroDivisionError("secret")
     result = cli("channels", "unmute", "--listener", "kafka")
     assert (result.exit_code, result.stderr) == (1, "framegate: a fault of framegate itself; its log says more (INTERNAL)\n")
+
+
+def test_a_change_that_cannot_be_audited_exits_with_1_because_the_api_answered(cli: Cli) -> None:
+    for reason, code in (("AUDIT_BLOCKED", 1), ("PROCESSOR_SILENT", 5)):
+        cli.plane.failure = UnavailableError("not now", reason=reason)
+        result = cli("channels", "unmute", "--listener", "kafka")
+        assert (result.exit_code, result.stderr) == (code, f"framegate: not now ({reason})\n")
 
 
 def test_a_server_that_goes_away_during_a_change_leaves_it_open_what_was_done(failing: tuple[Answering, str]) -> None:

@@ -15,8 +15,10 @@ from click.testing import CliRunner
 from framegate import control
 from framegate.control.cli.commands import main, version_text
 from tests.fakes.cases import each_of
-from tests.fakes.cli import TAP, VERBS, served
+from tests.fakes.cli import TAP, VERBS, run_cli, served
 from tests.fakes.plane import channel_row
+
+FULL = "framegate: standard output cannot be written: No space left on device\n"
 
 
 def test_ctrl_c_while_modules_are_loaded_ends_without_a_traceback(tmp_path: Path) -> None:
@@ -65,6 +67,24 @@ def test_completion_completes_in_the_shell(tmp_path: Path, shell: str, ask: str)
 def test_version_and_help_are_good() -> None:
     assert CliRunner().invoke(main, ["--version"]).stdout.startswith("framegate ")
     assert "channels" in CliRunner().invoke(main, ["--help"]).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["--version", "--help", "init --help", "tap ls -h", "explain", "completion bash", "init made"])
+def test_an_output_that_cannot_be_written_has_its_message_and_code(tmp_path: Path, words: str) -> None:
+    reader, closed = os.pipe()
+    os.close(reader)
+    for target, expected in (("/dev/full", (1, "", FULL)), (closed, (141, "", ""))):
+        with open(target, "w") as output:
+            folder = tmp_path / str(expected[0])
+            assert run_cli(*words.replace("made", str(folder)).split(), stdout=output) == expected
+
+
+@pytest.mark.slow
+def test_a_message_that_cannot_be_written_does_not_change_the_exit_code() -> None:
+    for words, code in {"explain nokey": 3, "dance": 2, "tap dance": 2, "init --upstream nowhere": 2, "check --config /dev/null": 2}.items():
+        with open("/dev/full", "w") as full:
+            assert run_cli(*words.split(), stderr=full)[0] == code, words
 
 
 def test_an_unknown_command_is_wrong_usage() -> None:

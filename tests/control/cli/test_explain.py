@@ -54,6 +54,7 @@ def test_an_unknown_key_ends_with_3_and_names_those_near_it() -> None:
         "listeners[].tls.max_version\n"
     )
     assert explain("qqqq").stderr == "framegate: there is no key qqqq; framegate explain lists all sections\n"
+    assert explain("no\x1b[31mkey\n").stderr.startswith("framegate: there is no key no\\x1b[31mkey\\n; ")
 
 
 def test_keys_are_completed() -> None:

@@ -1,5 +1,7 @@
 """``framegate listeners`` and ``framegate upstreams``."""
 
+import dataclasses
+
 from tests.fakes.cli import Cli
 
 
@@ -15,3 +17,7 @@ def test_list_shows_each_upstream(cli: Cli) -> None:
     assert cli("upstreams", "list").stdout.splitlines()[1].split()[:3] == ["brokers", "broker:9092", "10.1.0.1:9092"]
     assert "10.1.0.2:9092 (refused)" in cli("upstreams", "list").stdout
     assert cli.json("upstreams", "list")[0]["endpoints"] == ["broker:9092"]
+    cli.plane.desired.config = dataclasses.replace(cli.plane.config, upstreams=())
+    none = cli("upstreams", "list")
+    assert (none.exit_code, none.stdout, none.stderr) == (0, "", "framegate: no upstreams\n")
+    assert cli.json("upstreams", "list") == []

@@ -33,6 +33,9 @@ def test_a_good_configuration_is_good(tmp_path: Path) -> None:
     (tmp_path / "good.yaml").write_text(GOOD)
     result = run("check", "--config", str(tmp_path / "good.yaml"))
     assert (result.exit_code, result.stdout) == (0, "")
+    odd = tmp_path / "\x1b[31m\n"
+    odd.write_text(GOOD)
+    assert run("check", "--config", str(odd)).stderr == f"framegate: {tmp_path}/\\x1b[31m\\n is valid\n"
 
 
 def test_every_fault_is_a_line_of_the_table(tmp_path: Path) -> None:

@@ -83,12 +83,12 @@ def test_who_decides_a_size_is_said_where_it_is_not_the_configuration(cli: Cli) 
     assert (
         cli("pool", "get")
         .stdout.splitlines()[0]
-        .endswith("256 MiB (from the container's limits), bounded, 10 B in use; 2 processors (from the container's limits)")
+        .endswith("256 MiB (from the memory available), bounded, 10 B in use; 2 processors (from the CPUs available)")
     )
     assert cli.json("pool", "get")["memory_pool"]["size_origin"] == "ORIGIN_CONTAINER"
     status = cli("status").stdout
-    assert "2 running (from the container's limits)" in status
-    assert "256 MiB in use (from the container's limits)" in status
+    assert "2 running (from the CPUs available)" in status
+    assert "256 MiB in use (from the memory available)" in status
     first = cli("pool", "set", "--size", "300MiB", "--processors", "2").stdout.splitlines()[0]
     assert first.count("(set at run time, until the next start)") == 2
     assert cli.json("pool", "get")["processor_pool"]["size_origin"] == "ORIGIN_OPERATOR"

@@ -7,6 +7,8 @@ from framegate.proxy.config.model import GIB, MIB
 from tests.fakes.cli import Cli, served
 from tests.fakes.plane import channel_row, handler_process
 
+UNTIL_STOP = "not ready; connections are accepted and served until SIGTERM\n"
+
 
 def test_status_says_what_runs(cli: Cli) -> None:
     text = cli("status").stdout
@@ -58,7 +60,8 @@ def test_drain_waits_unless_told_not_to(cli: Cli) -> None:
     cli.plane.add(channel_row("0-1-1"))
     assert cli.json("drain", "--no-wait") == {"closed_connection_count": 0, "open_connection_count": 1}
     assert cli.plane.accepting
-    assert cli("drain", "--no-wait", "--accept", "until-stop").stdout == "draining: 0 connections ended, 1 left\n"
+    assert cli("drain", "--no-wait", "--accept", "until-stop").stdout == UNTIL_STOP
+    assert cli("drain", "--no-wait").stdout == UNTIL_STOP
     assert cli.plane.accepting
     assert cli("drain", "--timeout", "1500ms", "--reason", "rollout").stdout == "drained: 1 connection ended, none left\n"
     cli.plane.add(channel_row("0-1-2"), channel_row("0-1-3"))
@@ -67,6 +70,7 @@ def test_drain_waits_unless_told_not_to(cli: Cli) -> None:
     assert [(timeout, wait, accept, reason) for _, timeout, wait, accept, _, reason in cli.plane.asked] == [
         (None, False, None, ""),
         (None, False, "until_stop", ""),
+        (None, False, None, ""),
         (1500, True, None, "rollout"),
         (None, False, None, ""),
         (None, False, "refuse", ""),

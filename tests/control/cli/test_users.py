@@ -17,7 +17,7 @@ from framegate.control.identity.passwords import is_password_of
 from framegate.control.identity.users import Users
 from framegate.control.identity.users_file import read_users
 from framegate.proxy.auth.auth_requests import Accepted, CheckPassword, Refused
-from tests.fakes.cli import Cli, served
+from tests.fakes.cli import Cli, no_file_grows, served, start_cli
 
 
 def run(*words: str, password: str | bytes | None = None) -> Any:
@@ -52,7 +52,7 @@ def test_a_user_that_there_is_keeps_its_password_unless_told(tmp_path: Path) -> 
     assert Users(read_users(path)).check(CheckPassword("alice", "new")) == Accepted("alice")
 
 
-@pytest.mark.parametrize("password", ["", "\n", "a\0b\n", "\x1b[A\n", b"\xff\n"])
+@pytest.mark.parametrize("password", ["", "\n", "a\0b\n", "\x1b[A\n", b"\xff\n", "one\ntwo\n", "one\n\n"])
 def test_what_is_no_password(tmp_path: Path, password: str | bytes) -> None:
     result = run("add", "alice", "--file", str(tmp_path / "users"), password=password)
     assert (result.exit_code, "must be one line of printable text" in result.stderr) == (2, True)
@@ -86,6 +86,16 @@ def test_a_broken_file_is_told_line_by_line(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_ours(tmp_path: Path) -> None:
     result = add(tmp_path / "none" / "users", "alice")
     assert (result.exit_code, "No such file" in result.stderr) == (3, True)
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    assert add(path, "alice").exit_code == 0
+    for words in (("add", "bob", "--iterations", "4096"), ("remove", "alice")):
+        with start_cli("users", *words, "--file", str(path), stdin=subprocess.PIPE, preexec_fn=no_file_grows) as process:
+            assert process.communicate("canary\n", timeout=30) == ("", f"framegate: {path}: File too large\n")
+        assert (process.returncode, list(read_users(path).users), os.listdir(tmp_path)) == (1, ["alice"], ["users"])
 
 
 def test_there_is_no_way_to_say_a_password_on_the_command_line(tmp_path: Path) -> None:
