@@ -72,7 +72,7 @@ class EtagError(ControlError):
     """The object has changed since the caller read it."""
 
     def __init__(self, kind: str, name: str) -> None:
-        super().__init__(f"{kind} {name!r} is not as it was: somebody has changed it", reason="ETAG_MISMATCH", kind=kind, name=name)
+        super().__init__(f"{kind} {name!r} was changed since it was read", reason="ETAG_MISMATCH", kind=kind, name=name)
         self.kind = kind
         self.name = name
 

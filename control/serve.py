@@ -158,11 +158,12 @@ def serve(path: str | pathlib.Path, log_format: LogFormat | None = None) -> int:
     """
     signals = Signals()
     _leave_no_core()
+    _occupy_stdout()
     try:
         loaded = load_in_child(path)
     except ConfigurationError as error:
         for fault in error.faults:
-            print(f"{path}: {fault}", file=sys.stderr)
+            print(fault.in_file(path), file=sys.stderr)
         return EXIT_CONFIGURATION
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_descriptor_limit()
@@ -188,6 +189,17 @@ def serve(path: str | pathlib.Path, log_format: LogFormat | None = None) -> int:
 def _leave_no_core() -> None:
     """Allow no core files of this process and its children: they would hold keys and passwords. ``prlimit --core=unlimited --pid`` allows one."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def _occupy_stdout() -> None:
+    """If standard output is closed, keep its number from later files and sockets: rows would go there. Writing to it fails (EBADF)."""
+    try:
+        os.fstat(_STDOUT)
+    except OSError:
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, _STDOUT)
+        if null != _STDOUT:
+            os.close(null)
 
 
 def _raise_descriptor_limit() -> None:

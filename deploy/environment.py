@@ -56,8 +56,8 @@ CACHE = ROOT / ".cache"
 USER_EXTRAS = "spark,otlp,prometheus,kafka"
 KINDS = {"run": (".venv", USER_EXTRAS), "test": (".venv-dev-{}.{}", USER_EXTRAS + ",dev"), "pure": (".venv-dev-{}.{}", USER_EXTRAS + ",dev")}
 """The folder and the extras of each kind of environment."""
-USUAL_S = {"compiling and building the wheel": 60, "installing what framegate needs": 60}
-"""Durations of long steps on a machine with two cores, in seconds."""
+USUAL = {"compiling and building the wheel": "1 to 5 minutes", "installing what framegate needs": "about 60 s"}
+"""Durations of long steps; those of compiling depend on the machine."""
 OLDEST_PYTHON = (3, 11)
 OLDEST_JAVA = 17
 PYTHON = "{}-{}.{}.{}".format(sys.implementation.name, *sys.version_info)
@@ -268,7 +268,7 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
 
 def run_logged(command: list[str], log: str, text: str, variables: dict[str, str] | None = None, progress: Callable[[], str] = str) -> int:
     """Run a command with its output in a log of the cache, and its temporary files in a folder that is removed; returns its exit code."""
-    hint = f" (about {USUAL_S[text]} s)" if text in USUAL_S else ""
+    hint = f" ({USUAL[text]})" if text in USUAL else ""
     temporary = CACHE / "tmp"
     shutil.rmtree(str(temporary), ignore_errors=True)  # of a call that was killed
     temporary.mkdir(parents=True)
@@ -344,13 +344,16 @@ def make_environment(environment: Path, tool: str = "") -> None:
 
 
 def run_installer(python: str, by_uv: list[str], by_pip: list[str], log: str, text: str) -> str:
-    """Install something for a Python, or build it, and return the output: by uv, or by pip, which knows settings that uv does not."""
+    """Install something for a Python, or build it, and return the output: by uv, or by pip, which knows settings that uv does not. Each has a log."""
     tool = uv()
     if tool:
         variables = dict(os.environ, UV_CACHE_DIR=str(CACHE / "uv-cache"))
         if run_logged([tool, *by_uv, "--python", python], log, text, variables, compiled_so_far) == 0:
             return (CACHE / log).read_text(errors="replace")
-        say(f"uv could not do it (.cache/{log}); pip tries")
+        lines = (CACHE / log).read_text(errors="replace").split("\n")
+        reason = next((line.strip() for line in reversed(lines) if line.strip()), "without a message")
+        say(f"uv failed: {reason}; using pip instead (.cache/{log})")
+        log = log.replace(".log", "-pip.log")
     if not os.path.exists(os.path.join(os.path.dirname(python), "pip")):
         run_or_stop([python, "-m", "ensurepip"], "venv.log", "adding pip", "pip could not be added")
     return run_or_stop([python, "-m", "pip", "--disable-pip-version-check", *by_pip], log, text, f"{text} failed", compiled_so_far)
@@ -443,7 +446,7 @@ def set_up(kind: str) -> str:
         wheel = build_wheel(python)
         build, content, target = ("pure" if is_pure(wheel) else "compiled"), wheel.parent.name, [str(wheel)]
         if build == "pure" and os.environ.get("FRAMEGATE_REQUIRE_COMPILED") == "1":
-            stop("the wheel is plain Python, though there is a compiler: .cache/wheel.log says why", 1)
+            stop("the wheel is plain Python, though there is a compiler: .cache/wheel*.log says why", 1)
     if before[1:] != [requirements, content]:
         stamp.write_text(interpreter + "\n")
         steps = [(["--force-reinstall", "--no-deps", *target], f"installing framegate into {environment.name}")]

@@ -75,6 +75,10 @@ class Fault:
         shown = f" = {self.value}" if self.value else ""
         return f"line {self.line}: {self.key or 'the document'}{shown}: {self.reason}"
 
+    def in_file(self, path: str | pathlib.Path) -> str:
+        """The fault behind the name of its file; of a whole file without line, key and value: ``framegate.yaml: cannot be read: …``."""
+        return f"{path}: {self if self.line or self.key else self.reason}"
+
 
 class Findings(NamedTuple):
     """The faults and warnings of a configuration, by line. ``config``: the model; None when there are faults. With a fault framegate does not start;

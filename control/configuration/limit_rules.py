@@ -35,7 +35,7 @@ def limit_rules(document: Document, limits: LimitsConfig, listeners: Sequence[st
     path: Path = ("limits", "protected_listener")
     document.named(path, limits.protected_listener, listeners, "a listener")
     if len(listeners) == 1 and limits.protected_listener in listeners:
-        document.add(path, "is the only listener: there is none to protect it from, and the node's limits would hold for nobody")
+        document.add(path, "is the only listener: the node's limits do not apply to the protected listener, so they would have no effect")
     if len(limits.overrides) > MAX_OVERRIDES:
         document.add(("limits", "overrides"), f"has {len(limits.overrides)} entries; there may be {MAX_OVERRIDES}")
     first: dict[str, Path] = {}

@@ -97,7 +97,7 @@ def _is_name(text: str) -> bool:
 
 
 def handler_places(document: Document, config: ProxyConfig) -> None:
-    """Check whether handlers can be found on ``handlers.path`` or where Python looks, without importing anything of them.
+    """Check whether handlers can be found on ``handlers.path`` or ``sys.path``, without importing anything of them.
 
     A package may define only at its import where its modules are, so for a module within a package this is a warning.
     """
@@ -115,7 +115,7 @@ def _place(document: Document, path: Path, module: str, folders: Sequence[str]) 
     first, *within = module.split(".")
     found = _top(first, folders)
     if found is None:
-        document.add(path, f"cannot be found: there is no module {first} in {', '.join(folders) or 'handlers.path'}, nor where Python looks")
+        document.add(path, f"cannot be found: there is no module {first} in {', '.join(folders) or 'handlers.path'}, nor in sys.path")
         return
     name = first
     for part in within:
@@ -156,7 +156,7 @@ def _principals(document: Document, path: Path, listener: ListenerConfig) -> Non
         document.warn((*path, "allowed_principals"), f"refuses everybody: without tls and sasl each client is {ANONYMOUS}", "")
     for entry, name in entries((*path, "allowed_principals"), allowed):
         if name == "":
-            document.add(entry, "is empty: nobody has no name; without a certificate it is ANONYMOUS", '""')
+            document.add(entry, "is empty: every client has a name; that of a client without a certificate is ANONYMOUS", '""')
         else:
             _readable(document, entry, AllowedPrincipals, [name])
 

@@ -19,9 +19,9 @@ from framegate.control.configuration.capacity import fitted, memory_warning
 from framegate.control.configuration.cgroup import container
 from framegate.control.configuration.document import Document, Path, entries, key_of
 from framegate.control.configuration.listener_rules import handler_places
-from framegate.control.configuration.units import format_size
+from framegate.control.configuration.units import format_about, format_size
 from framegate.proxy.config.address import Address, format_sockaddr, parse_address
-from framegate.proxy.config.model import MIB, ProxyConfig, TapConfig
+from framegate.proxy.config.model import ProxyConfig, TapConfig
 from framegate.proxy.tap.record import LOCK_NAME, WRITERS_NAME
 
 __all__ = [
@@ -45,6 +45,9 @@ _EXTRAS: Final = {"otlp": "opentelemetry.exporter.otlp.proto.grpc", "prometheus"
 _KERNEL: Final = "/proc/sys/net/core"
 _LOCKS: Final = "/proc/locks"
 _PROBE_S: Final = 1.0
+_GIVE: Final = "give it to one of them (of a pod's volume: securityContext.fsGroup)"
+_OWNERS: Final = stat.S_IWUSR | stat.S_IXUSR
+"""The rights that the owner of a folder needs to make files in it."""
 
 
 def apply_machine(document: Document, config: ProxyConfig, bound: Bound, *, in_use: bool) -> None:
@@ -92,7 +95,7 @@ def _addresses(document: Document, bound: Bound, *, in_use: bool) -> None:
 
 
 def _socket(document: Document, path: Path, address: Address, *, in_use: bool) -> None:
-    fault = socket_fault(address.host)
+    fault = socket_fault(address.host, key_of(path))
     if fault is None and path == _ADMIN:
         fault = lock_fault(f"{address.host}.lock")
     if fault is not None:
@@ -100,7 +103,7 @@ def _socket(document: Document, path: Path, address: Address, *, in_use: bool) -
         return
     exposed = open_folder(os.path.dirname(address.host) or "/") if path == _ADMIN else None
     if exposed is not None:
-        document.warn(path, f"is where others can put a socket of their own: {exposed}", str(address))
+        document.warn(path, f"can be replaced by other users: {exposed}", str(address))
     if in_use and is_served(address.host):
         who = "another framegate" if path == _ADMIN else "another process"
         document.warn(path, f"{IN_USE}: {who} listens there, and serve cannot start until it has ended", str(address))
@@ -128,7 +131,7 @@ def _budget(document: Document, tap: TapConfig) -> None:
         document.add(("tap", "directory"), f"cannot be used: {error.strerror or error}")
         return
     if tap.budget > free + used:
-        room = f"{format_size(free // MIB * MIB)} are free and {format_size(used // MIB * MIB)} are the tap's already"
+        room = f"{format_about(free)} are free and {format_about(used)} are the tap's already"
         document.warn(("tap", "budget"), f"is more than the disk has room for: {room}", format_size(tap.budget))
 
 
@@ -186,8 +189,8 @@ def nearest_folder(folder: str) -> str:
     return folder
 
 
-def folder_fault(folder: str) -> str | None:
-    """Why no files can be made in a folder that exists, or is made when it is needed; None if they can."""
+def folder_fault(folder: str, advice: str = _GIVE) -> str | None:
+    """Why no files can be made in a folder that exists, or is made when it is needed; None if they can. ``advice``: for a folder of another user."""
     nearest = nearest_folder(folder)
     if not os.path.isdir(nearest):
         return f"{nearest} is not a directory"
@@ -195,21 +198,24 @@ def folder_fault(folder: str) -> str | None:
         with tempfile.TemporaryFile(dir=nearest):
             pass
     except PermissionError as error:
-        return f"{nearest} is not writable: {error.strerror}; {_owner_of(nearest)}"
+        return f"{nearest} is not writable: {error.strerror}; {_owner_of(nearest, advice)}"
     except OSError as error:
         return f"{nearest} is not writable: {error.strerror or error}"
     return None
 
 
-def _owner_of(folder: str) -> str:
+def _owner_of(folder: str, advice: str) -> str:
     try:
         found = os.stat(folder)
     except OSError as error:
-        return f"whose it is cannot be told: {error.strerror or error}"
+        return f"its owner cannot be read: {error.strerror or error}"
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid == os.geteuid() and mode & _OWNERS != _OWNERS:
+        return f"it is of this user ({found.st_uid}), mode {mode:04o}: chmod u+{'w' if mode & stat.S_IXUSR else 'wx'} {folder}"
     groups = ", ".join(map(str, sorted({os.getegid(), *os.getgroups()})))
     return (
-        f"it is of user {found.st_uid} and group {found.st_gid}, mode {stat.S_IMODE(found.st_mode):04o}, and framegate is user {os.geteuid()} of the "
-        f"groups {groups}: give it to one of them (of a pod's volume: securityContext.fsGroup)"
+        f"it is of user {found.st_uid} and group {found.st_gid}, mode {mode:04o}, and framegate is user {os.geteuid()} of the groups {groups}: "
+        f"{advice}"
     )
 
 
@@ -241,9 +247,10 @@ def lock_holder(path: str) -> str | None:
     return holder if held and holder else None
 
 
-def socket_fault(path: str) -> str | None:
-    """Why no Unix socket can be made at a path, or None."""
-    fault = folder_fault(os.path.dirname(path))
+def socket_fault(path: str, key: str) -> str | None:
+    """Why no Unix socket can be made at the path that a key of the configuration names, or None."""
+    advice = f"set {key} to a path that this user can write, for example unix:run/{os.path.basename(path)}"
+    fault = folder_fault(os.path.dirname(path), advice)
     if fault is not None:
         return fault
     try:
@@ -252,7 +259,7 @@ def socket_fault(path: str) -> str | None:
         return None
     except OSError as error:
         return str(error.strerror or error)
-    return None if stat.S_ISSOCK(mode) else "a file that is no socket is in the way"
+    return None if stat.S_ISSOCK(mode) else "a file that is not a socket exists at this path"
 
 
 def open_folder(folder: str) -> str | None:

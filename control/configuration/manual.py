@@ -91,15 +91,17 @@ def nearest(key: str) -> list[str]:
     return [entries()[path].path for path in dict.fromkeys(found)][:_NEAREST]
 
 
-def _fields(model: type, prefix: str) -> Iterator[tuple[str, "dataclasses.Field[Any]", Any, Key]]:
-    """Every field of the model and of its sections: path, field, type, key."""
+def _fields(model: type, prefix: str, *, live: bool = False) -> Iterator[tuple[str, "dataclasses.Field[Any]", Any, Key]]:
+    """Every field of a model and of its sections: path, field, type, key. ``live``: the whole model can be changed at run time."""
     for field in dataclasses.fields(model):
         hint = field_types(model)[field.name]
         section = _section(hint)
         path = f"{prefix}{file_key(field.name)}{'[]' if section is not None and typing.get_origin(hint) is tuple else ''}"
-        yield path, field, hint, keys(model)[field.name]
+        key = keys(model)[field.name]
+        key = key._replace(live=key.live or live)
+        yield path, field, hint, key
         if section is not None:
-            yield from _fields(section, f"{path}.")
+            yield from _fields(section, f"{path}.", live=key.live)
 
 
 def _section(hint: Any) -> type | None:

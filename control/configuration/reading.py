@@ -1,7 +1,7 @@
 """A YAML document becomes plain values, with the line of each.
 
 The nodes that the YAML library composes are read here, because each key and scalar must keep its line and its text (``min_version: 1.3`` is a number
-to YAML and a word to framegate). Duplicate keys, and values that no configuration needs (tags, binary, dates as objects), become faults.
+to YAML and a word to framegate). Duplicate keys, and unsupported values (tags, binary, dates as objects), become faults.
 
 A document is bounded in bytes, depth and values; a value counts as often as aliases repeat it, since a file of 200 bytes may stand for a billion.
 
@@ -35,7 +35,7 @@ def read_document(path: pathlib.Path) -> Document:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
-            raise ConfigurationError([Fault(0, "", str(path), f"is larger than {MAX_BYTES // 1024} KiB, which no configuration needs")])
+            raise ConfigurationError([Fault(0, "", str(path), f"is larger than {MAX_BYTES // 1024} KiB, the limit")])
         text = data.decode("utf-8")
     except OSError as error:
         raise ConfigurationError([Fault(0, "", str(path), f"cannot be read: {error.strerror or error}")]) from error
@@ -144,7 +144,9 @@ class _Reader:
             entry = (*path, key)
             if key in result:
                 line = key_node.start_mark.line + 1
-                self._document.faults.append(Fault(line, key_of(entry), "", f"stands here a second time; first on line {self._document.line(entry)}"))
+                self._document.faults.append(
+                    Fault(line, key_of(entry), "", f"is a duplicate key; it is already set on line {self._document.line(entry)}")
+                )
                 continue
             self._document.lines[entry] = key_node.start_mark.line + 1
             result[key] = self.read(value_node, entry)
@@ -159,7 +161,7 @@ class _Reader:
         if kind in _KINDS:
             return self._number(node, kind, path)
         if kind not in ("str", "timestamp"):
-            self._document.add(path, f"has the tag {node.tag}, which no configuration needs")
+            self._document.add(path, f"has the tag {node.tag}; tags are not supported")
         return text
 
     def _number(self, node: ScalarNode, kind: str, path: Path) -> Any:

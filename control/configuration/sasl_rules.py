@@ -15,7 +15,6 @@ __all__ = ["sasl_rules"]
 
 _TOKENS: Final = "OAUTHBEARER"
 _IN_CLEAR: Final = {"PLAIN": "password", _TOKENS: "token"}
-_WAY: Final = "where everybody on the way can read"
 _RULE: Final = "RULE:"
 Listeners = list[tuple[Path, ListenerConfig]]
 Upstreams = list[tuple[Path, UpstreamConfig]]
@@ -65,7 +64,7 @@ def _listener(document: Document, path: Path, sasl: ListenerSasl, *, clear: bool
             document.warn((*path, name), "has no effect: no mechanism is checked against it", "")
     for name, what in _IN_CLEAR.items():
         if clear and name in sasl.mechanisms:
-            document.warn((*path, "mechanisms"), f"{name} without tls: {what}s pass {_WAY} them", name)
+            document.warn((*path, "mechanisms"), f"{name} without tls: {what}s are sent unencrypted", name)
     _file(document, (*path, "users"), sasl.users, functools.partial(_users_fault, document, (*path, "users")))
     if sasl.tokens is not None:
         _tokens(document, (*path, "tokens"), sasl.tokens)
@@ -141,7 +140,7 @@ def _login(document: Document, path: Path, login: UpstreamSasl | UpstreamIdentit
     if mechanism != _TOKENS and not login.user:
         document.add((*path, "user"), f"is required for {mechanism}", "")
     if clear and mechanism in _IN_CLEAR:
-        document.warn((*path, "mechanism"), f"{mechanism} without tls: the {_IN_CLEAR[mechanism]} passes {_WAY} it")
+        document.warn((*path, "mechanism"), f"{mechanism} without tls: the {_IN_CLEAR[mechanism]} is sent unencrypted")
     _file(document, (*path, needed), getattr(login, needed), _secret_fault)
 
 

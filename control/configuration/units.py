@@ -4,7 +4,7 @@ import datetime
 import re
 from typing import Final
 
-__all__ = ["counted", "format_duration_ms", "format_size", "parse_duration_ms", "parse_instant_ns", "parse_size"]
+__all__ = ["counted", "format_about", "format_duration_ms", "format_size", "parse_duration_ms", "parse_instant_ns", "parse_size"]
 
 _BINARY: Final = {"TiB": 1024**4, "GiB": 1024**3, "MiB": 1024**2, "KiB": 1024, "B": 1}
 _DECIMAL: Final = {"TB": 1000**4, "GB": 1000**3, "MB": 1000**2, "KB": 1000, "": 1}
@@ -17,6 +17,8 @@ _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 _MAX: Final = 2**63 - 1
 """The largest number of bytes, milliseconds or nanoseconds: 63 bits, as in the API and in the data path."""
 _MAX_DIGITS: Final = 100
+_LEAST_UNITS: Final = 10
+"""The least number of a unit to which a size is rounded."""
 _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
@@ -71,6 +73,12 @@ def _exact(number: str, factor: int) -> int | None:
 def format_size(size: int) -> str:
     """The shortest exact text: 104857600 is ``100MiB``, 1000 is ``1000B``."""
     return _shortest(size, _BINARY)
+
+
+def format_about(size: int) -> str:
+    """A size that nobody wrote, such as free space: rounded down to whole MiB; to whole KiB below 10 MiB; exact below 10 KiB."""
+    unit = next((unit for unit in (_BINARY["MiB"], _BINARY["KiB"]) if size >= _LEAST_UNITS * unit), 1)
+    return format_size(size // unit * unit)
 
 
 def format_duration_ms(duration_ms: int) -> str:

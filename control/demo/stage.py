@@ -96,7 +96,7 @@ class Workspace:
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         marker = self.root / _MARKER
         if not marker.exists() and any(self.root.iterdir()):
-            raise WorkspaceError(f"{self.root} holds something else; name a new folder with --directory")
+            raise WorkspaceError(f"{self.root}: the folder is not empty and is not from an earlier demo; name a new folder with --directory")
         lock = marker.open("w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -105,7 +105,7 @@ def _section(owner: str, key: str, section: Tls, files: Files, now: float) -> It
     if refusal is not None:
         yield _judged(subject, str(refusal), fault=next((advice for word, advice in _ADVICE if word in refusal.reason), _NEW))
     else:
-        yield _judged(subject, "files fit together, nothing has ended, a handshake on trial succeeded")
+        yield _judged(subject, "key and certificate match, no certificate has expired, a test handshake succeeded")
     known = _known(section, files)
     for _, path in identities(section):
         yield from _chain(subject, path, files[path], known, now, listens=isinstance(section, ListenerTls))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from framegate.control.configuration.machine import free_bytes, nearest_folder
-from framegate.control.configuration.units import format_size
+from framegate.control.configuration.units import format_about, format_size
 from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.proxy.config.model import KIB, MIB
@@ -94,7 +94,7 @@ def _kind(around: Surroundings, directory: str) -> Finding:
 def _room(directory: str, budget: int) -> Iterator[Finding]:
     status, free = os.statvfs(nearest_folder(directory)), free_bytes(directory)
     advice = "make room, or mount a larger disk: the tap loses frames, or has them wait (on_full)" if free < _LEAST else None
-    words = f"{format_size(free // MIB * MIB)} are free; the budget is {format_size(budget)}"
+    words = f"{format_about(free)} are free; the budget is {format_size(budget)}"
     yield _judged(f"room in {directory}", words, {"free_bytes": free, "budget_bytes": budget}, fault=advice)
     if status.f_files:  # some file systems, as btrfs, have no fixed number
         advice = "remove small files from this disk: each segment of the tap is a file" if status.f_favail < _FEW_INODES else None

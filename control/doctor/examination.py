@@ -107,7 +107,7 @@ def checked(path: Path | None, found: Findings) -> Iterator[Finding]:
             shown = f" = {fault.value}" if fault.value else ""
             where = f"line {fault.line} of {path}" if fault.line else str(path)
             area = "permissions" if fault.reason.startswith(EXPOSED) else area_of(fault.key)
-            yield Finding(area, f"{fault.key or 'the document'}{shown}", level, fault.reason, f"change {where}, or what it names")
+            yield Finding(area, f"{fault.key or 'the document'}{shown}", level, fault.reason, f"correct {where}, or the file it refers to")
     if found.model is None:
         words = "is faulty: what depends on it is not looked at"
         yield judged("configuration", str(path), words, fault=f"framegate check --config {path}")

@@ -178,8 +178,8 @@ def look_at_clock(around: Surroundings, ask: Callable[[], ClockState] = kernel_c
         advice = (
             "run a time service (chronyd, systemd-timesyncd) on the node: certificates begin and end by this clock, and it stamps rows and the tap"
         )
-        said = f"the kernel knows the clock for synchronised, to {state.most_error_s:.3g} s at worst"
-        words = said if state.synchronised else "the kernel does not know the clock for synchronised"
+        said = f"the kernel reports that the clock is synchronised, with an error of at most {state.most_error_s:.3g} s"
+        words = said if state.synchronised else "the kernel reports that the clock is not synchronised"
         good = state.synchronised and state.most_error_s <= _FAR_S
         yield _clock("synchronisation", words, {"most_error_s": state.most_error_s}, warning=None if good else advice)
     by = step()

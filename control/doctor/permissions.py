@@ -54,17 +54,17 @@ def _rights(around: Surroundings, status: dict[str, str]) -> Iterator[Finding]:
         return
     held = int(status["CapEff"], 16) & ~_BIND_LOW_PORTS
     advice = "drop them: securityContext.capabilities.drop: [ALL], docker: --cap-drop ALL" if held and around.in_container else None
-    words = f"{held.bit_count()} are in force" if held else "none that framegate has no use for"
+    words = f"{held.bit_count()} are in force" if held else "framegate has no unnecessary capabilities"
     yield _judged("capabilities", words, {"capabilities": f"{held:x}"}, warning=advice)
     if around.in_container and status.get("NoNewPrivs") == "0":
         advice = "securityContext.allowPrivilegeEscalation: false, docker: --security-opt no-new-privileges"
-        yield _judged("new privileges", "a program with the setuid bit may get more rights", warning=advice)
+        yield _judged("new privileges", "programs with the setuid bit can gain privileges (no_new_privs is off)", warning=advice)
 
 
 def look_at_pod(around: Surroundings) -> Iterator[Finding]:
     """The pod's grace period, and for each file that is to be replaced at run time, whether it can be."""
     if not around.in_kubernetes:
-        yield judged("kubernetes", "pod", "this is none")
+        yield judged("kubernetes", "pod", "framegate does not run in a pod")
     elif around.config is not None:
         seconds = -(-around.config.drain.timeout_ms // 1000)
         words = f"cannot be read from inside; it must be longer than preStop and drain.timeout, {seconds} s, together"

@@ -8,6 +8,7 @@ of silenced events, are not made at all: they take no room and are not counted a
 
 import contextlib
 import datetime
+import errno
 import functools
 import logging
 import os
@@ -71,7 +72,7 @@ class Levels:
         """
         faults = [Violation("events", f"there is no event {name!r:.100}; deploy/log.md lists them") for name in events if name not in EVENTS]
         if not events.get(_ALWAYS, True):
-            faults.append(Violation("events", f"rows {_ALWAYS} are always written: nothing is changed that is not audited"))
+            faults.append(Violation("events", f"rows {_ALWAYS} are always written: audit rows cannot be silenced"))
         if faults:
             raise InvalidArgumentError(faults)
         silent = {name for name, written in events.items() if not written}
@@ -292,7 +293,8 @@ class RowLog(Subscriber):
                 time.sleep(0.01)
             except OSError as error:
                 self._broken = True
-                self._say(f"rows can no longer be written, changes are refused: {error}")
+                reason = "standard output is closed" if error.errno == errno.EBADF else error
+                self._say(f"rows can no longer be written, changes are refused: {reason}")
 
     @staticmethod
     def _say(text: str) -> None:

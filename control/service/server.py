@@ -185,7 +185,7 @@ def _lock(path: pathlib.Path) -> Callable[[], None]:
 def _bind_socket(server: grpc.aio.Server, path: pathlib.Path) -> None:
     """Bind, with mode 0600 from the beginning."""
     if path.exists() and not path.is_socket():
-        raise _unusable(path, FileExistsError("a file that is no socket is in the way"))
+        raise _unusable(path, FileExistsError("a file that is not a socket exists at this path"))
     before = os.umask(0o177)
     try:
         server.add_insecure_port(f"{_UNIX}{path}")

@@ -38,7 +38,8 @@ class Audit:
             UnavailableError: there is no place, since stdout is not read; the change must not be made.
         """
         if not self._log.reserve():
-            text = "nothing is changed that cannot be audited: stdout, where the audit rows go, is not read or cannot be written"
+            blocked = "standard output of framegate serve is blocked"
+            text = f"the change was refused, because its audit row cannot be written: {blocked}"
             raise UnavailableError(text, reason="AUDIT_BLOCKED")
 
     def publish(self, record: Row) -> None:

@@ -78,6 +78,8 @@ def parse_address(text: str, *, port_zero: bool = False, unix: bool = True) -> A
         if not unix:
             raise ValueError("a Unix socket cannot be used here: write host:port")
         return _unix(text[5:])
+    if "://" in text:
+        raise ValueError(f"is a URL: write host:port, without {text.partition('://')[0]}://")
     host, separator, port_text = text.rpartition(":")
     if not separator or not host:
         raise ValueError("is not an address: write host:port, [v6]:port" + (" or unix:PATH" if unix else ""))

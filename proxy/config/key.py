@@ -23,7 +23,7 @@ class Key(NamedTuple):
         unit: of a number (``ns``: an instant, since 1970), or the kind of a text: a path, or an address. It holds for each entry of a list or
             mapping.
         range: the least and the greatest value, both included; None: every value of the type.
-        live: whether the API can change it at run time; otherwise a change needs a restart.
+        live: whether the API can change it at run time, of a section with all its keys; otherwise a change needs a restart.
     """
 
     unit: Unit = ""

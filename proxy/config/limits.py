@@ -62,12 +62,12 @@ class LimitOverride:
 
     network: str
     access: Access = "allow"
-    connections: Annotated[int | None, CONNECTIONS._replace(live=False)] = None
-    connection_rate: Annotated[int | None, CONNECTION_RATE._replace(live=False)] = None
-    request_bytes_rate: Annotated[int | None, REQUEST_BYTES._replace(live=False)] = None
-    response_bytes_rate: Annotated[int | None, RESPONSE_BYTES._replace(live=False)] = None
-    request_frames_rate: Annotated[int | None, REQUEST_FRAMES._replace(live=False)] = None
-    response_frames_rate: Annotated[int | None, RESPONSE_FRAMES._replace(live=False)] = None
+    connections: Annotated[int | None, CONNECTIONS] = None
+    connection_rate: Annotated[int | None, CONNECTION_RATE] = None
+    request_bytes_rate: Annotated[int | None, REQUEST_BYTES] = None
+    response_bytes_rate: Annotated[int | None, RESPONSE_BYTES] = None
+    request_frames_rate: Annotated[int | None, REQUEST_FRAMES] = None
+    response_frames_rate: Annotated[int | None, RESPONSE_FRAMES] = None
 
     def over(self, limits: RateLimits) -> RateLimits:
         """The limits, with the values of this override."""

@@ -14,7 +14,7 @@ __all__ = ["Revocations"]
 
 WITH_PASSWORDS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 EVERYBODY: Final = ""
-USER: Final = "the user is gone, or has another password"
+USER: Final = "the user was removed, or the password was changed"
 CERTIFICATE: Final = "the certificate is revoked"
 
 

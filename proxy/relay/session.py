@@ -69,7 +69,7 @@ def check(pair: Pair, channel: Channel, run: Run) -> None:
     if channel.expires_ns < pair.owner.selector.now_ns:
         ending.end(pair, Cause.SESSION_EXPIRED, LATE, "downstream")
     elif first_sasl(run)[0] >= 0:
-        ending.end(pair, Cause.AUTH_FAILED, "SASL where nobody authenticates again", "downstream")
+        ending.end(pair, Cause.AUTH_FAILED, "SASL on a listener without re-authentication", "downstream")
 
 
 def begins(run: Run) -> bool:
@@ -298,7 +298,7 @@ class Session(Reauthentication):
         assert channel.identity is not None, "it was authenticated"
         authenticator = channel.options.authenticators.again(channel.identity, channel.principal)
         if authenticator is None:
-            self.refuse("SASL where nobody authenticates again")
+            self.refuse("SASL on a listener without re-authentication")
             return
         self._began_ns = self.now_ns()
         self._start(authenticator)

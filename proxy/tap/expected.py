@@ -45,13 +45,13 @@ def ledger_faults(ledger: Ledger, strangers: Iterable[str]) -> Iterator[str]:
     """
     strangers = list(strangers)
     if not ledger.present:  # with their number, so that an acceptance does not cover a later loss
-        yield f"there is no ledger beside {len(strangers)} streams: one that is gone cannot be told from one that never was"
+        yield f"the ledger is missing, so it is not known whether streams were deleted ({len(strangers)} are there)"
     if ledger.damage:
         yield f"the ledger is damaged: {ledger.damage}"
     if ledger.lost:
         yield f"the ledger was lost: {ledger.lost}"
     for name in strangers if ledger.present and not ledger.damage else ():
-        yield f"{name} is not in the ledger: what else is not nobody can tell"
+        yield f"{name} is not in the ledger; it is not known what else the ledger lacks"
 
 
 def is_written(directory: str, sleep: Callable[[float], object] = time.sleep) -> bool:

@@ -68,9 +68,9 @@ class LedgerWriter:
         if last == 0:
             there = [stream for stream in streams(self._directory) if segments(self._directory, stream)]
             if there or self._known:
-                return f"there was none beside {len(there)} streams: what else was there nobody can tell"
+                return f"its file was missing ({len(there)} streams were there), so it is not known whether streams were deleted"
         if last < self._known:
-            return f"lines {last + 1} to {self._known} were gone: what they said nobody can tell"
+            return f"lines {last + 1} to {self._known} were missing, so it is not known what they said"
         return ""
 
     def lost(self, now_ns: int) -> None:
@@ -80,7 +80,7 @@ class LedgerWriter:
 
     def found_strange(self, stream: str, now_ns: int) -> None:
         """Write for good that a stream exists whose lines are lost, or which belongs to another log."""
-        text = f"{stream} was there, and the ledger did not know it: what else is not as it was nobody can tell"
+        text = f"{stream} was not in the ledger, so it is not known what else the ledger lacks"
         self._append({"event": "lost", "text": text}, now_ns)
 
     @property

@@ -15,7 +15,7 @@ def test_errors_about_a_named_object_have_its_kind_and_name() -> None:
     for error, text, reason, field in (
         (NotFoundError("tap rule", "all"), "there is no tap rule 'all'", "TAP_RULE_NOT_FOUND", {}),
         (AlreadyExistsError("tap rule", "all", "f"), "there is a tap rule 'all' already", "TAP_RULE_EXISTS", {"field": "f"}),
-        (EtagError("tap rule", "all"), "tap rule 'all' is not as it was: somebody has changed it", "ETAG_MISMATCH", {}),
+        (EtagError("tap rule", "all"), "tap rule 'all' was changed since it was read", "ETAG_MISMATCH", {}),
     ):
         assert (str(error), error.reason, error.metadata) == (text, reason, {"kind": "tap rule", "name": "all", **field})
 

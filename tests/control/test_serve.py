@@ -18,6 +18,27 @@ def test_faults_of_the_configuration_are_printed_and_nothing_starts(tmp_path: Pa
     assert sorted(line.split(": ")[2].split(" = ")[0] for line in done.stderr.splitlines()) == ["listeners", "node", "upstreams"]
 
 
+def test_a_file_that_cannot_be_read_is_named_once(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "framegate.control.serve", "--config", str(tmp_path)], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (EXIT_CONFIGURATION, "", f"{tmp_path}: cannot be read: Is a directory\n")
+
+
+def test_a_closed_standard_output_is_reported_and_no_later_file_gets_its_rows(tmp_path: Path) -> None:
+    code = (
+        "import sys; from framegate.control.serve import _occupy_stdout; from framegate.control.logs import RowLog\n"
+        "_occupy_stdout(); later = open(sys.argv[1], 'w')\n"
+        "log = RowLog(1); log.write('serving'); log.close()"
+    )
+    path = tmp_path / "later"
+    for closed in (">&-", "<&- >&-"):
+        words = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", code, str(path)]
+        done = subprocess.run(words, stderr=subprocess.PIPE, text=True, timeout=30, check=True)
+        assert done.stderr.splitlines()[0] == "framegate: rows can no longer be written, changes are refused: standard output is closed"
+        assert path.read_text() == ""
+
+
 def test_the_callback_of_an_event_runs_before_the_work_is_cancelled() -> None:
     """The processors are killed first: what waits for their end has not to wait."""
 

@@ -260,7 +260,16 @@ def test_the_source_and_the_wheel_share_an_environment(checkout: Path) -> None:
 def test_pip_tries_what_uv_could_not_do(checkout: Path) -> None:
     code, _, err = run(checkout, "run", "--", "true", env={**os.environ, "FAKE_UV": "/bin/false"})
     assert code == 0
-    assert err.count("uv could not do it") == len((checkout / "told").read_text().splitlines()) == 3
+    assert err.count("uv failed: without a message; using pip instead") == len((checkout / "told").read_text().splitlines()) == 3
+    assert (checkout / ".cache" / "wheel-pip.log").exists()
+    uv = checkout / "uv"
+    uv.write_text("#!/bin/sh\necho resolving; echo '  error: no route  '; echo; exit 2\n")
+    uv.chmod(0o755)
+    shutil.rmtree(checkout / ".cache" / "wheels")
+    (checkout / ".venv" / "framegate.stamp").unlink()
+    code, _, err = run(checkout, "run", "--", "true", env={**os.environ, "FAKE_UV": str(uv)})
+    assert (code, "uv failed: error: no route; using pip instead (.cache/wheel.log)" in err) == (0, True), err
+    assert "no route" in (checkout / ".cache" / "wheel.log").read_text(), "pip has a log of its own"
 
 
 @pytest.fixture

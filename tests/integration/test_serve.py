@@ -129,7 +129,7 @@ def test_while_stdout_is_not_read_nothing_is_changed_and_traffic_goes_on(tmp_pat
             while serving.get("event") != "serving":
                 serving = json.loads(process.stdout.readline())
             changes, refusal = change_until_refused(admin)
-            assert (refusal.code(), "cannot be audited" in str(refusal.details())) == (grpc.StatusCode.UNAVAILABLE, True)
+            assert (refusal.code(), "audit row cannot be written" in str(refusal.details())) == (grpc.StatusCode.UNAVAILABLE, True)
             host, _, port = serving["listeners"]["plain"].rpartition(":")
             with socket.create_connection((host, int(port)), 10) as client:
                 assert ask(client, b"hello") == b"hello"

@@ -134,7 +134,7 @@ def test_who_is_removed_ends_in_every_processor_and_others_go_on(tmp_path: Path,
         assert (done.returncode, done.stderr) == (0, "framegate: no open channels of dave; none was closed\n")
         closed = [rig.proxy.closed_row(client) for each in clients.values() for client in each]
         ended = [(row["principal"], row["cause"], row["detail"]) for row in closed]
-        gone = "the user is gone, or has another password"
+        gone = "the user was removed, or the password was changed"
         assert sorted(ended) == sorted(
             [("alice", "session_expired", gone)] * 6 + [("bob", "session_expired", gone)] * 6 + [("carol", "admin", "left")] * 6
         )

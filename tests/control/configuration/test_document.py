@@ -15,6 +15,11 @@ def test_a_document_of_a_mapping_and_the_texts_of_faults() -> None:
     assert (key_of(("listeners", 0, "tls", "key")), key_of(())) == ("listeners[0].tls.key", "")
     error = ConfigurationError([Fault(3, "a.b", "x", "is wrong"), Fault(3, "a.b", "", "is required"), Fault(0, "", "", "is empty")])
     assert str(error).splitlines() == ["line 3: a.b = x: is wrong", "line 3: a.b: is required", "line 0: the document: is empty"]
+    assert [fault.in_file("f.yaml") for fault in error.faults] == [
+        "f.yaml: line 3: a.b = x: is wrong",
+        "f.yaml: line 3: a.b: is required",
+        "f.yaml: is empty",
+    ]
 
 
 def test_a_value_that_is_already_faulty_breaks_no_second_rule(data: dict[str, Any]) -> None:

@@ -123,9 +123,9 @@ def test_a_missing_module_is_a_fault_and_within_a_package_a_warning(
     (tmp_path / "alone.py").touch()
     handled["handlers"] = {"path": [str(tmp_path)]}
     for module, fault, warning in (
-        ("nowhere_at_all", f"cannot be found: there is no module nowhere_at_all in {tmp_path}, nor where Python looks", ""),
+        ("nowhere_at_all", f"cannot be found: there is no module nowhere_at_all in {tmp_path}, nor in sys.path", ""),
         ("alone.part", "cannot be found: alone is a module, not a package", ""),
-        ("unplaced", f"cannot be found: there is no module unplaced in {tmp_path}, nor where Python looks", ""),
+        ("unplaced", f"cannot be found: there is no module unplaced in {tmp_path}, nor in sys.path", ""),
         ("own.part", "", f"may not be found: there is no module own.part in {tmp_path}/own"),
         ("own.part.deeper", "", f"may not be found: there is no module own.part in {tmp_path}/own"),
     ):
@@ -160,7 +160,7 @@ def test_a_principal_that_cannot_be_read_is_named(data: dict[str, Any]) -> None:
         ("principal", {"rules": ["RULE:a/b"]}, "principal.rules[0]", "lacks a slash, at character 1"),
         ("principal", {"rules": [" "]}, "principal.rules[0]", "is empty"),
         ("allowed_principals", ["RULE:("], "allowed_principals[0]", "the pattern '(' is none"),
-        ("allowed_principals", ["a", ""], "allowed_principals[1]", "is empty: nobody has no name"),
+        ("allowed_principals", ["a", ""], "allowed_principals[1]", "is empty: every client has a name"),
     ):
         faults, _ = found(put(data, f"listeners.0.{place}", value))
         if [(fault, words in reason) for fault, reason in faults] != [(f"listeners[0].{key}", True)]:

@@ -120,7 +120,7 @@ def test_a_disk_smaller_than_the_budget_is_a_warning(folder: pathlib.Path, monke
     with open(folder / "tap" / "n.0.b" / f"{0:020d}.seg", "wb") as file:
         file.truncate(300 * MIB)
     path = write(folder, tap={"directory": "tap", "budget": "1GiB"})
-    for free, expected in ((GIB, []), (724 * MIB, []), (724 * MIB - 1, ["723MiB"]), (0, ["0B"])):
+    for free, expected in ((GIB, []), (724 * MIB, []), (724 * MIB - 1, ["723MiB"]), (1020 * 1024, ["1020KiB"]), (0, ["0B"])):
         monkeypatch.setattr("framegate.control.configuration.machine.free_bytes", lambda path, free=free: free)
         assert [(key, value, reason) for key, value, reason in warnings(path)] == [
             ("tap.budget", "1GiB", f"is more than the disk has room for: {text} are free and 300MiB are the tap's already") for text in expected
@@ -143,7 +143,7 @@ def test_an_admin_socket_in_a_folder_that_others_may_write_in_is_a_warning(folde
     ):
         (folder / "above").chmod(above)
         (folder / "above" / "run").chmod(mode)
-        expected = [] if said is None else [f"is where others can put a socket of their own: {said}; chmod 0700"]
+        expected = [] if said is None else [f"can be replaced by other users: {said}; chmod 0700"]
         assert [reason for key, _, reason in warnings(path) if key == "admin.address"] == expected
     if os.geteuid() == 0:  # only root gives a folder away
         (folder / "above" / "run").chmod(0o755)
@@ -242,20 +242,29 @@ def test_an_exporter_that_is_not_installed_is_named(folder: pathlib.Path, monkey
         assert (key, reason.partition("is not installed")[2]) == (f"telemetry.{name}", f": pip install 'framegate[{name}]'")
 
 
-def test_a_folder_that_this_user_cannot_write_is_named_with_the_reason(folder: pathlib.Path) -> None:
-    folder.chmod(0o555)
-    with unprivileged():
-        reason = folder_fault(str(folder / "a" / "b"))
-        assert socket_fault(str(folder / "a" / "b.sock")) == reason
-        groups = ", ".join(map(str, sorted({os.getegid(), *os.getgroups()})))
-        owner = folder.stat()
-        assert reason == (
-            f"{folder} is not writable: Permission denied; it is of user {owner.st_uid} and group {owner.st_gid}, mode 0555, and framegate is user "
-            f"{os.geteuid()} of the groups {groups}: give it to one of them (of a pod's volume: securityContext.fsGroup)"
-        )
-    folder.chmod(0)
-    with unprivileged():
-        assert str(folder_fault(str(folder / "a" / "b"))).startswith(f"{folder} is not writable: Permission denied; ")
+def test_a_folder_that_this_user_cannot_write_is_named_with_the_reason_and_what_to_do(folder: pathlib.Path) -> None:
+    given = "give it to one of them (of a pod's volume: securityContext.fsGroup)"
+    moved = "set admin.address to a path that this user can write, for example unix:run/b.sock"
+    if os.geteuid() == 0:  # only root has folders of another user
+        folder.chmod(0o555)
+        with unprivileged():
+            groups = ", ".join(map(str, sorted({os.getegid(), *os.getgroups()})))
+            owner = folder.stat()
+            words = (
+                f"{folder} is not writable: Permission denied; it is of user {owner.st_uid} and group {owner.st_gid}, mode 0555, and framegate "
+                f"is user {os.geteuid()} of the groups {groups}: "
+            )
+            assert folder_fault(str(folder / "a" / "b")) == words + given
+            assert socket_fault(str(folder / "a" / "b.sock"), "admin.address") == words + moved
+        folder.chmod(0)
+        with unprivileged():
+            assert str(folder_fault(str(folder / "a" / "b"))).startswith(f"{folder} is not writable: Permission denied; ")
+        os.chown(folder, 65534, 65534)
+    for mode, right in ((0o555, "w"), (0o055, "wx")):
+        folder.chmod(mode)
+        with unprivileged():
+            words = f"{folder} is not writable: Permission denied; it is of this user ({os.geteuid()}), mode {mode:04o}: chmod u+{right} {folder}"
+            assert folder_fault(str(folder)) == socket_fault(str(folder / "b.sock"), "admin.address") == words
     folder.chmod(0o755)
     assert str(folder_fault("/proc/none")).startswith("/proc is not writable: "), "not even root can write there"
 
@@ -264,12 +273,12 @@ def test_a_path_is_free_for_a_socket_unless_a_file_lies_there(tmp_path: pathlib.
     (tmp_path / "file").write_text("")
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(tmp_path / "left.sock"))
-    assert socket_fault(str(tmp_path / "new.sock")) is None
-    assert socket_fault(str(tmp_path / "left.sock")) is None
-    assert socket_fault(str(tmp_path / "file")) == "a file that is no socket is in the way"
-    assert socket_fault(str(tmp_path)) == "a file that is no socket is in the way"
-    assert socket_fault(str(tmp_path / "file" / "s")) == f"{tmp_path}/file is not a directory"
-    assert str(socket_fault(str(tmp_path / ("x" * 300)))).startswith("File name too long")
+    assert socket_fault(str(tmp_path / "new.sock"), "k") is None
+    assert socket_fault(str(tmp_path / "left.sock"), "k") is None
+    assert socket_fault(str(tmp_path / "file"), "k") == "a file that is not a socket exists at this path"
+    assert socket_fault(str(tmp_path), "k") == "a file that is not a socket exists at this path"
+    assert socket_fault(str(tmp_path / "file" / "s"), "k") == f"{tmp_path}/file is not a directory"
+    assert str(socket_fault(str(tmp_path / ("x" * 300)), "k")).startswith("File name too long")
     assert stat.S_ISSOCK((tmp_path / "left.sock").stat().st_mode)
 
 

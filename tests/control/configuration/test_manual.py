@@ -66,13 +66,15 @@ def test_facts_of_a_key_come_from_the_code() -> None:
         "listeners.close_revoked": ["Default: true."],
         "telemetry.otlp.signals": ["One of: metrics, traces, logs.", "Default: none."],
         "tap.rules": ["Default: [].", "Can be changed at run time."],
-        "tap.rules.sample_frames": ["Range: 0.0 to 1.0.", "Default: 1.0."],
+        "tap.rules.sample_frames": ["Range: 0.0 to 1.0.", "Default: 1.0.", "Can be changed at run time."],
         "upstreams.sasl.user": ['Default: "".'],
     }
     assert {key: entry(key).facts for key in said} == said
     live = {name for name, item in entries().items() if item.live}
     assert {"processors", "limits.connections", "log.level", "listeners.max_receive_size"} <= live
-    assert not {name for name in live if "overrides." in name}
+    within = {name for name in entries() if name.startswith(("tap.rules.", "limits.overrides."))}
+    assert {"tap.rules.on_full", "tap.rules.blank", "limits.overrides.connections", "limits.overrides.access"} <= within <= live
+    assert not {"tap", "tap.directory", "limits", "limits.protected_listener", "listeners", "listeners.address"} & live
     numbers = ("a size", "a size, each second", "a time", "a whole number", "a number", "a mapping of names to percentages")
     assert [name for name, item in entries().items() if bool(item.range) is not (item.type in numbers)] == []
 

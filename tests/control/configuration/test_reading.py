@@ -25,7 +25,7 @@ def test_every_value_knows_its_line_and_its_text() -> None:
 def test_a_key_that_stands_twice_is_a_fault_with_both_lines() -> None:
     document = parse("a: 1\nb: 2\na: 3\n")
     assert document.data == {"a": 1, "b": 2}
-    assert [(fault.line, fault.key, fault.reason) for fault in document.faults] == [(3, "a", "stands here a second time; first on line 1")]
+    assert [(fault.line, fault.key, fault.reason) for fault in document.faults] == [(3, "a", "is a duplicate key; it is already set on line 1")]
 
 
 def laughs(levels: int) -> str:

@@ -102,7 +102,7 @@ def test_an_unlikely_setting_is_a_warning(asking: dict[str, Any], folder: pathli
     assert unwarned(asking, tmp_path, cases) == []
     assert warnings(put(asking, "listeners.0.sasl.tokens.algorithms", ["ES256"]), tmp_path) == []
     found = warnings(put(asking, "listeners.0.tls", ...), tmp_path)
-    way = "pass where everybody on the way can read them"
+    way = "are sent unencrypted"
     words = [f"OAUTHBEARER without tls: tokens {way}", f"PLAIN without tls: passwords {way}"]
     assert found == [(f"{KEY}.mechanisms", text) for text in words]
 
@@ -201,6 +201,6 @@ def test_a_secret_in_clear_and_one_that_everybody_can_read_are_warned_of(kafka: 
     kafka["upstreams"][0]["sasl"]["mechanism"] = "PLAIN"
     pathlib.Path(secret).chmod(0o644)
     assert warnings(kafka, tmp_path) == [
-        ("upstreams[0].sasl.mechanism", "PLAIN without tls: the password passes where everybody on the way can read it"),
+        ("upstreams[0].sasl.mechanism", "PLAIN without tls: the password is sent unencrypted"),
         ("upstreams[0].sasl.password_file", "can be read or written by everybody on this machine; chmod 600"),
     ]

@@ -1,6 +1,6 @@
 import pytest
 
-from framegate.control.configuration.units import parse_duration_ms, parse_instant_ns, parse_size
+from framegate.control.configuration.units import format_about, parse_duration_ms, parse_instant_ns, parse_size
 
 NINES = "9" * 5000
 
@@ -8,6 +8,20 @@ NINES = "9" * 5000
 def test_a_size_is_bytes_or_a_number_with_a_unit() -> None:
     sizes = {"0": 0, "4096": 4096, "100MiB": 100 * 2**20, "64 KB": 64_000, "1.5GiB": 3 * 2**29, "2gib": 2**31, "1_000": 1000, "7B": 7}
     assert {text: parse_size(text) for text in sizes} == sizes
+
+
+def test_a_size_that_nobody_wrote_is_rounded_down_and_small_ones_less() -> None:
+    kib, mib = 2**10, 2**20
+    sizes = {
+        0: "0B",
+        10 * kib - 1: "10239B",
+        10 * kib + 1: "10KiB",
+        1020 * kib: "1020KiB",
+        10 * mib - 1: "10239KiB",
+        10 * mib + 1: "10MiB",
+        2**30: "1GiB",
+    }
+    assert {size: format_about(size) for size in sizes} == sizes
 
 
 def test_an_instant_has_its_zone_or_is_a_time_from_now() -> None:

@@ -31,7 +31,7 @@ def test_each_error_that_ends_the_demo_is_one_line_and_an_exit_code(capsys: pyte
         (ChildError("proxy ended: no"), 1, "proxy ended: no"),
         (grpc.RpcError("no answer"), 1, "no answer"),
         (OSError(28, "No space left on device"), 1, "[Errno 28] No space left on device"),
-        (WorkspaceError("/x holds something else"), 2, "/x holds something else"),
+        (WorkspaceError("/x is not empty"), 2, "/x is not empty"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (TerminatedError(), 143, "terminated"),
     ):

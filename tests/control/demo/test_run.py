@@ -22,4 +22,4 @@ def test_a_folder_in_use_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(run, "missing", lambda *_: None)
     (tmp_path / "mine").touch()
     assert run.run(directory=tmp_path) == 2
-    assert "holds something else" in capsys.readouterr().err
+    assert "is not empty and is not from an earlier demo" in capsys.readouterr().err

@@ -103,7 +103,7 @@ def test_a_run_starts_from_an_empty_folder_and_keeps_that_of_another_demo(tmp_pa
 
 def test_a_folder_that_is_not_free_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "thesis.txt").touch()
-    with pytest.raises(WorkspaceError, match="holds something else"):
+    with pytest.raises(WorkspaceError, match="is not empty and is not from an earlier demo"):
         Workspace(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
     with pytest.raises(WorkspaceError, match="cannot be used: Not a directory"):

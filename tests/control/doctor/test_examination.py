@@ -148,7 +148,7 @@ def test_what_check_finds_is_in_its_area_with_its_line(tmp_path: Path) -> None:
         ("disk", "fault", "tap.directory = /proc/x"),
         ("configuration", "fault", str(path)),
     ]
-    assert found[0].advice.startswith(f"change line 18 of {path}")
+    assert found[0].advice.startswith(f"correct line 18 of {path}")
     assert found[2].advice == f"framegate check --config {path}"
     assert levels(checks(tmp_path)) == ["ok"]
     assert levels(checks(tmp_path, upstreams=[*GOOD["upstreams"], {"name": "spare", "endpoints": ["127.0.0.1:2"]}])) == ["warning", "ok"]

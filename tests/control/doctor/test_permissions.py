@@ -50,7 +50,7 @@ MNT_DETACH = 2
 
 
 def test_the_grace_period_cannot_be_read_and_the_least_is_shown_as_inject_has_it(tmp_path: Path) -> None:
-    assert [item.found for item in look_at_pod(around(tmp_path))] == ["this is none"]
+    assert [item.found for item in look_at_pod(around(tmp_path))] == ["framegate does not run in a pod"]
     assert BESIDE_DRAIN_S == PRE_STOP_S + TAP_S
     for drain_ms, least in ((30_000, 42), (30_001, 43), (0, 12)):
         config = config_of(drain=DrainConfig(timeout_ms=drain_ms))

@@ -25,7 +25,7 @@ async def test_an_audit_row_is_written_or_the_change_is_refused(made: Fleet) -> 
     made.steering.audit.publish({"who": "root"})
     assert made.log.events("audit")[0]["who"] == "root"
     made.log.room = False
-    with pytest.raises(UnavailableError, match="cannot be audited"):
+    with pytest.raises(UnavailableError, match="audit row cannot be written"):
         made.steering.audit.reserve()
 
 

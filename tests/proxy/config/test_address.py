@@ -21,6 +21,8 @@ def test_an_address_reads_back(text: str) -> None:
         ("host:65536", "port '65536'"),
         ("host:0", "port 0"),
         ("host:٣", "port"),
+        ("http://localhost:7000", "write host:port, without http://"),
+        ("https://[::1]:7000/", "write host:port, without https://"),
         ("::1:9", "needs brackets"),
         ("[::1:9", "needs brackets"),
         ("[::g]:9", "not an IPv6 address"),

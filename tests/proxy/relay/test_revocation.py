@@ -15,7 +15,7 @@ from tests.fakes.tls import TlsWorld
 from tests.fakes.world import SECOND, World, frame
 from tests.proxy.relay.test_session_leg import SESSION_S, Rig
 
-USER, CERTIFICATE = "the user is gone, or has another password", "the certificate is revoked"
+USER, CERTIFICATE = "the user was removed, or the password was changed", "the certificate is revoked"
 
 
 @pytest.fixture

@@ -72,8 +72,8 @@ def enter() -> Iterator[Callable[..., tuple[HandledWorld, socket.socket]]]:
     ("seconds", "sent", "cause", "detail"),
     [
         (SESSION_S, request(3, 9, 1, b"x"), "session_expired", "a request of a client that did not authenticate again"),
-        (5, frame(handshake("PLAIN")), "auth_failed", "SASL where nobody authenticates again"),
-        (5, frame(token(b"")), "auth_failed", "SASL where nobody authenticates again"),
+        (5, frame(handshake("PLAIN")), "auth_failed", "SASL on a listener without re-authentication"),
+        (5, frame(token(b"")), "auth_failed", "SASL on a listener without re-authentication"),
     ],
 )
 def test_before_a_handler_clients_cannot_authenticate_again(

@@ -32,7 +32,7 @@ def test_a_stream_is_there_from_what_retention_took_to_its_end(stream_record: St
 def test_a_ledger_that_cannot_tell_all_says_why() -> None:
     assert list(ledger_faults(Ledger(True, 1, "", {}), [])) == []
     (gone,) = ledger_faults(Ledger(False, 0, "", {}), ["n.0.b"])
-    assert gone.startswith("there is no ledger beside ")
+    assert gone.startswith("the ledger is missing, so it is not known whether streams were deleted (")
     found = list(ledger_faults(Ledger(True, 1, "line 1: bad", {}, lost="lines 2 to 3 were gone"), ["n.0.b"]))
     assert [fault.split(":")[0] for fault in found] == ["the ledger is damaged", "the ledger was lost"]
     (stranger,) = ledger_faults(Ledger(True, 1, "", {}), ["n.0.b"])
