@@ -14,8 +14,9 @@ PROCESS: Final = "framegate_process"
 _CALLS: Final = (
     Panel(
         title="Which calls fail?",
-        good="None. `UNAVAILABLE`: a change cannot be audited (`AUDIT_BLOCKED`: nobody reads standard output), or no processor answers.",
-        otherwise="Ask again by hand, it says why in words: `framegate status`; deploy/docs/errors-and-causes.md has the exit codes.",
+        good="None. `UNAVAILABLE`: a change cannot be audited (`AUDIT_BLOCKED`: standard output cannot be written), or no processor answers.",
+        otherwise="Repeat the call by hand; the command states the reason. Begin with `framegate status`; deploy/docs/errors-and-causes.md "
+        "has the exit codes.",
         queries=(
             Query(
                 method(seen(per_second(f'{CALLS}_count{{@, {OURS}, error_type!=""}}', "rpc_method, error_type"), "error_type")),
@@ -27,8 +28,8 @@ _CALLS: Final = (
     ),
     Panel(
         title="Is every row written?",
-        good="Yes: 0. Rows are dropped when nobody reads standard output; changes are refused then.",
-        otherwise="Look at who reads the log (the container runtime, journald); `framegate status` answers all the same.",
+        good="Yes: 0. Rows are dropped when standard output cannot be written; changes are refused then.",
+        otherwise="Check the reader of the log (the container runtime, journald). `framegate status` still answers.",
         queries=(
             Query(f"{per_second('framegate_log_dropped_total{@}')} or on () vector(0)", "by standard output"),
             Query(per_second("framegate_link_dropped_total{@}"), "between processor and control"),
@@ -70,7 +71,7 @@ _CALLS: Final = (
     Panel(
         title="Which errors of our own were caught?",
         good="None. Each cost one connection, timer, command or row; the rows `internal_error` and `task_failed` have the traceback.",
-        otherwise="It is a fault of framegate: report it with the row; `framegate --version` says which build it is.",
+        otherwise="It is a fault of framegate: report it with the row and the output of `framegate --version`.",
         queries=(
             Query(seen(total("framegate_processor_errors_total{@}", "framegate_place"), "framegate_place"), "{{framegate_place}}"),
             Query(seen(total("framegate_task_failures_total{@}", "framegate_task"), "framegate_task"), "control {{framegate_task}}"),
@@ -82,8 +83,8 @@ _CALLS: Final = (
     ),
     Panel(
         title="Who drains, and for how long?",
-        good="Nobody, or shorter than `drain.timeout`.",
-        otherwise="`framegate channels list` shows who is still there; `framegate drain --timeout 10s --accept refuse` ends it sooner.",
+        good="No framegate drains, or for less than `drain.timeout`.",
+        otherwise="`framegate channels list` shows the remaining connections; `framegate drain --timeout 10s --accept refuse` ends the drain sooner.",
         queries=(Query("framegate_drain_time_seconds{@}", "{{instance}} {{pod}}"),),
         unit="s",
         width=6,
@@ -92,7 +93,8 @@ _CALLS: Final = (
     Panel(
         title="How much memory does it take?",
         good="Below the container's limit, and flat. Pages that processes share are counted in each.",
-        otherwise="`framegate pool get` says what traffic holds, `framegate status` warns when the configuration may need more than there is.",
+        otherwise="`framegate pool get` shows the memory that traffic holds; `framegate status` warns when the configuration may need more "
+        "memory than the container has.",
         queries=(Query(total('process_memory_usage_bytes{@, framegate_process!=""}', PROCESS), "{{framegate_process}}"),),
         unit="bytes",
         width=6,
@@ -104,6 +106,6 @@ _CALLS: Final = (
 CONTROL: Final = Dashboard(
     slug="control",
     title="Control: what does framegate itself do?",
-    description="Calls, changes, revisions, the log and telemetry; what its processes take.",
+    description="Calls, changes, revisions, the log and telemetry; the memory of the processes.",
     panels=_CALLS,
 )

@@ -21,10 +21,10 @@ RESTARTS: Final = f"sum(increase({STARTED}[$__range]) > 0 or {STARTED} unless {S
 _LOOK: Final = (
     Panel(
         title="Is everything fine?",
-        good="Green. Otherwise it says what is wrong: red needs somebody now, orange today, blue is worth knowing. It speaks as soon as "
-        "something is so; the alerts of the same name wait until it lasts.",
-        otherwise="The table beside it says where. Then, where it is: `framegate doctor` looks at all that is around, `framegate status` at "
-        "framegate.",
+        good="Green. Otherwise it names the problems: act on red at once, on orange today; blue is for information. A problem is shown as soon as "
+        "it exists; the alert of the same name fires when the problem persists.",
+        otherwise="The table beside it names the places. Run there `framegate doctor`, which examines the environment, and `framegate "
+        "status`, which examines framegate.",
         queries=(Query(problem_words(PROBLEMS), "{{problem}}"),),
         unit="short",
         kind="words",
@@ -35,9 +35,9 @@ _LOOK: Final = (
     ),
     Panel(
         title="What is it exactly, and where?",
-        good="One line that says that everything is fine. Otherwise a line for each place: what is wrong, how much, and the alert's name, which "
-        "is the section of deploy/alerts/RUNBOOK.md that says what to do.",
-        otherwise="Do what the runbook's section says. To look closer: `framegate status`, and `framegate channels list` for who is connected.",
+        good="One line that says that everything is fine. Otherwise a line for each place: the problem, its extent, and the alert's name. "
+        "The section of that name in deploy/alerts/RUNBOOK.md states what to do.",
+        otherwise="Follow the runbook's section. For details: `framegate status`, and `framegate channels list` for the connections.",
         queries=(Query(problem_table(PROBLEMS)),),
         unit="short",
         kind="table",
@@ -60,8 +60,8 @@ _number: Final = functools.partial(Panel, kind="stat", width=4, height=5)
 _NUMBERS: Final = (
     _number(
         title="Are all ready?",
-        good="Every framegate is ready: 100 %. One that drains is not, and that is right.",
-        otherwise="`framegate status` says why it is not ready; `framegate drain` was asked for where it drains.",
+        good="Every framegate is ready: 100 %. A framegate that drains is not ready, as intended.",
+        otherwise="`framegate status` states why it is not ready; a framegate that drains was told to by `framegate drain` or SIGTERM.",
         queries=(Query(f"sum({READY}) / count({READY})"),),
         unit="percentunit",
         steps=((None, "red"), (1.0, "green")),
@@ -71,7 +71,7 @@ _NUMBERS: Final = (
     _number(
         title="How many clients?",
         good="About as many clients as there are at this time of day.",
-        otherwise="`framegate channels list --limit 50` shows who is there, `framegate channels list --closed` who has gone, and why.",
+        otherwise="`framegate channels list --limit 50` shows the open connections, `framegate channels list --closed` those that ended, and why.",
         queries=(Query(total('framegate_connection_active{@l, framegate_side="downstream"}')),),
         unit="short",
         next="traffic",
@@ -79,7 +79,7 @@ _NUMBERS: Final = (
     _number(
         title="How much passes?",
         good="Frames a second received, of both sides, about as many as at the same time yesterday.",
-        otherwise="None at all: `framegate channels list` says whether anybody is connected, and what mutes them.",
+        otherwise="None at all: `framegate channels list` shows whether clients are connected, and what mutes them.",
         queries=(Query(f"sum({FRAMES})"),),
         unit="cps",
         next="traffic",
@@ -95,8 +95,8 @@ _NUMBERS: Final = (
     ),
     _number(
         title="How slow is a frame?",
-        good="99 of 100 frames pass within a few milliseconds, from when they were read to when the other side's socket took their last byte.",
-        otherwise="`framegate pool get` says who holds memory, `framegate channels list` who is muted for a slow peer (`peer`).",
+        good="99 of 100 frames pass within a few milliseconds, from the read to the write of their last byte on the other side.",
+        otherwise="`framegate pool get` shows which connections hold memory, `framegate channels list` which are muted for a slow peer (`peer`).",
         queries=(Query(quantile(0.99, "framegate_frame_forward_duration_seconds", "{@l}")),),
         unit="s",
         steps=((None, "green"), (0.01, "orange"), (0.1, "red")),
@@ -104,8 +104,8 @@ _NUMBERS: Final = (
     ),
     _number(
         title="How full is the memory?",
-        good="Below 80 % of the pool. At 100 % large frames wait, and small ones pass all the same.",
-        otherwise="`framegate pool get --top 10` says who holds it; `framegate pool set --size 512MiB` makes it larger.",
+        good="Below 80 % of the pool. At 100 % large frames wait; small ones still pass.",
+        otherwise="`framegate pool get --top 10` shows which connections hold it; `framegate pool set --size 512MiB` makes it larger.",
         queries=(Query(f"{total('framegate_memory_pool_usage_bytes{@}')} / {total('framegate_memory_pool_limit_bytes{@}')}"),),
         unit="percentunit",
         steps=((None, "green"), (0.8, "orange"), (0.95, "red")),
@@ -115,19 +115,20 @@ _NUMBERS: Final = (
     _number(
         title="How far behind are the tap's readers?",
         good="Seconds: as long as the pipeline's trigger.",
-        otherwise="`framegate tap consumers list /var/lib/framegate/tap` says who reads how far. Is the Spark job there? It says so itself.",
+        otherwise="`framegate tap consumers list /var/lib/framegate/tap` shows the position of each reader. Check that the Spark job runs; "
+        "its own log has its errors.",
         queries=(Query("max(framegate_tap_lag_time_seconds{@})"),),
         unit="s",
         steps=((None, "green"), (60, "orange"), (600, "red")),
         width=8,
         next="tap",
-        nothing="nobody reads",
+        nothing="no readers",
     ),
     _number(
         title="How many frames does the tap lose?",
-        good="0 a second. What a rule samples out is not lost.",
-        otherwise="`framegate tap verify /var/lib/framegate/tap` says which minutes are not complete, and why; `framegate taps list` which rules "
-        "there are.",
+        good="0 a second. Frames that a rule leaves out (sampling) do not count as lost.",
+        otherwise="`framegate tap verify /var/lib/framegate/tap` shows which minutes are not complete, and why; `framegate taps list` shows the "
+        "rules.",
         queries=(Query(per_second(LOST)),),
         unit="cps",
         steps=NONE_IS_GOOD,

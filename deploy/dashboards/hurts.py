@@ -19,26 +19,28 @@ MUTES: Final = per_second("framegate_channel_mute_count_total{@}", CAUSE)
 _WAITS: Final = (
     Panel(
         title="What makes channels wait?",
-        good="Little of `memory`; of `peer`, `throttle` and `handler` what you configured. The height is how many channels were muted for it, on "
-        "average.",
-        otherwise="`framegate channels list` shows who is muted; `framegate channels describe 0-27700000-12` since when. `admin`: somebody muted "
-        "it by hand: `framegate channels unmute 0-27700000-12`.",
+        good="Little of `memory`; `peer`, `throttle` and `handler` as your configuration makes you expect. The height is the average number "
+        "of channels that were muted for this cause.",
+        otherwise="`framegate channels list` shows the muted channels; `framegate channels describe 0-27700000-12` since when. `admin`: an "
+        "operator muted the channel; resume it with `framegate channels unmute 0-27700000-12`.",
         queries=(Query(seen(f"sum by ({CAUSE}) (avg_over_time(framegate_channel_muted{{@}}[@]))", CAUSE), "{{framegate_mute_cause}}"),),
         unit="short",
         stacked=True,
     ),
     Panel(
         title="Who does not take what is sent?",
-        good="A few, for moments. These are channels whose peer has not taken what was sent to it: slow clients (downstream), slow brokers "
+        good="A few, for moments. These are channels whose peer has not read all that was sent to it: slow clients (downstream), slow brokers "
         "(upstream).",
-        otherwise="`framegate pool get --top 10` shows what waits for whom; `framegate channels close 0-27700000-12 --reason slow` ends one.",
+        otherwise="`framegate pool get --top 10` shows the bytes that wait for each of them; `framegate channels close 0-27700000-12 "
+        "--reason slow` ends one connection.",
         queries=(Query(total("framegate_channel_pending{@}", "framegate_side"), "{{framegate_side}}"),),
         unit="short",
     ),
     Panel(
         title="How full is the memory, and of what?",
-        good="Below the limit, with room for the largest frame. `begun`: frames that are not whole yet. `pending`: sent, and not taken yet.",
-        otherwise="`framegate pool get --top 10` shows who holds most; `framegate pool set --size 512MiB` makes it larger.",
+        good="Below the limit, with room for the largest frame. `begun`: frames that are not whole yet. `pending`: bytes that a peer has not "
+        "read yet.",
+        otherwise="`framegate pool get --top 10` shows the connections that hold most; `framegate pool set --size 512MiB` makes it larger.",
         queries=(
             Query(total("framegate_memory_pool_usage_bytes{@}", "framegate_memory_kind"), "{{framegate_memory_kind}}"),
             Query(total("framegate_memory_pool_limit_bytes{@}"), "limit"),
@@ -47,7 +49,7 @@ _WAITS: Final = (
     ),
     Panel(
         title="Whose connections hold the memory?",
-        good="As you would expect: all listeners share the pool, but for what `memory_pool.shares` guarantees.",
+        good="In proportion to their traffic: all listeners share the pool, except for the parts that `memory_pool.shares` guarantees.",
         otherwise="`framegate pool get --top 10` names the connections.",
         queries=(Query(total("framegate_memory_pool_listener_usage_bytes{@l}", LISTENER), "{{framegate_listener}}"),),
         unit="bytes",
@@ -55,21 +57,21 @@ _WAITS: Final = (
     ),
     Panel(
         title="How long do large frames wait for their turn?",
-        good="99 of 100 within a tenth of a second. Frames up to 256 KiB wait for nobody.",
-        otherwise="`framegate pool get` says how many wait; who holds memory and does not move for 10 s while others wait is closed.",
+        good="99 of 100 within a tenth of a second. Frames up to 256 KiB never wait.",
+        otherwise="`framegate pool get` shows how many wait. A connection that holds memory and does not move for 10 s while others wait is closed.",
         queries=(
             Query(quantile(0.5, "framegate_memory_pool_wait_duration_seconds"), "half"),
             Query(quantile(0.99, "framegate_memory_pool_wait_duration_seconds"), "99 %"),
         ),
-        nothing="nobody waits",
+        nothing="no frames wait",
         unit="s",
     ),
     Panel(
         title="Which frames are refused?",
-        good="None. `frame_too_large`: above the listener's `maxReceiveSize`; `negative_size`: no frame at all; `incomplete`: the connection "
-        "ended within it.",
-        otherwise="`framegate channels list --closed --cause frame_too_large` names who sent them; `framegate limits set --listener kafka "
-        "--max-receive-size 2MiB` lets them pass.",
+        good="None. `frame_too_large`: above the listener's `max_receive_size`; `negative_size`: the client uses another framing; `incomplete`: the "
+        "connection ended in the middle of the frame.",
+        otherwise="`framegate channels list --closed --cause frame_too_large` names the clients that sent them; `framegate limits set "
+        "--listener kafka --max-receive-size 2MiB` lets them pass.",
         queries=(
             Query(
                 seen(per_second("framegate_frame_rejected_total{@l}", f"{LISTENER}, {REASON}"), REASON), "{{framegate_listener}} {{framegate_reason}}"
@@ -81,7 +83,7 @@ _WAITS: Final = (
     Panel(
         title="Why do connections end?",
         good="`peer_closed` and `no_data`, above all.",
-        otherwise="`framegate channels list --closed --limit 50` has the last ones, with who and a detail in words.",
+        otherwise="`framegate channels list --closed --limit 50` shows the last ones, with their clients and details in words.",
         queries=(Query(seen(per_second("framegate_connection_closed_total{@l}", "framegate_cause"), "framegate_cause"), "{{framegate_cause}}"),),
         unit="cps",
         stacked=True,
@@ -124,7 +126,8 @@ _UPSTREAM: Final = Row(
         Panel(
             title="Why do connections to upstreams fail?",
             good="They do not.",
-            otherwise="`framegate upstreams list`; `framegate channels list --closed --cause upstream_refused` shows whom it hit.",
+            otherwise="`framegate upstreams list`; `framegate channels list --closed --cause upstream_refused` shows the connections that "
+            "ended for it.",
             queries=(
                 Query(
                     seen(
@@ -194,7 +197,7 @@ _LOOPS: Final = Row(
 HURTS: Final = Dashboard(
     slug="hurts",
     title="Who hurts, and why?",
-    description="What makes whom wait, who holds memory, what is refused and ended, and for which reason.",
+    description="Why channels wait, which connections hold memory, and why frames and connections are refused or ended.",
     panels=_WAITS,
     rows=(_UPSTREAM, _HANDLERS, _LOOPS),
 )

@@ -16,7 +16,7 @@ _TLS: Final = (
     Panel(
         title="How many TLS handshakes are there?",
         good="As many as connections. Versions: 1.3, and 1.2 of old clients.",
-        otherwise="Far more than usual: clients that do not keep their connections; `framegate channels list --closed` says why they end.",
+        otherwise="Far more than usual: clients do not keep their connections; `framegate channels list --closed` shows why they end.",
         queries=(
             Query(
                 seen(per_second("framegate_tls_handshake_count_total{@}", f"{SIDE}, tls_protocol_version"), "tls_protocol_version"),
@@ -29,8 +29,8 @@ _TLS: Final = (
     Panel(
         title="Why do TLS handshakes fail?",
         good="They do not.",
-        otherwise="`framegate channels list --closed --cause tls_failed` names who, and says in words who refused whom; `framegate certificates "
-        "list` shows what we serve.",
+        otherwise="`framegate channels list --closed --cause tls_failed` names the clients, and states which side refused and why; "
+        "`framegate certificates list` shows the certificates in use.",
         queries=(
             Query(
                 seen(per_second(HANDSHAKE + '_count{@, error_type!=""}', f"{SIDE}, error_type"), "error_type"),
@@ -44,7 +44,7 @@ _TLS: Final = (
     Panel(
         title="How many days do certificates last?",
         good="More than 14.",
-        otherwise="`framegate certificates list` says which file it is; replace it, and it is taken while traffic flows. At once: `framegate "
+        otherwise="`framegate certificates list` names the file. Replace it: framegate loads it while traffic flows, or at once with `framegate "
         "certificates reload`.",
         queries=(
             Query(
@@ -60,8 +60,8 @@ _TLS: Final = (
     ),
     Panel(
         title="Are files that were replaced taken?",
-        good="`taken` whenever one was renewed, `refused` never.",
-        otherwise="`framegate certificates list` says what failed; mend the file, then `framegate certificates reload`.",
+        good="`taken` whenever a file was renewed, and never `refused`.",
+        otherwise="`framegate certificates list` shows the error; correct the file, then `framegate certificates reload`.",
         queries=(
             Query(
                 seen(per_second('framegate_reload_count_total{@, error_type=""}', "framegate_file_kind"), "framegate_file_kind"),
@@ -79,8 +79,9 @@ _TLS: Final = (
 _SASL: Final = (
     Panel(
         title="Why are logins refused?",
-        good="They are not. `credentials`: a wrong password or token; `denied`: none of those who may; `unavailable`: too many at once.",
-        otherwise="`framegate channels list --closed --cause auth_failed` names who; `framegate users list --listener kafka` whom we know.",
+        good="They are not. `credentials`: a wrong password or token; `denied`: not in `allowed_principals`; `unavailable`: too many at once.",
+        otherwise="`framegate channels list --closed --cause auth_failed` names the clients; `framegate users list --listener kafka` shows "
+        "the known users.",
         queries=(
             Query(
                 seen(per_second('framegate_authentication_count_total{@l, error_type!=""}', f"{LISTENER}, error_type"), "error_type"),
@@ -94,8 +95,8 @@ _SASL: Final = (
     Panel(
         title="Do upstreams let us in?",
         good="Yes: only lines without a reason.",
-        otherwise="A login that is refused is not tried again for 1 s, doubling to 30 s; `framegate upstreams list`, and `framegate doctor` "
-        "tries it.",
+        otherwise="A login that is refused is not tried again for 1 s, doubling to 30 s; `framegate upstreams list` shows the upstreams, "
+        "`framegate doctor` tries the login.",
         queries=(
             Query(
                 seen(per_second("framegate_upstream_authentication_count_total{@}", "framegate_upstream, error_type"), "framegate_upstream"),
@@ -109,6 +110,6 @@ _SASL: Final = (
 IDENTITY: Final = Dashboard(
     slug="identity",
     title="Identity: who comes in?",
-    description="TLS handshakes and certificates, logins of clients, and ours at upstreams.",
+    description="TLS handshakes and certificates, logins of clients, and framegate's own logins at upstreams.",
     panels=_TLS + _SASL,
 )

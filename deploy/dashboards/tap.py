@@ -15,7 +15,7 @@ _RECORD: Final = (
     Panel(
         title="How many frames are captured?",
         good="As many as rules match, requests and answers.",
-        otherwise="`framegate taps list` shows the rules, and which turned itself off or expired.",
+        otherwise="`framegate taps list` shows the rules, and which of them are off or expired.",
         queries=(
             Query(per_second("framegate_tap_frames_total{@}", "framegate_direction"), "{{framegate_direction}}"),
             Query(per_second("framegate_tap_matched_total{@}"), "matched by a rule"),
@@ -24,17 +24,17 @@ _RECORD: Final = (
     ),
     Panel(
         title="What is lost, and why?",
-        good="Nothing but `sampled`, which a rule asked for. `queue_full`: the disk is too slow; `disk_full`, `disk_error`: as they say.",
-        otherwise="`framegate tap verify /var/lib/framegate/tap` says which minutes are not complete; `framegate taps set all --sample-frames "
-        "0.1` takes less, `framegate taps set all --on-full mute` has traffic wait instead.",
+        good="Only `sampled`, as a rule demands. `queue_full`: the disk is too slow; `disk_full`: it has no room; `disk_error`: a write failed.",
+        otherwise="`framegate tap verify /var/lib/framegate/tap` shows which minutes are not complete; `framegate taps set all --sample-frames "
+        "0.1` records less, `framegate taps set all --on-full mute` makes traffic wait instead.",
         queries=(Query(seen(per_second("framegate_tap_dropped_total{@}", REASON), REASON), "{{framegate_reason}}"),),
         unit="cps",
         steps=NONE_IS_GOOD,
     ),
     Panel(
         title="Is the record complete?",
-        good="100 %: of the frames that rules matched, and were not sampled out, the log has each.",
-        otherwise="`framegate tap verify /var/lib/framegate/tap` names minutes, reasons and how many.",
+        good="100 %: the log has every frame that a rule matched and did not leave out (sampling).",
+        otherwise="`framegate tap verify /var/lib/framegate/tap` shows minutes, reasons and numbers of frames.",
         queries=(
             Query(
                 "1 - "
@@ -53,29 +53,29 @@ _RECORD: Final = (
     Panel(
         title="How far behind is each reader, in time?",
         good="Seconds: the pipeline's trigger.",
-        otherwise="`framegate tap consumers list /var/lib/framegate/tap` says where each is; one that is gone for good: `framegate tap consumers "
-        "remove /var/lib/framegate/tap NAME`.",
+        otherwise="`framegate tap consumers list /var/lib/framegate/tap` shows the position of each. Remove a reader that is not needed any "
+        "more: `framegate tap consumers remove /var/lib/framegate/tap NAME`.",
         queries=(Query(f"max by ({CONSUMER}) (framegate_tap_lag_time_seconds{{@}})", "{{framegate_consumer}}"),),
         unit="s",
         steps=((None, "green"), (600, "orange")),
-        nothing="nobody reads",
+        nothing="no readers",
     ),
     Panel(
         title="How far behind is each reader, in bytes?",
-        good="Far below the tap's budget: what is beyond it is deleted, read or not.",
-        otherwise="`framegate tap consumers list /var/lib/framegate/tap`; a larger `tap.budget`, or a faster job (`framegate pipeline run "
-        "--source /var/lib/framegate/tap --output tables --cores 4`).",
+        good="Far below the tap's budget: data beyond the budget is deleted, even if it was not read.",
+        otherwise="`framegate tap consumers list /var/lib/framegate/tap` shows the readers. Set a larger `tap.budget`, or make the job "
+        "faster (`framegate pipeline run --source /var/lib/framegate/tap --output tables --cores 4`).",
         queries=(
             Query(f"sum by ({CONSUMER}) (framegate_tap_lag_bytes{{@}})", "{{framegate_consumer}}"),
             Query(total("framegate_tap_limit_bytes{@}"), "budget"),
         ),
         unit="bytes",
-        nothing="nobody reads",
+        nothing="no readers",
     ),
     Panel(
         title="How long does the disk take for a block?",
         good="99 of 100 within 10 ms.",
-        otherwise="`framegate doctor` writes to the tap's disk and says how long it took and what is free.",
+        otherwise="`framegate doctor` writes a test file to the tap's disk, and states the time and the free space.",
         queries=(Query(quantile(0.5, APPEND), "half"), Query(quantile(0.99, APPEND), "99 %")),
         unit="s",
         steps=((None, "green"), (0.1, "orange")),
@@ -87,8 +87,8 @@ _SPARK: Final = Row(
         Panel(
             title="How long does a batch take?",
             good="Less than the trigger.",
-            otherwise="`framegate pipeline run --source /var/lib/framegate/tap --output tables --cores 4 --memory 2g` gives it more; the job's "
-            "own log says what takes long.",
+            otherwise="`framegate pipeline run --source /var/lib/framegate/tap --output tables --cores 4 --memory 2g` gives the job more; the job's "
+            "own log shows which step takes long.",
             queries=(
                 Query(quantile(0.5, "framegate_pipeline_batch_duration_seconds"), "half"),
                 Query(quantile(0.99, "framegate_pipeline_batch_duration_seconds"), "99 %"),
@@ -99,16 +99,16 @@ _SPARK: Final = Row(
         Panel(
             title="Which minutes are complete?",
             good="Only `complete`, and `open` for the last ones.",
-            otherwise="`framegate tap verify /var/lib/framegate/tap`; in the tables, `completeness` and `gaps` say the same.",
+            otherwise="`framegate tap verify /var/lib/framegate/tap` shows the reasons; so do the tables `completeness` and `gaps`.",
             queries=(Query(per_second("framegate_pipeline_minutes_total{@}", "framegate_state"), "{{framegate_state}}"),),
             unit="cps",
             nothing="the job exports nothing",
         ),
         Panel(
             title="Which readers' files cannot be read?",
-            good="None: what such a reader may need is kept until the budget is full.",
+            good="None. Data that such a reader may need is kept until the budget is full.",
             otherwise="`framegate tap consumers list /var/lib/framegate/tap` names them; `framegate tap consumers remove /var/lib/framegate/tap "
-            "spark` forgets one.",
+            "spark` removes one.",
             queries=(Query(total("framegate_tap_consumer_unreadable{@}"), "files"),),
             unit="short",
             steps=NONE_IS_GOOD,
@@ -119,7 +119,7 @@ _SPARK: Final = Row(
 TAP: Final = Dashboard(
     slug="tap",
     title="Tap and Spark: is the record complete?",
-    description="What is captured and what is lost, how far its readers are, and how the pipeline does.",
+    description="Frames captured and lost, the positions of the readers, and the pipeline's batches.",
     panels=_RECORD,
     rows=(_SPARK,),
 )

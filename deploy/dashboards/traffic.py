@@ -16,15 +16,15 @@ _WHO: Final = (
     Panel(
         title="Who is connected?",
         good="As many clients of each listener as there are at this time of day.",
-        otherwise="`framegate channels list --limit 50` names them with their principals; one address that takes too many: `framegate limits set "
-        "--per-address --connections 100`.",
+        otherwise="`framegate channels list --limit 50` names them with their principals. Against too many connections of one address: "
+        "`framegate limits set --per-address --connections 100`.",
         queries=(Query(total('framegate_connection_active{@l, framegate_side="downstream"}', LISTENER), "{{framegate_listener}}"),),
         unit="short",
         stacked=True,
     ),
     Panel(
         title="How much passes, in bytes?",
-        good="Below what the network takes, and below the listeners' rates.",
+        good="Below the capacity of the network, and below the listeners' rates.",
         otherwise="`framegate limits get` shows the rates; `framegate limits set --listener kafka --request-bytes-rate 50MiB` sets one.",
         queries=(
             Query(per_second("framegate_io_bytes_total{@l}", "framegate_side, network_io_direction"), "{{framegate_side}} {{network_io_direction}}"),
@@ -34,8 +34,8 @@ _WHO: Final = (
     Panel(
         title="How large are the frames?",
         good="Far below the limit, which is the largest line.",
-        otherwise="`framegate tap cat /var/lib/framegate/tap --min-size 1MiB` shows who sends large ones; `framegate limits set --listener kafka "
-        "--max-receive-size 2MiB` moves the limit.",
+        otherwise="`framegate tap cat /var/lib/framegate/tap --min-size 1MiB` shows the clients that send large ones; `framegate limits set "
+        "--listener kafka --max-receive-size 2MiB` changes the limit.",
         queries=(
             Query(quantile(0.5, "framegate_frame_size_bytes", '{@l, framegate_side="downstream"}'), "half of the requests"),
             Query(quantile(0.99, "framegate_frame_size_bytes", '{@l, framegate_side="downstream"}'), "99 % of the requests"),
@@ -48,9 +48,9 @@ _WHO: Final = (
     ),
     Panel(
         title="How long does a frame take through framegate?",
-        good="99 of 100 within a few milliseconds. It is measured from when a frame was read to when the other side's socket took its last byte, "
-        "so a peer that is slow is in it.",
-        otherwise="`framegate channels list` shows who is muted for `peer` or `memory`; then look at who hurts.",
+        good="99 of 100 within a few milliseconds. It is measured from the read of a frame to the write of its last byte on the other side, "
+        "so it includes the wait for a slow peer.",
+        otherwise="`framegate channels list` shows the channels that are muted for `peer` or `memory`; then see the dashboard *Who hurts, and why?*.",
         queries=(
             Query(quantile(0.5, "framegate_frame_forward_duration_seconds", "{@l}", "framegate_direction"), "half, {{framegate_direction}}"),
             Query(quantile(0.99, "framegate_frame_forward_duration_seconds", "{@l}", "framegate_direction"), "99 %, {{framegate_direction}}"),
@@ -62,7 +62,7 @@ _WHO: Final = (
     Panel(
         title="How many requests wait for their answer?",
         good="A few for each connection; Fetch waits on purpose, up to the client's `fetch.max.wait.ms`.",
-        otherwise="Growing: the brokers are slow, or an answer cannot be sent; `framegate upstreams list` shows what is left out.",
+        otherwise="Growing: the brokers are slow, or an answer cannot be sent; `framegate upstreams list` shows the endpoints that are left out.",
         queries=(Query(total("framegate_kafka_request_open{@l}", LISTENER), "{{framegate_listener}}"),),
         unit="short",
         next="hurts",
@@ -70,8 +70,8 @@ _WHO: Final = (
     Panel(
         title="How long does each API take?",
         good="Produce: milliseconds. Fetch, JoinGroup and SyncGroup wait on purpose.",
-        otherwise="One API is slow everywhere: the brokers. Whether framegate adds to it is said by how long a frame takes through it; "
-        "`framegate tap cat /var/lib/framegate/tap --api Produce --limit 20` shows single ones.",
+        otherwise="If one API is slow everywhere, the brokers are slow. The panel *How long does a frame take through framegate?* shows what "
+        "framegate adds; `framegate tap cat /var/lib/framegate/tap --api Produce --limit 20` shows single requests.",
         queries=(Query(quantile(0.99, KAFKA, "{@l}", API), "99 %, {{framegate_kafka_api}}"),),
         unit="s",
         next="hurts",

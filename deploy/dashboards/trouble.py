@@ -122,7 +122,7 @@ _SLOW: Final = (
         measure="s in a second",
         condition=f"{per_second('framegate_memory_pool_depleted_time_seconds_total{@}', WHO)} > 0.05",
         severity="warning",
-        told="{{ $value | humanize }} seconds a second, of all processors, somebody waited",
+        told="{{ $value | humanize }} seconds a second, over all processors, channels waited for memory",
     ),
     Problem(
         alert="FramegateSlowPeers",
@@ -246,7 +246,7 @@ _AROUND: Final = (
         severity="warning",
         where=("framegate_signal",),
     ),
-    _counted("FramegateLogBlocked", "Log rows are dropped: nobody reads standard output", "rows", "framegate_log_dropped_total{@}"),
+    _counted("FramegateLogBlocked", "Log rows are dropped: standard output cannot be written", "rows", "framegate_log_dropped_total{@}"),
     _counted("FramegateChangesRefused", "Calls of the control plane find it unavailable", "calls", UNAVAILABLE, "rpc_method"),
 )
 
