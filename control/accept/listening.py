@@ -110,7 +110,7 @@ def _remove_stale(name: str, path: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise FileExistsError(errno.EEXIST, "a file that is no socket lies there")
+        raise FileExistsError(errno.EEXIST, "a file that is not a socket exists at this path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:

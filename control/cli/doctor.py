@@ -48,8 +48,8 @@ def doctor(config: pathlib.Path | None, address: str | None, timeout: int, stric
     Checks process limits, the container's memory and CPUs, certificates, upstreams (name, connection, TLS, frames), name resolution, telemetry
     collectors (sends an empty export to each), the clock, the tap's disk, file permissions, kernel settings, Kubernetes, and the running framegate.
 
-    The command changes nothing: it writes one file to the tap's disk and deletes it at once. It shows no keys or passwords. Run it on framegate's
-    machine or in its container, as framegate's user.
+    The command makes no changes, except that it writes a test file to the tap's disk and deletes it. It shows no keys or passwords. Run it on
+    framegate's machine or in its container, as framegate's user.
 
     Exit codes: 0 no fault (with --strict: and no warning); 1 a fault; 2 wrong usage.
     """

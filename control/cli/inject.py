@@ -344,7 +344,7 @@ def _needs(config: pathlib.Path | None, options: "Options") -> "PodRequirements"
         chosen = fitted(model, Container(-(-options.cpu_m // 1000), options.memory, 2))
         found = requirements_of(model, text, chosen.processors)
     except ConfigurationError as error:
-        _fail([f"{config}: {fault}" for fault in error.faults])
+        _fail([fault.in_file(config) for fault in error.faults])
     except PodRequirementsError as error:
         _fail([f"{config}: {reason}" for reason in error.reasons])
     warning = memory_warning(chosen, chosen.processors, options.memory)

@@ -273,7 +273,7 @@ def _try(section: Tls, new: Files, chains: list[list[x509.Certificate]]) -> None
     except ConfigError as error:
         raise RefusedError(file, f"is refused by OpenSSL: {error}") from error
     except TrialError as error:
-        raise RefusedError(file, f"failed in a handshake on trial: {error}") from error
+        raise RefusedError(file, f"failed in a test handshake: {error}") from error
 
 
 def serve(questions: BinaryIO, answers: BinaryIO) -> None:

@@ -106,7 +106,7 @@ class Users:
         return UserStatus(name=name, mechanisms={mechanism: item.iterations for mechanism, item in credentials.items()})
 
     async def delete(self, listener: str, name: str, *, validate_only: bool = False) -> None:
-        """Remove a user from a listener's file. Its open connections stay open. Arguments and errors as ``put``."""
+        """Remove a user from a listener's file. Its connections end unless ``close_revoked`` is false. Arguments and errors as ``put``."""
         from framegate.control.identity.users_file import UserUnknownError
 
         def edit(file: "UsersFile") -> None:

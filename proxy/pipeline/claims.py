@@ -28,7 +28,7 @@ def claim_output(settings: PipelineSettings) -> Iterator[None]:
     """Check source and output, and hold the output for this process alone.
 
     Raises:
-        UsageError: the source is no directory that can be read; the output cannot be written to or holds something else, another job holds it,
+        UsageError: the source is no directory that can be read; the output cannot be written to or has files of something else, another job holds it,
             or it has batches and no checkpoint that they came from.
     """
     if not os.path.isdir(settings.source):
@@ -62,7 +62,7 @@ def _open_lock(output: Path) -> IO[str]:
         ours = (output / _LOCK).exists() or has_batches(output)
         strange = () if ours else sorted({path.name for path in output.iterdir()} - {"lost+found"})
         if strange:
-            raise UsageError(f"--output: {output} holds something else ({strange[0]}); name a new folder")
+            raise UsageError(f"--output: {output} has files of something else ({strange[0]}); name a new folder")
         return open_private(output / _LOCK)
     except OSError as error:
         raise UsageError(f"--output: {output} cannot be written to: {error.strerror}") from error

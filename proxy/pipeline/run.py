@@ -121,8 +121,8 @@ def run_pipeline(settings: PipelineSettings, *, emit: Emit = print_event, make_w
 
     Returns:
         An exit code: 0; 1 when the query failed; 2 when it could not begin: no Java or PySpark, no source, an output that cannot be written to,
-        holds something else, is in use or whose checkpoint is missing, a consumer's name that another job has, a heap that is too small; 128 and
-        the number of the signal that ended the job early: while Spark started, for the second time, or before an available-now job had read
+        has files of something else, is in use or whose checkpoint is missing, a consumer's name that another job has, a heap that is too small; 128
+        and the number of the signal that ended the job early: while Spark started, for the second time, or before an available-now job had read
         everything. The reason is one line on standard error.
     """
     with SparkLog() as log:

@@ -228,7 +228,7 @@ def test_a_living_unix_socket_and_a_file_are_left_alone(tmp_path: Path) -> None:
         with pytest.raises(StartError, match="another process listens"):
             listening(f"unix:{path}")
     (tmp_path / "file").write_text("precious")
-    with pytest.raises(StartError, match="no socket lies there"):
+    with pytest.raises(StartError, match="not a socket exists at this path"):
         listening(f"unix:{tmp_path}/file")
     assert (tmp_path / "file").read_text() == "precious"
 

@@ -78,7 +78,7 @@ REFUSED: list[tuple[Callable[[Path], tuple[str, str]], str, str]] = [
     (lambda folder: Authority(folder).leaf("early", lifetime=(DAY, YEAR)), "is not valid before", "look at the clocks"),
     (_other_key, "key values mismatch", "look again, it changed a moment ago"),
     (_out_of_order, "is no chain: certificate 1 was not made by certificate 2", "the leaf first"),
-    (_for_clients, "failed in a handshake on trial", "extended key usage"),
+    (_for_clients, "failed in a test handshake", "extended key usage"),
     (
         lambda folder: Authority(folder).leaf("weak", key=rsa.generate_private_key(65537, 1024)),
         "ee key too small",

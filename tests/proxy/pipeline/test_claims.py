@@ -43,7 +43,7 @@ def test_an_output_that_is_no_folder_or_holds_something_else_is_left_alone(tmp_p
     for output in (tmp_path / "thesis.txt", tmp_path / "thesis.txt" / "out"):
         assert refusal(capsys, source=tmp_path, output=output).startswith(f"--output: {output} cannot be written to: ")
     said = refusal(capsys, source=tmp_path, output=tmp_path)
-    assert said == f"--output: {tmp_path} holds something else (thesis.txt); name a new folder"
+    assert said == f"--output: {tmp_path} has files of something else (thesis.txt); name a new folder"
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
