@@ -37,6 +37,7 @@ def test_what_was_skipped_is_the_last_line(tmp_path: Path) -> None:
     assert run(tmp_path)[-1] == "framegate: not shown: 2 tests: needs Maven; 1 test: no mount namespaces here"
 
 
+@pytest.mark.extended
 def test_several_workers_say_it_once(tmp_path: Path) -> None:
     lines = run(tmp_path, "-n", "2")
     assert [line for line in lines if "not shown" in line] == lines[-1:]

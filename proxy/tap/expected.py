@@ -45,7 +45,7 @@ def ledger_faults(ledger: Ledger, strangers: Iterable[str]) -> Iterator[str]:
     """
     strangers = list(strangers)
     if not ledger.present:  # with their number, so that an acceptance does not cover a later loss
-        yield f"the ledger is missing, so it is not known whether streams were deleted ({len(strangers)} are there)"
+        yield f"the ledger is missing, so it is not known whether streams were deleted (streams found: {len(strangers)})"
     if ledger.damage:
         yield f"the ledger is damaged: {ledger.damage}"
     if ledger.lost:

@@ -68,7 +68,7 @@ class LedgerWriter:
         if last == 0:
             there = [stream for stream in streams(self._directory) if segments(self._directory, stream)]
             if there or self._known:
-                return f"its file was missing ({len(there)} streams were there), so it is not known whether streams were deleted"
+                return f"its file was missing (streams found: {len(there)}), so it is not known whether streams were deleted"
         if last < self._known:
             return f"lines {last + 1} to {self._known} were missing, so it is not known what they said"
         return ""

@@ -31,7 +31,7 @@ top_level = ["proxy/found.py"]
 """
 COMPILED = {"framegate/proxy/hot/one", "framegate/proxy/hot/two", "framegate__mypyc"}
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
 
 def fill(root: Path) -> None:

@@ -71,7 +71,8 @@ def sinks() -> Iterator[Sinks]:
 
 
 @pytest.mark.slow  # what passes is measured for seconds, from two seconds after a change of demand
-@pytest.mark.parametrize("where", ["node", *(pytest.param(where, marks=pytest.mark.extended) for where in ("listener", "address"))])
+@pytest.mark.extended
+@pytest.mark.parametrize("where", ["node", "listener", "address"])
 def test_two_processors_keep_to_one_rate_and_one_that_dies_leaves_its_part(tmp_path: Path, sinks: Sinks, where: str) -> None:
     rate = {"request_bytes_rate": RATE}
     config = {

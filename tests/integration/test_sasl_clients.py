@@ -203,6 +203,7 @@ def test_what_the_upstream_understands_is_told_before_anybody_has_said_who_he_is
         assert rig.proxy.closed_row(client)["cause"] == "auth_failed"
 
 
+@pytest.mark.extended
 def test_a_session_that_ends_is_begun_anew_in_the_same_connection(tmp_path: Path, made: Certificates) -> None:
     """Two clients, each by its own mechanism. Real time: the client's own timer begins it, and none lasts less than a second."""
     mechanisms = ("SCRAM-SHA-256", "PLAIN")
