@@ -73,7 +73,7 @@ def spark() -> "Iterator[SparkSession]":
 
 def pytest_report_header() -> str:
     """Name the build in pytest's first lines."""
-    spec = importlib.util.find_spec("proxy")
+    spec = importlib.util.find_spec("framegate.proxy")
     where = Path(spec.origin).parent if spec is not None and spec.origin is not None else "nowhere: install it, or use make test"
     return f"framegate: {os.environ.get('FRAMEGATE_EXPECT', 'pure')} build, proxy from {where}"
 
