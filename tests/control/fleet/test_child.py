@@ -152,7 +152,7 @@ def test_without_enough_descriptors_the_start_fails_and_leaves_none_open() -> No
                 break
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            assert descriptors() == before
+            assert descriptors() <= before  # an earlier test's may be collected meanwhile
         processor.kill("test")
         await processor.ended
         processor.close()
