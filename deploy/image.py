@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -92,6 +93,8 @@ def pip_settings(output: str) -> dict[str, str]:
 @contextlib.contextmanager
 def secrets() -> Iterator[tuple[dict[str, Path], list[bytes]]]:
     """This machine's settings of pip as secret files of a build, which are removed afterwards; and the words of them that no image may contain."""
+    if importlib.util.find_spec("pip") is None:
+        environment.say("warning: this Python has no pip: the images are built with pip's defaults, not with this machine's settings of pip")
     settings = pip_settings(said([sys.executable, "-m", "pip", "config", "list"]))
     words = [str(environment.ROOT).encode()]
     words += [name.encode() for key in ("index-url", "extra-index-url") for url in settings.get(key, "").split() if (name := urlsplit(url).hostname)]

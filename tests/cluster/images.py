@@ -1,6 +1,7 @@
 """The images of the node: framegate's own from ``make image``, and one with Kafka, its client and Envoy, based on framegate's image for Spark."""
 
 import hashlib
+import importlib.util
 import os
 import re
 import shutil
@@ -52,6 +53,8 @@ def make() -> Path:
     """
     folder = cache_directory() / "images"
     folder.mkdir(parents=True, exist_ok=True)
+    if importlib.util.find_spec("pip") is None:  # uv makes environments without it; image.py asks it for its settings
+        _step([sys.executable, "-m", "ensurepip"])
     _step([sys.executable, str(_ROOT / "deploy" / "image.py"), "--target", "all", "--archive", str(folder)], shown=True)
     for name, context in (("pause", _pause(folder)), ("kafka", _kafka(folder))):
         image = {"pause": PAUSE, "kafka": KAFKA}[name]
