@@ -80,7 +80,7 @@ class Names:
     """
 
     def __init__(self, upstreams: Iterable[UpstreamConfig], lookup: Lookup = system_lookup, patience_s: float = PATIENCE_S) -> None:
-        self._upstreams = {item.name: {endpoint: parse_address(endpoint) for endpoint in item.endpoints} for item in upstreams}
+        self._upstreams = {item.name: {endpoint: parse_address(endpoint) for endpoint in item.addresses} for item in upstreams}
         self._lookup = lookup
         self._patience_s = patience_s
         self._names = {endpoint: address for each in self._upstreams.values() for endpoint, address in each.items() if address.kind == "name"}

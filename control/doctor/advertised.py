@@ -71,7 +71,7 @@ def finding(subject: str, config: ProxyConfig, upstream: UpstreamConfig, address
     where clients should come back. ``addresses``: of all endpoints, as the link has them.
     """
     ports = {_port(item.address) for item in config.listeners if item.protocol == "kafka"} - {None, 0}
-    endpoints = set(upstream.endpoints) | {f"{host}:{port}" for _, _, host, port in (wire for wire in addresses if len(wire) == 4)}
+    endpoints = set(upstream.addresses) | {f"{host}:{port}" for _, _, host, port in (wire for wire in addresses if len(wire) == 4)}
     past = [item for item in brokers if item.port not in ports or str(item) in endpoints]
     many, apart = len(brokers) > 1, len({str(item) for item in brokers}) == len(brokers)
     if past:

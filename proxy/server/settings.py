@@ -110,7 +110,7 @@ class Settings:
             name: Upstream(
                 name,
                 self.counters.upstreams[name],
-                _endpoints(item, given[name] if name in given else [_literal(endpoint) for endpoint in item.endpoints]),
+                _endpoints(item, given[name] if name in given else [_literal(endpoint) for endpoint in item.addresses]),
             )
             for name, item in self._upstream_configs.items()
         }
@@ -234,7 +234,7 @@ class Settings:
     def _upstream_options(self, listener: model.ListenerConfig, upstream: model.UpstreamConfig) -> dict[str, ChannelOptions]:
         """The options of channels to an upstream, by the server name of the endpoint."""
         speaks, onward = self._framing(upstream), self._framing(listener)
-        names = {_server_name(upstream, _host(endpoint)) for endpoint in upstream.endpoints}
+        names = {_server_name(upstream, _host(endpoint)) for endpoint in upstream.addresses}
         return {
             name: ChannelOptions(
                 side="upstream",
@@ -412,7 +412,7 @@ def _cut_from(forward: model.Forward) -> int:
 
 def _endpoints(upstream: model.UpstreamConfig, rows: list[Address]) -> list[Endpoint]:
     """The endpoints of rows (``messages.Endpoints``); raises ConfigError for a host that the configuration does not name."""
-    hosts = {_host(endpoint) for endpoint in upstream.endpoints}
+    hosts = {_host(endpoint) for endpoint in upstream.addresses}
     endpoints = []
     for host, family, *rest in rows:
         if host not in hosts:
