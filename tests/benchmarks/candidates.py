@@ -15,7 +15,6 @@ import native
 from cgroup import Group
 from processes import Process, free_port, wait_for_port
 from shapes import Load
-from tapcost import BUDGET, SEGMENT_SIZE
 
 HARD_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 MANY_CONNECTIONS = min(20_000, (HARD_LIMIT - 1_000) // 2)
@@ -319,7 +318,7 @@ class Framegate(Candidate):
             directory = self.place.tap_directory / self.name
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir(parents=True)
-            configuration["tap"] = {"directory": str(directory), "budget": BUDGET, "segment_size": SEGMENT_SIZE, "rules": list(self.tap_rules)}
+            configuration["tap"] = {"directory": str(directory), "budget": "512MiB", "segment_size": "64MiB", "rules": list(self.tap_rules)}
         return configuration
 
     def launch(self) -> None:

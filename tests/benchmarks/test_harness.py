@@ -4,12 +4,9 @@ from pathlib import Path
 
 import guard
 import report
-from features import judge_tap
 from measure import Round
 from report import Summary
-from shapes import SHAPES, Load, chosen
-
-from tests.fakes.cases import each_of
+from shapes import chosen
 
 
 def a_round(candidate: str, number: int, cost: float) -> Round:
@@ -27,21 +24,6 @@ def test_every_protocol_meets_every_shape() -> None:
     assert [(load.protocol, load.shape.name) for load in loads] == [
         (protocol, shape) for protocol in ("plain", "tls", "tls-both") for shape in ("100x1", "64k")
     ]
-
-
-@each_of(
-    ("cost", "dropped", "words"),
-    [
-        (4.0, 0.0, "full capture, within: adds 1.00 of what it may"),
-        (4.1, 0.0, "full capture, ABOVE: adds 1.03 of what it may"),
-        (2.0, 0.5, "NOT FULL CAPTURE: 0.250 of 2 frames per echo were dropped"),
-    ],
-)
-def test_only_a_tap_that_dropped_nothing_is_judged(cost: float, dropped: float, words: str) -> None:
-    tapped = [a_round("framegate-tap", number, cost) for number in range(2)]
-    for row, lost in zip(tapped, (0.0, dropped), strict=True):
-        row.extra = {"tap_frames": 2.0, "tap_bytes": 1000.0, "tap_dropped": lost, "reads": 5.0}
-    assert judge_tap(Load(SHAPES[0]), [a_round("framegate", 0, 0.35), *tapped], 0.5, "framegate-tap").endswith(words)
 
 
 # --- the guard ---
