@@ -1,5 +1,5 @@
-"""What the gRPC service relies on, of the parts of steering: the real ones over real processors and the fakes of the service's tests allow and
-refuse the same. One process serves all tests of a kind; each leaves it as it was.
+"""What the gRPC service relies on, of the parts of steering that its tests fake: the real ones over real processors and the fakes allow and refuse
+the same. One process serves all tests of a kind; each leaves it as it was.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from framegate.control.errors import AlreadyExistsError, ControlError, EtagError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from framegate.control.errors import ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from framegate.control.events import Event
 from framegate.control.fleet.processor import COMMAND
 from framegate.control.rotation.rotation import Rotation
@@ -24,7 +24,6 @@ from framegate.control.steering.rows import Audit
 from framegate.control.steering.state import State
 from framegate.control.steering.steering import Parts, Steering
 from framegate.control.steering.users import Users
-from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
 from framegate.proxy.config.model import LEAST_POOL, MIB, Forwarding, TapConfig, TapRule
 from tests.fakes.conformance import Kind
 from tests.fakes.fleet import Fleet, fleet_config
@@ -203,28 +202,12 @@ REFUSALS: list[tuple[str, Callable[[Parts], Any], type[ControlError]]] = [
     ("negative page", lambda plane: plane.channels.page(None, -1), InvalidArgumentError),
     ("token of nobody", lambda plane: plane.channels.page(None, 5, "x"), InvalidArgumentError),
     ("unknown channel", lambda plane: plane.channels.describe(UNKNOWN), NotFoundError),
-    ("an event that is none", lambda plane: plane.log.change("error", {"none": False}), InvalidArgumentError),
-    ("no audit rows", lambda plane: plane.log.change("error", {"audit": False}), InvalidArgumentError),
     ("mute of an unknown channel", lambda plane: plane.channels.act("mute", [UNKNOWN]), NotFoundError),
     ("unmute of an unknown channel", lambda plane: plane.channels.act("unmute", [UNKNOWN]), NotFoundError),
     ("close of an unknown channel", lambda plane: plane.channels.act("close", [UNKNOWN]), NotFoundError),
     ("mute of an unknown listener", lambda plane: plane.channels.act("mute", listener="none"), NotFoundError),
     ("mute of nothing", lambda plane: plane.channels.act("mute"), InvalidArgumentError),
     ("mute of both", lambda plane: plane.channels.act("mute", [UNKNOWN], "a"), InvalidArgumentError),
-    ("limits of an unknown listener", lambda plane: plane.limits.get("none"), NotFoundError),
-    ("limit of an unknown listener", lambda plane: plane.limits.change("none", 5), NotFoundError),
-    ("limit of nothing", lambda plane: plane.limits.change("a", 0), InvalidArgumentError),
-    ("limit above the header's", lambda plane: plane.limits.change("a", 2**31), InvalidArgumentError),
-    ("limit above the share", lambda plane: plane.limits.change("a", 6 * MIB + 1), FailedPreconditionError),
-    ("limit of no change", lambda plane: plane.limits.change("a"), InvalidArgumentError),
-    ("quota out of range", lambda plane: plane.limits.change("a", quotas={"connections": -1}), InvalidArgumentError),
-    ("quota that is none", lambda plane: plane.limits.change("a", quotas={"colour": 1}), InvalidArgumentError),
-    ("quotas of the node without a change", lambda plane: plane.limits.change_node({}), InvalidArgumentError),
-    ("quota of the node out of range", lambda plane: plane.limits.change_node({"connections": -1}), InvalidArgumentError),
-    ("quota of addresses out of range", lambda plane: plane.limits.change_node({"per_address": {"connections": -1}}), InvalidArgumentError),
-    ("quotas of no network", lambda plane: plane.limits.change_node({"overrides": (LimitOverride(network="x"),)}), InvalidArgumentError),
-    ("another protected listener", lambda plane: plane.limits.change_node({"protected_listener": "a"}), InvalidArgumentError),
-    ("quotas that are others", lambda plane: plane.limits.change_node({"connections": 1}, "beef"), EtagError),
     ("nobody of those who hold most", lambda plane: plane.channels.top_holders(0), InvalidArgumentError),
     ("too many of those who hold most", lambda plane: plane.channels.top_holders(101), InvalidArgumentError),
     ("pool of nothing", lambda plane: plane.pool.set_size(0), InvalidArgumentError),
@@ -235,15 +218,6 @@ REFUSALS: list[tuple[str, Callable[[Parts], Any], type[ControlError]]] = [
     ("no processors", lambda plane: plane.pool.set_processors(0), InvalidArgumentError),
     ("too many processors", lambda plane: plane.pool.set_processors(65), InvalidArgumentError),
     ("more processors than the pool allows", lambda plane: plane.pool.set_processors(13), FailedPreconditionError),
-    ("tap rule with a name that is taken", lambda plane: plane.taps.create(ALL), AlreadyExistsError),
-    ("tap rule before nobody", lambda plane: plane.taps.create(TapRule(name="x"), "none"), NotFoundError),
-    ("tap rule of an unknown listener", lambda plane: plane.taps.create(TapRule(name="x", listeners=("none",))), InvalidArgumentError),
-    ("tap rule of no network", lambda plane: plane.taps.update("all", {"networks": ("10.0.0.1/8",)}), InvalidArgumentError),
-    ("tap rule out of range", lambda plane: plane.taps.update("all", {"sample_frames": 2.0}), InvalidArgumentError),
-    ("change of no tap rule", lambda plane: plane.taps.update("none", {}), NotFoundError),
-    ("change of another tap rule", lambda plane: plane.taps.update("all", {}, None, "beef"), EtagError),
-    ("end of no tap rule", lambda plane: plane.taps.delete("none"), NotFoundError),
-    ("end of another tap rule", lambda plane: plane.taps.delete("all", "beef"), EtagError),
     ("users of an unknown listener", lambda plane: plane.users.list("none"), NotFoundError),
     ("users of a listener without", lambda plane: plane.users.list("a"), FailedPreconditionError),
     ("a user of an unknown listener", lambda plane: plane.users.put("none", "alice", {}, create=True, replace=False), NotFoundError),
@@ -308,63 +282,11 @@ async def test_events_are_numbered_and_who_comes_back_goes_on_behind_the_last_it
 
 
 @on_stage
-async def test_limits_and_pool_are_what_they_were_set_to(kind: Given) -> None:
+async def test_the_pool_is_what_it_was_set_to(kind: Given) -> None:
     plane = kind.plane
-    assert (await plane.limits.change("a", 2 * MIB)).max_receive_size == 2 * MIB
-    assert (plane.limits.get("a"))[0].max_receive_size == 2 * MIB
     pool = await plane.pool.set_size(9 * MIB + 1)
     assert (pool.size, [item.share for item in pool.shares]) == (9 * MIB + 1, [9 * MIB // 2 + 1, 9 * MIB // 2])
     assert (await plane.pool.set_size(12 * MIB)) == plane.pool.status()
-    assert (await plane.limits.change("a", MIB)).max_receive_size == MIB
-    assert (await plane.limits.change("a", quotas={"request_bytes_rate": 5})).quotas == RateLimits(request_bytes_rate=5)
-    assert (await plane.limits.change("a", MIB, {"request_bytes_rate": 0})).quotas == RateLimits()
-    overrides = (LimitOverride(network="192.0.2.0/24", access="deny"),)
-    node = await plane.limits.change_node({"request_frames_rate": 4, "per_address": {"connections": 9}, "overrides": overrides})
-    assert node.quotas == LimitsConfig(request_frames_rate=4, per_address=RateLimits(connections=9), overrides=overrides)
-    assert node == plane.limits.get_node()
-    back = {"request_frames_rate": 0, "per_address": {"connections": 0}, "overrides": ()}
-    assert (await plane.limits.change_node(back, node.etag)).quotas == LimitsConfig()
-
-
-@on_stage
-async def test_the_log_is_what_it_was_set_to(kind: Given) -> None:
-    plane = kind.plane
-    before = plane.log.status()
-    assert (before.format, before.level, before.silenced) == ("json", "info", ())
-    changed = plane.log.change("warning", {"closed": False, "access": False})
-    assert (changed.level, changed.silenced) == ("warning", ("access", "closed"))
-    assert plane.log.status() == changed
-    assert plane.state.config.log.level == "warning"
-    assert (plane.log.change(events={"closed": True, "access": True})).level == "warning"
-    assert plane.log.change("info") == before
-    assert plane.state.config.log.level == "info"
-
-
-@on_stage
-async def test_tap_rules_are_what_they_were_set_to(kind: Given) -> None:
-    plane = kind.plane
-
-    async def names() -> list[str]:
-        return [item.rule.name for item in plane.taps.rules()]
-
-    await kind.ids(2)
-    first = await plane.taps.create(TapRule(name="first", listeners=("a",), capture="hash"), "all")
-    assert (first.rule.capture, await names()) == ("hash", ["first", "all"])
-    assert (await plane.taps.update("first", {"capture": "lengths"}, validate_only=True)).rule.capture == "lengths"
-    assert (plane.taps.rules())[0] == first
-    changed = await plane.taps.update("first", {"capture": "lengths"}, None, first.etag)
-    assert ((plane.taps.rules())[0], changed.rule.listeners, await names()) == (changed, ("a",), ["first", "all"])
-    with pytest.raises(EtagError):
-        await plane.taps.update("first", {"capture": "full"}, None, first.etag)
-    await plane.taps.update("first", {}, "")
-    assert await names() == ["all", "first"]
-    await plane.taps.update("first", {"expires_ns": 5})
-    assert [item.expired for item in plane.taps.rules()] == [False, True]
-    await plane.taps.create(TapRule(name="second"), "first")
-    assert await names() == ["all", "second"]
-    await plane.taps.delete("second", validate_only=True)
-    await plane.taps.delete("second")
-    assert await names() == ["all"]
 
 
 @on_stage
