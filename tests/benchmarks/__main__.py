@@ -31,7 +31,6 @@ import native
 import plots
 import pressure
 import report
-import sizing
 import starting
 import steering
 from candidates import Place, UnavailableError
@@ -54,7 +53,6 @@ PARTS: dict[str, Callable[[Stage], dict[str, object]]] = {
     "pressure": pressure.run,
     "logins": logins.run,
     "certificates": certificates.run,
-    "sizing": sizing.run,
     "features": features.run,
     "control": steering.run,
     "start": starting.run,

@@ -118,11 +118,6 @@ def test_connections_are_opened_used_and_closed(cache: Path, echo: int, request:
     assert 0 < row["measured"]["p50_us"] <= row["measured"]["p99_us"] <= row["measured"]["max_us"]
 
 
-def test_connections_fall_due_at_a_rate(cache: Path, echo: int) -> None:
-    row = rows(drive(cache, echo, "--rate", "200", program="opener"))
-    assert row["measured"]["connections"] == pytest.approx(200 * 0.15, abs=8)
-
-
 @pytest.mark.parametrize("echo", [False, True], indirect=True, ids=["plain", "tls"])
 def test_held_connections_stay_and_obey(cache: Path, echo: int, request: pytest.FixtureRequest) -> None:
     tls = ["--tls"] if "tls" in request.node.callspec.id else []
@@ -200,27 +195,6 @@ def test_every_answer_comes_and_is_counted(cache: Path, asked: int, request_size
     assert 0 < row["measured"]["whole_p50_us"] <= row["measured"]["whole_p99_us"]
 
 
-def test_an_open_loop_of_requests_keeps_its_rate(cache: Path, asked: int) -> None:
-    options = ("--request", "100", "--answer", "0", "--connections", "4", "--per-second", "500", "--warm-up", "0.1", "--seconds", "0.4")
-    row = rows(drive(cache, asked, *options, program="fetch"))
-    assert (row["measured"]["answers"], row["measured"]["missing"]) == (200, 0)
-
-
-def test_the_upstream_reads_a_whole_frame_before_it_answers(asked: int) -> None:
-    frame = (1000).to_bytes(4, "big") + bytes(range(250)) * 4
-    with socket.create_connection(("127.0.0.1", asked), timeout=10) as sock:
-        sock.sendall(frame[:-1])
-        sock.settimeout(0.1)
-        with pytest.raises(TimeoutError):
-            sock.recv(1)
-        sock.settimeout(10)
-        sock.sendall(frame[-1:])
-        back = b""
-        while len(back) < len(frame):
-            back += sock.recv(65536)
-    assert back == frame
-
-
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as found:
@@ -280,19 +254,6 @@ def test_each_hostage_does_what_its_kind_does(cache: Path, listener: socket.sock
     assert ended(process) == {"event": "done", "standing": 5, "refused": 0, "silent": 0, "trickle": 0, "crawl": 0, "sip": 0, "deaf": 0}
     for sock in connections:
         sock.close()
-
-
-def test_a_hostage_that_is_closed_comes_back(cache: Path, listener: socket.socket) -> None:
-    process = hostages(cache, listener.getsockname()[1], 1)
-    first, _ = listener.accept()
-    assert said(process) == {"event": "open"}
-    first.close()
-    second, _ = listener.accept()
-    with second:
-        second.settimeout(10)
-        assert int.from_bytes(take(second, 4), "big") == 60_000_000
-        done = ended(process)
-    assert (done["silent"], done["standing"]) == (1, 1)
 
 
 GREEDY = """
