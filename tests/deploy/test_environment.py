@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -123,18 +122,6 @@ def test_java_must_be_17_or_newer(environment: ModuleType, monkeypatch: pytest.M
     deploying.program(tmp_path / "bin", "java", f"echo '{version}' >&2")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin")
     assert environment.has_java() is enough
-
-
-def test_without_java_a_task_stops_before_anything_starts(
-    environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SystemExit) as stopped:
-        environment.main(["run", "--with", "java", "--wish", "compiler", "--", "true"])
-    assert stopped.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "Java 17" in line
-    assert "openjdk-17-jre-headless" in line
 
 
 def test_all_that_is_missing_is_one_line(environment: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -255,45 +242,6 @@ def test_the_source_and_the_wheel_share_an_environment(checkout: Path) -> None:
         assert run(checkout, kind, "--", "echo", "works")[1] == "works\n"
     told = (checkout / "told").read_text().splitlines()
     assert [line.split()[-1].rpartition("/")[2] for line in told if "--force-reinstall" in line] == ["checkout", "framegate-1-cp-cp-linux.whl"]
-
-
-def test_pip_tries_what_uv_could_not_do(checkout: Path) -> None:
-    code, _, err = run(checkout, "run", "--", "true", env={**os.environ, "FAKE_UV": "/bin/false"})
-    assert code == 0
-    assert err.count("uv failed: without a message; using pip instead") == len((checkout / "told").read_text().splitlines()) == 3
-    assert (checkout / ".cache" / "wheel-pip.log").exists()
-    uv = checkout / "uv"
-    uv.write_text("#!/bin/sh\necho resolving; echo '  error: no route  '; echo; exit 2\n")
-    uv.chmod(0o755)
-    shutil.rmtree(checkout / ".cache" / "wheels")
-    (checkout / ".venv" / "framegate.stamp").unlink()
-    code, _, err = run(checkout, "run", "--", "true", env={**os.environ, "FAKE_UV": str(uv)})
-    assert (code, "uv failed: error: no route; using pip instead (.cache/wheel.log)" in err) == (0, True), err
-    assert "no route" in (checkout / ".cache" / "wheel.log").read_text(), "pip has a log of its own"
-
-
-@pytest.fixture
-def read_only(checkout: Path) -> Iterator[list[str]]:
-    """What to put before a command so that it sees the checkout without being able to write to it."""
-    if os.geteuid() != 0:
-        checkout.chmod(0o555)
-        yield []
-        checkout.chmod(0o755)
-        return
-    mount = f"mount --bind {checkout} {checkout} && mount -o remount,bind,ro {checkout}"
-    words = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh"]
-    if subprocess.run([*words, "true"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("no mount namespaces here, and root may write everywhere")
-    yield words
-
-
-def test_a_read_only_checkout_is_one_line_and_exit_2(checkout: Path, read_only: list[str]) -> None:
-    command = [*read_only, sys.executable, str(checkout / "deploy" / "environment.py"), "run", "--", "true"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stderr
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"framegate: {checkout}/.cache")
-    assert "must be writable" in line
 
 
 def test_a_second_task_says_that_it_waits(checkout: Path) -> None:
