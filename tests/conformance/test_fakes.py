@@ -1,5 +1,7 @@
 """Every fake of an interface has a suite that runs on the real thing, too."""
 
+from framegate.control.steering.channels import Channels
+from framegate.control.steering.drain import Drain
 from framegate.proxy.clock import Clock
 from framegate.proxy.handler.reporter import Reporter
 from framegate.proxy.handler.runtime import Runtime
@@ -17,5 +19,9 @@ def test_every_fake_of_an_interface_is_proven_by_the_suite_of_the_real_one() -> 
     """But for those without a behaviour of their own: they write down what they are told, do what a test says, or are the real ones with a fault."""
     found = implementations()
     assert FakeClock in found, "they are found"
-    told = [item for item in found if {*item.__mro__} & {Clock, ChannelSink, PairWatcher, Timer, SlotOwner, Waiter, Request, Reporter, Runtime}]
+    told = [
+        item
+        for item in found
+        if {*item.__mro__} & {Clock, ChannelSink, PairWatcher, Timer, SlotOwner, Waiter, Request, Reporter, Runtime, Channels, Drain}
+    ]
     assert faults(suites(), [item for item in found if item not in told]) == []
