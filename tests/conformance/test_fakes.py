@@ -11,6 +11,7 @@ from framegate.proxy.network.timer import Timer
 from framegate.proxy.relay.bucket import Waiter
 from framegate.proxy.relay.pair import PairWatcher
 from framegate.proxy.server.protocol import Request
+from framegate.proxy.tap.segment import SegmentFiles
 from tests.fakes.clock import FakeClock
 from tests.fakes.conformance import faults, implementations, suites
 
@@ -22,6 +23,6 @@ def test_every_fake_of_an_interface_is_proven_by_the_suite_of_the_real_one() -> 
     told = [
         item
         for item in found
-        if {*item.__mro__} & {Clock, ChannelSink, PairWatcher, Timer, SlotOwner, Waiter, Request, Reporter, Runtime, Channels, Drain}
+        if {*item.__mro__} & {Clock, ChannelSink, PairWatcher, Timer, SlotOwner, Waiter, Request, Reporter, Runtime, Channels, Drain, SegmentFiles}
     ]
     assert faults(suites(), [item for item in found if item not in told]) == []
