@@ -109,21 +109,6 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(
-    ("version", "enough"),
-    [
-        ('openjdk version "17.0.15" 2025', True),
-        ('openjdk version "21" 2023', True),
-        ('java version "1.8.0_402"', False),
-        ('openjdk version "11.0.2"', False),
-    ],
-)
-def test_java_must_be_17_or_newer(environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, enough: bool) -> None:
-    deploying.program(tmp_path / "bin", "java", f"echo '{version}' >&2")
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin")
-    assert environment.has_java() is enough
-
-
 def test_all_that_is_missing_is_one_line(environment: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """What a task only wishes for does not end it; beside what it needs it is named in the same line."""
     needs = environment.NEEDS
@@ -153,32 +138,6 @@ def test_all_that_is_missing_is_one_line(environment: ModuleType, monkeypatch: p
     assert capsys.readouterr().err == (
         f"framegate: Java 17 or newer, Maven and {compiler} are missing: install them (on Debian: apt-get install {packages})\n"
     )
-
-
-def test_root_reads_the_lists_once_and_installs_what_is_missing_or_what_a_release_has_instead(
-    environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    deploying.program(
-        tmp_path / "bin", "apt-get", f'echo "$@" >> {tmp_path}/asked; for last; do :; done; [ $last = old ] || echo > {tmp_path}/$last; exit 0'
-    )
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    one = environment.Need("one", "One", (tmp_path / "one-dev").exists, ["one-dev"], "there is none")
-    two = environment.Need("two", "Two", (tmp_path / "new").exists, ["old"], "there is none", ["new"])
-    there = environment.Need("there", "There", lambda: True, ["there"], "there is none")
-    environment.provide([(there, False)])
-    assert not (tmp_path / "asked").exists()
-    environment.provide([(one, False), (two, True), (there, False)])
-    environment.provide([(one, False), (environment.Need("three", "Three", (tmp_path / "three").exists, ["three"], ""), False)])
-    install = "install -q -y --no-install-recommends"
-    assert (tmp_path / "asked").read_text().splitlines() == [
-        "update -q",
-        f"{install} one-dev old",
-        f"{install} one-dev",
-        f"{install} old",
-        f"{install} new",
-        f"{install} three",
-    ]
 
 
 def test_the_wheel_is_made_from_everything_that_is_in_it(environment: ModuleType) -> None:

@@ -111,12 +111,6 @@ def test_settings_go_into_a_build_as_secrets_and_are_gone_afterwards(image: Modu
     assert not (image.FOLDER / "secrets").exists()
 
 
-def test_the_time_in_an_image_is_the_same_each_time_unless_asked_for(image: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert image.epoch() == image.EPOCH
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "5")
-    assert image.epoch() == 5
-
-
 # The archive, the rules, the second build
 
 

@@ -1,9 +1,6 @@
 """A real MariaDB behind the proxy, as it is and re-framed on the way, with its own client: large messages, many at once."""
 
-import concurrent.futures
-import contextlib
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,18 +111,6 @@ def test_messages_at_the_edge_of_a_packet_pass_both_ways(proxy: Framegate, size:
     assert (done.returncode, done.stdout == b"y" * (size - 4) + b"\n") == (0, True)
 
 
-def test_twenty_clients_at_once(proxy: Framegate) -> None:
-    def work(number: int) -> list[list[str]]:
-        table = f"client_{number}"
-        text = f"CREATE OR REPLACE TABLE {table} (n INT, t TEXT);"
-        text += "".join(f"INSERT INTO {table} VALUES ({n}, REPEAT('{chr(97 + number)}', {n * 37}));" for n in range(100))
-        return rows(sql(proxy.address("sql"), f"{text} SELECT SUM(n), SUM(LENGTH(t)), MIN(t), MAX(n) FROM {table};"))
-
-    with concurrent.futures.ThreadPoolExecutor(20) as pool:
-        found = list(pool.map(work, range(20)))
-    assert found == [[["4950", str(4950 * 37), "", "99"]]] * 20
-
-
 # --- what the proxy says of it -----------------------------------------------------------------------------------------------------------
 
 
@@ -154,19 +139,6 @@ def test_a_packet_above_the_limit_is_refused(server: MariaDB, tmp_path: Path) ->
         assert (closed["cause"], closed["side"]) == ("frame_too_large", "downstream")
         assert "limit of 1048576" in closed["detail"]
         assert rows(sql(proxy.address("sql"), "SELECT 1;")) == [["1"]]
-
-
-@pytest.mark.parametrize(("waits", "greeted"), [("close", False), ("wait", True)])
-def test_a_client_that_ends_before_it_has_spoken(server: MariaDB, tmp_path: Path, waits: str, greeted: bool) -> None:
-    with Framegate(tmp_path, config_of(server.address, {**MYSQL, "half_close_before_data": waits}, MYSQL)) as proxy, proxy.connect("sql") as client:
-        client.shutdown(socket.SHUT_WR)
-        data = b""
-        with contextlib.suppress(ConnectionResetError):
-            while chunk := client.recv(4096):
-                data += chunk
-        assert not greeted or data[4:5] == b"\x0a", "the greeting came"
-        closed = proxy.closed_row(client)
-        assert closed["cause"] == ("peer_closed" if greeted else "no_data")
 
 
 # --- what does not come back -------------------------------------------------------------------------------------------------------------
