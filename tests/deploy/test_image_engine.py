@@ -2,7 +2,6 @@
 
 import os
 import resource
-import time
 from pathlib import Path
 
 import pytest
@@ -30,16 +29,6 @@ def test_buildah_is_taken_before_podman_and_podman_before_docker(tools: Path) ->
     for name in ("docker", "podman", "buildah"):
         program(tools, name, "exit 0")
         assert image_engine.builder() == name
-
-
-@pytest.mark.parametrize("script", ["exit 1", "exec sleep 60"])
-def test_a_docker_whose_daemon_does_not_answer_is_none(tools: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
-    monkeypatch.setattr(image_engine, "PROBE_S", 0.2)
-    program(tools, "docker", script)
-    started = time.monotonic()
-    assert not image_engine.succeeds(["docker", "version"], 0.2)
-    assert time.monotonic() - started < 10
 
 
 def test_the_engine_that_runs_sees_the_images_of_the_engine_that_builds(tools: Path) -> None:

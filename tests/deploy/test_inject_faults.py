@@ -141,21 +141,6 @@ def test_delays_add_up_and_the_first_other_fault_decides(world, monkeypatch):
     assert slept == [0.5, 0.25]
 
 
-def test_a_delay_holds_up_no_other_connection(world):
-    world.rule(fault="delay", seconds=1000, match={"listeners": ["slow"]})
-
-    async def main() -> None:
-        slow = asyncio.create_task(world.faults.handle(FRAME, Context(listener="slow")))
-        assert await world.faults.handle(FRAME, Context(listener="in")) is PASS
-        await asyncio.sleep(0)
-        assert not slow.done()
-        slow.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await slow
-
-    asyncio.run(main())
-
-
 # Whom they meet.
 
 
