@@ -16,12 +16,13 @@ from framegate.control.configuration.tls_rules import listener_tls_rules, upstre
 from framegate.control.configuration.units import format_duration_ms
 from framegate.proxy.config.address import Address, parse_address
 from framegate.proxy.config.log import LEAST_EVERY_MS
-from framegate.proxy.config.model import ListenerConfig, OtlpConfig, ProxyConfig, UpstreamConfig
+from framegate.proxy.config.model import EndpointConfig, ListenerConfig, OtlpConfig, ProxyConfig, UpstreamConfig
 
 __all__ = ["apply_rules"]
 
 Listeners = list[tuple[Path, ListenerConfig]]
 Upstreams = list[tuple[Path, UpstreamConfig]]
+LEAST_FACTOR: Final = 1.5
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -44,6 +45,7 @@ def apply_rules(document: Document, config: ProxyConfig) -> list[tuple[Path, Add
     for path, upstream in upstreams:
         framing_rules(document, path, upstream)
         _endpoints(document, path, upstream, listeners, bound)
+        _choice(document, path, upstream, config.processors)
         if upstream.tls is not None:
             upstream_tls_rules(document, (*path, "tls"), upstream.tls)
     for path, listener in listeners:
@@ -111,8 +113,10 @@ def _parsed(document: Document, path: Path, text: str, *, port_zero: bool, unix:
 def _endpoints(document: Document, path: Path, upstream: UpstreamConfig, listeners: Listeners, bound: list[tuple[Path, Address]]) -> None:
     if not upstream.endpoints:
         document.add((*path, "endpoints"), "needs at least one address")
-    for entry, endpoint in entries((*path, "endpoints"), upstream.endpoints):
-        address = _parsed(document, entry, endpoint, port_zero=False, unix=True)
+    for entry, item in entries((*path, "endpoints"), upstream.endpoints):
+        if isinstance(item, EndpointConfig):
+            entry = (*entry, "address")
+        address = _parsed(document, entry, item.address if isinstance(item, EndpointConfig) else item, port_zero=False, unix=True)
         own = next((item for item in bound if address is not None and item[0][0] == "listeners" and address.reaches(item[1])), None)
         if own is not None:
             document.add(entry, f"is framegate's own listener {key_of(own[0])}: frames would go in a circle")
@@ -124,6 +128,20 @@ def _endpoints(document: Document, path: Path, upstream: UpstreamConfig, listene
             "framegate. Give each broker a listener and an upstream of its own, and have it advertise that listener",
             "",
         )
+
+
+def _choice(document: Document, path: Path, upstream: UpstreamConfig, processors: int) -> None:
+    """Check how an endpoint is chosen, and when one is left out."""
+    ejection = upstream.ejection
+    if upstream.balance == "first_available" and any(item.weight > 1 for item in upstream.each_endpoint):
+        document.warn((*path, "balance"), "uses no weights, which some endpoints have", upstream.balance)
+    if 0 < upstream.max_connections < processors:
+        reason = f"is less than processors, {processors}: each processor may have 1 connection to each endpoint"
+        document.warn((*path, "max_connections"), reason)
+    if ejection is not None and 0 < ejection.latency_factor < LEAST_FACTOR:  # half of the endpoints are slower than the median
+        document.add((*path, "ejection", "latency_factor"), f"must be at least {LEAST_FACTOR}, or 0: latency is not judged")
+    if ejection is not None and not ejection.failures and not ejection.latency_factor:
+        document.warn((*path, "ejection"), "has no effect: failures and latency_factor are 0", "")
 
 
 def _otlp(document: Document, otlp: OtlpConfig) -> None:

@@ -77,7 +77,7 @@ class Upstreams:
         return [
             UpstreamStatus(
                 name=item.name,
-                endpoints=item.endpoints,
+                endpoints=item.addresses,
                 addresses=self._resolver.current[item.name].texts(),
                 tls=item.tls is not None,
                 max_receive_size=item.max_receive_size,

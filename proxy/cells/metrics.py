@@ -163,6 +163,7 @@ TASKS: Final = (
 """The background tasks of the control process, and other sources of exceptions (``control.task_monitor``)."""
 ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
+EJECTION_REASONS: Final = (*CONNECT_ERRORS[1:], "failures", "latency", "check")
 
 
 def _metric(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]], bounds: tuple[float, ...] = ()) -> Metric:
@@ -288,7 +289,7 @@ METRICS: Final = (
     _metric("upstream.connection.count", "gauge", "{connection}", "Connections to an upstream.", _UPSTREAM, (STATE, UPSTREAM_STATES)),
     _metric("upstream.endpoint.count", "gauge", "{endpoint}", "Addresses of an upstream.", _UPSTREAM),
     _metric("upstream.endpoint.down", "gauge", "{endpoint}", "Addresses left out after failures; the largest number of any processor.", _UPSTREAM),
-    _metric("upstream.endpoint.ejections", "counter", "{ejection}", "Times an address was left out.", _UPSTREAM, (ERROR_TYPE, CONNECT_ERRORS[1:])),
+    _metric("upstream.endpoint.ejections", "counter", "{ejection}", "Times an address was left out.", _UPSTREAM, (ERROR_TYPE, EJECTION_REASONS)),
     _metric("upstream.endpoint.probes", "counter", "{probe}", "Connections that tried an address again after its back-off.", _UPSTREAM),
     _metric("kafka.request.open", "gauge", "{request}", "Requests in flight.", _LISTENER),
     _metric(

@@ -48,6 +48,7 @@ OtlpProtocol = Literal["grpc", "http/protobuf"]
 Signal = Literal["metrics", "traces", "logs"]
 DrainAccept = Literal["refuse", "until_stop"]
 PortsBy = Literal["node_id", "order"]
+Balance = Literal["round_robin", "least_connections", "random_two", "first_available"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,12 +158,35 @@ class KafkaCluster:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointConfig:
+    """An endpoint that is more than an address."""
+
+    address: Annotated[str, Key("address")]
+    weight: Annotated[int, Key(range=(1, 1_000))] = 1
+    zone: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EjectionConfig:
+    """When an endpoint is left out that fails, or is slow beside the others, though it takes connections; and when it is used again."""
+
+    failures: Annotated[int, Key(range=(0, 1_000))] = 5
+    latency_factor: Annotated[float, Key(range=(0.0, 1_000.0))] = 0.0
+    time_ms: Annotated[int, Key("ms", (_SECOND, _HOUR))] = 30_000
+    successes: Annotated[int, Key(range=(1, 1_000))] = 3
+    at_most_percent: Annotated[int, Key("percent", (1, 100))] = 50
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamConfig:
     """Where a listener's frames go: to ``endpoints``, or to the brokers of a cluster (``kafka``)."""
 
     name: str
-    endpoints: Annotated[tuple[str, ...], Key("address")] = ()
+    endpoints: Annotated[tuple[str | EndpointConfig, ...], Key("address")] = ()
     kafka: KafkaCluster | None = None
+    balance: Balance = "round_robin"
+    max_connections: Annotated[int, Key(range=(0, 1_000_000))] = 0
+    ejection: EjectionConfig | None = None
     framing: Framing = "int32"
     header: HeaderConfig | None = None
     max_receive_size: Annotated[int, Key("bytes", (1, MAX_INT32))] = MAX_INT32
@@ -174,7 +198,12 @@ class UpstreamConfig:
     @property
     def addresses(self) -> tuple[str, ...]:
         """The addresses of the configuration: the endpoints, or the bootstrap servers of a cluster."""
-        return self.endpoints if self.kafka is None else self.kafka.bootstrap
+        return tuple(item.address for item in self.each_endpoint) if self.kafka is None else self.kafka.bootstrap
+
+    @property
+    def each_endpoint(self) -> tuple[EndpointConfig, ...]:
+        """The endpoints; one that is only an address has the weight 1 and no zone."""
+        return tuple(item if isinstance(item, EndpointConfig) else EndpointConfig(address=item) for item in self.endpoints)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,6 +340,7 @@ class ProxyConfig:
 
     node: str
     listeners: tuple[ListenerConfig, ...]
+    zone: str = ""
     upstreams: tuple[UpstreamConfig, ...] = ()
     processors: Annotated[int, Key(range=(0, MAX_PROCESSORS), live=True)] = 0
     admin: AdminConfig = AdminConfig()

@@ -206,6 +206,11 @@ def _give_login_back(pair: Pair) -> None:
 def _give_up(pair: Pair) -> None:
     _give_login_back(pair)
     tried = pair.tried
+    full = _upstream(pair).count_full()
+    if tried is None and full != 0:
+        each = "its endpoint has" if full == 1 else f"each of its {full} endpoints has"
+        ending.end(pair, Cause.LIMIT, f"the upstream is full: {each} max_connections", "internal")
+        return
     if tried is None:
         ending.end(pair, Cause.UPSTREAM_REFUSED, "the upstream has no address", "upstream")
         return
@@ -213,7 +218,8 @@ def _give_up(pair: Pair) -> None:
     if cause is Cause.PEER_RESET or cause is Cause.PEER_CLOSED or cause is Cause.NO_DATA:
         cause = Cause.UPSTREAM_CLOSED
     count = len(tried.endpoints)
-    ending.end(pair, cause, tried.detail if count == 1 else f"{tried.detail} (the last of {count} endpoints tried)", "upstream")
+    detail = tried.detail if count == 1 else f"{tried.detail} (the last of {count} endpoints tried)"
+    ending.end(pair, cause, f"{detail}; {full} others are full" if full else detail, "upstream")
 
 
 def _upstream_ready(pair: Pair, channel: Channel) -> None:
@@ -223,6 +229,7 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
     assert attempt is not None, "an upstream with events was tried"
     pair.attempt = None
     pair.tried = None
+    pair.used = attempt.endpoint
     pair.connect_ended_ns = channel.ready_ns
     if pair.login is not None:
         pair.login.accepted(channel.ready_ns)
@@ -230,6 +237,8 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
     upstream.counters.counts.cells[USED] += 1
     if upstream.answered(attempt, channel.ready_ns):
         pair.owner.watcher.endpoint_changed(upstream, attempt.endpoint)
+    if upstream.ejection is not None:
+        upstream.ejection.watch(attempt.endpoint, channel.write_half, client.write_half, attempt.began_ns, channel.ready_ns)
     pair.owner.loop.end_handshake(channel)
     pair.route.counters.upstream_counts.cells[ACTIVE] += 1
     if client.ready_ns == 0:  # it waits for the result of its authentication

@@ -177,7 +177,7 @@ class Commands:
 
     def _set_parts(self, message: messages.PartsCommand) -> None:
         parts = [(row["level"], row["name"], row["counter"], row["part"]) for row in message["parts"]]
-        self._pairs.quotas.set_parts(message["default"], parts)
+        self._settings.set_parts(message["default"], parts)
 
     def _access(self, message: messages.AccessCommand) -> None:
         self._jobs.append(AccessJob(message, self._relay, self._report_access))

@@ -4,8 +4,9 @@ A change is prepared (checked against what is in force), then committed or abort
 limits, the pool's share, endpoints, quotas, tap rules, stores of certificates.
 """
 
+import os
 import socket
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from framegate.proxy.auth import factories
@@ -111,6 +112,9 @@ class Settings:
                 name,
                 self.counters.upstreams[name],
                 _endpoints(item, given[name] if name in given else [_literal(endpoint) for endpoint in item.addresses]),
+                item,
+                self.config.zone,
+                int.from_bytes(os.urandom(4), "big") >> 1,
             )
             for name, item in self._upstream_configs.items()
         }
@@ -140,10 +144,17 @@ class Settings:
         if self.requests is not None:
             self.requests.attach(relay.pairs.selector)
         relay.pairs.quotas.show_in(self.counters)
-        relay.pairs.quotas.set_parts(self._part, [])
+        self.set_parts(self._part, [])
         relay.pairs.quotas.set_limits(limits_from_wire(model.quotas_to_wire(self.config)))
         if self._stores.verifies:
             self._end_sessions_later(relay.pairs.selector)
+
+    def set_parts(self, default: int, parts: Sequence[tuple[str, str, str, int]]) -> None:
+        """Set this processor's parts of rates (``Quotas.set_parts``) and of the connections to endpoints."""
+        assert self._relay is not None, "attach comes first"
+        self._relay.pairs.quotas.set_parts(default, parts)
+        for upstream in self.upstreams.values():
+            upstream.set_part(default)
 
     def _end_sessions_later(self, selector: Selector) -> None:
         selector.call_at(selector.now_ns + SESSION_NS, self._sessions_end)
@@ -413,12 +424,21 @@ def _cut_from(forward: model.Forward) -> int:
 def _endpoints(upstream: model.UpstreamConfig, rows: list[Address]) -> list[Endpoint]:
     """The endpoints of rows (``messages.Endpoints``); raises ConfigError for a host that the configuration does not name."""
     hosts = {_host(endpoint) for endpoint in upstream.addresses}
+    known = {(_host(item.address), parse_address(item.address).port or item.address): item for item in upstream.each_endpoint}
     endpoints = []
     for host, family, *rest in rows:
         if host not in hosts:
             raise ConfigError(f"the upstream {upstream.name} has no endpoint with the host {host!r}")
+        unix = family == socket.AF_UNIX
+        item = known.get((host, f"unix:{rest[0]}" if unix else rest[1]))
         endpoints.append(
-            Endpoint(int(family), str(rest[0]) if family == socket.AF_UNIX else (str(rest[0]), int(rest[1])), _server_name(upstream, host))
+            Endpoint(
+                int(family),
+                str(rest[0]) if unix else (str(rest[0]), int(rest[1])),
+                _server_name(upstream, host),
+                weight=1 if item is None else item.weight,
+                zone="" if item is None else item.zone,
+            )
         )
     return endpoints
 

@@ -384,7 +384,7 @@ class FakeUpstreams(Upstreams):
         return [
             UpstreamStatus(
                 name=upstream.name,
-                endpoints=upstream.endpoints,
+                endpoints=upstream.addresses,
                 addresses=("10.1.0.1:9092",),
                 tls=False,
                 max_receive_size=upstream.max_receive_size,

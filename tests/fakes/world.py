@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from framegate.proxy.clock import Clock
+from framegate.proxy.config.model import UpstreamConfig
 from framegate.proxy.network.authenticator import AuthenticatorFactory
 from framegate.proxy.network.connection_id import ConnectionIds
 from framegate.proxy.network.framing import Framing
@@ -97,6 +98,7 @@ class World:
         authenticators: of clients; None: whoever comes is nobody.
         refusal_ms: from a refusal to its answer.
         logins: who we are to the upstream.
+        upstream: how its endpoints are chosen.
         others: options of both sides' channels.
 
     Attributes:
@@ -130,6 +132,7 @@ class World:
         authenticators: AuthenticatorFactory | None = None,
         refusal_ms: int = 0,
         logins: Logins | None = None,
+        upstream: UpstreamConfig | None = None,
     ) -> None:
         self.clock = HandClock()
         self.told = Told()
@@ -171,7 +174,7 @@ class World:
             **(cut if cut_answers else {}),
         )
         addresses = [self.server.getsockname()] if endpoints is None else endpoints
-        self.upstream = Upstream("u", self.counters.upstreams["u"], [endpoint_of(address) for address in addresses])
+        self.upstream = Upstream("u", self.counters.upstreams["u"], [endpoint_of(address) for address in addresses], upstream)
         self.route = Route(
             listener="l",
             upstream=None if serves else self.upstream,
@@ -310,3 +313,4 @@ class World:
         upstream = self.counters.upstreams["u"].counts.cells
         assert (upstream[CONNECTING], upstream[USED]) == (0, 0)
         assert not any(endpoint.probed for endpoint in self.upstream.endpoints), "a probe was not given back"
+        assert {int(endpoint.connections) for endpoint in self.upstream.endpoints} <= {0}, "a connection was not counted down"

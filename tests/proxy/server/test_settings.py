@@ -15,6 +15,7 @@ from framegate.proxy.cells import LISTENER_BLOCK, UPSTREAM_BLOCK
 from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits, limits_to_wire
 from framegate.proxy.config.model import (
     MIB,
+    EndpointConfig,
     Forwarding,
     KeepAlive,
     ListenerConfig,
@@ -152,6 +153,23 @@ def test_addresses_that_control_resolved_come_first():
     assert settings.upstreams["v"].endpoints == []
     with pytest.raises(ConfigError, match="broker:9092"):
         settings_of(changed(u={"endpoints": ("broker:9092",)}))
+
+
+def test_an_endpoint_has_the_weight_and_zone_of_its_address_and_every_upstream_the_zone_of_the_node():
+    endpoints = (EndpointConfig(address="db:1", weight=2, zone="a"), "db:2", EndpointConfig(address="unix:/x", weight=3), "[::1]:2")
+    config = dataclasses.replace(changed(u={"endpoints": endpoints, "max_connections": 4}), zone="a")
+    inet, inet6 = int(socket.AF_INET), int(socket.AF_INET6)
+    rows = [
+        ["db", inet, "10.0.0.1", 1],
+        ["db", inet, "10.0.0.2", 1],
+        ["db", inet, "10.0.0.1", 2],
+        ["", int(socket.AF_UNIX), "/x"],
+        ["::1", inet6, "::1", 2],
+    ]
+    upstream = settings_of(config, endpoints={"u": rows}).upstreams["u"]
+    assert [(item.weight, item.zone, item.near) for item in upstream.endpoints] == [
+        (2, "a", True), (2, "a", True), (1, "", False), (3, "", False), (1, "", False),
+    ]  # fmt: skip
 
 
 def test_a_change_is_in_force_after_commit_and_not_before():
