@@ -48,6 +48,8 @@ OtlpProtocol = Literal["grpc", "http/protobuf"]
 Signal = Literal["metrics", "traces", "logs"]
 DrainAccept = Literal["refuse", "until_stop"]
 PortsBy = Literal["node_id", "order"]
+ProxyVersion = Literal["v1", "v2"]
+AcceptedVersion = Literal["v1", "v2", "any"]
 Balance = Literal["round_robin", "least_connections", "random_two", "first_available"]
 
 
@@ -112,6 +114,14 @@ class BrokersConfig:
     advertise_port: Annotated[int, Key(range=(0, 65_535))] = 0
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyProtocolConfig:
+    """The PROXY protocol of a listener whose clients are proxies."""
+
+    version: AcceptedVersion = "any"
+    trusted: tuple[str, ...]
+
+
 MAX_RECEIVE_SIZE: Final = Key("bytes", (1, MAX_INT32), live=True)
 """Of a listener; changes over the API use its range."""
 
@@ -126,6 +136,7 @@ class ListenerConfig:
     handler: str | None = None
     protocol: Protocol = "framed"
     brokers: BrokersConfig | None = None
+    proxy_protocol: ProxyProtocolConfig | None = None
     framing: Framing = "int32"
     header: HeaderConfig | None = None
     max_receive_size: Annotated[int, MAX_RECEIVE_SIZE] = 100 * MIB
@@ -187,6 +198,7 @@ class UpstreamConfig:
     balance: Balance = "round_robin"
     max_connections: Annotated[int, Key(range=(0, 1_000_000))] = 0
     ejection: EjectionConfig | None = None
+    send_proxy_protocol: ProxyVersion | None = None
     framing: Framing = "int32"
     header: HeaderConfig | None = None
     max_receive_size: Annotated[int, Key("bytes", (1, MAX_INT32))] = MAX_INT32

@@ -16,6 +16,7 @@ from framegate.proxy.cells import LISTENER_BLOCK
 from framegate.proxy.errors import LoginError
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.proxy_protocol import HeaderWriter, header_bytes
 from framegate.proxy.network.timer import NEVER
 from framegate.proxy.network.translation import Translation
 from framegate.proxy.relay import ending, state, tapping
@@ -179,6 +180,10 @@ def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
         _note_failure(pair, attempt, Cause.UPSTREAM_REFUSED, str(error), selector.now_ns)
         return False
     pair.owner.loop.begin_handshake(channel)
+    if pair.route.send_proxy_protocol:
+        client = pair.client.channel
+        assert client is not None, "the client came first"
+        channel.preamble = HeaderWriter(header_bytes(pair.route.send_proxy_protocol, client.peer, client.own_address))
     if pair.login is not None:
         channel.login = pair.login.login.factory
     pair.attempt = attempt

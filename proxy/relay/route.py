@@ -30,6 +30,7 @@ class Route:
         handler: frames go to one, and this is what it counts; None: there is none.
         authenticates: clients authenticate by SASL, and may have to do it again.
         logins: the logins to the upstream; None: it requires none.
+        send_proxy_protocol: the version of the header that connections to the upstream begin with; empty: none.
         revoked: revoked users and certificates; None: their connections go on.
     """
 
@@ -48,6 +49,7 @@ class Route:
         authenticates: bool = False,
         logins: Logins | None = None,
         revoked: Revocations | None = None,
+        send_proxy_protocol: str = "",
     ) -> None:
         self.listener: Final = listener
         self.upstream: Final = upstream
@@ -62,3 +64,4 @@ class Route:
         self.authenticates: Final[bool] = authenticates
         self.logins: Final = logins
         self.revoked: Final = revoked
+        self.send_proxy_protocol: Final = send_proxy_protocol

@@ -20,6 +20,7 @@ from framegate.proxy.network.framings import framing_of
 from framegate.proxy.network.int32 import HEADER
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.options import ChannelOptions
+from framegate.proxy.network.proxy_protocol import ProxyProtocol
 from framegate.proxy.network.receive import NEVER_CUT, ReceiveLimit
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import CallbackTimer
@@ -188,6 +189,7 @@ class Settings:
             framing=speaks,
             onward=onward if onward is not speaks else None,
             socket=_socket(listener.socket),
+            proxy_protocol=_proxy_protocol(listener),
             sasl_limit=NEVER_CUT if listener.sasl is None else min(listener.sasl.max_frame, model.CUT_ABOVE - HEADER),
         )
         return Route(
@@ -202,6 +204,7 @@ class Settings:
             handler=None if listener.handler is None else HandlerMetrics(counters),
             authenticates=listener.sasl is not None,
             logins=None if upstream is None else self._logins[upstream.name],
+            send_proxy_protocol="" if upstream is None else upstream.send_proxy_protocol or "",
             revoked=Revocations(times.handshake_ms * NS_PER_MS) if listener.close_revoked else None,
         )
 
@@ -395,6 +398,11 @@ class Settings:
         """Forget the prepared change; no effect if another one is prepared."""
         if self._prepared is not None and self._prepared.number == change_id:
             self._prepared = None
+
+
+def _proxy_protocol(listener: model.ListenerConfig) -> ProxyProtocol | None:
+    config = listener.proxy_protocol
+    return None if config is None else ProxyProtocol(config.version, config.trusted)
 
 
 def _socket(config: model.SocketConfig) -> model.SocketConfig | None:

@@ -11,6 +11,7 @@ from framegate.proxy.network.connection_id import ConnectionIds
 from framegate.proxy.network.framing import Framing
 from framegate.proxy.network.int32 import INT32
 from framegate.proxy.network.options import ChannelOptions, TlsSettings
+from framegate.proxy.network.proxy_protocol import ProxyProtocol
 from framegate.proxy.network.receive import NEVER_CUT, ReceiveLimit
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.relay.counters import Counters
@@ -98,7 +99,8 @@ class World:
         authenticators: of clients; None: whoever comes is nobody.
         refusal_ms: from a refusal to its answer.
         logins: who we are to the upstream.
-        upstream: how its endpoints are chosen.
+        upstream: how its endpoints are chosen, and the header that connections to it begin with.
+        proxy_protocol: of clients.
         others: options of both sides' channels.
 
     Attributes:
@@ -133,6 +135,7 @@ class World:
         refusal_ms: int = 0,
         logins: Logins | None = None,
         upstream: UpstreamConfig | None = None,
+        proxy_protocol: ProxyProtocol | None = None,
     ) -> None:
         self.clock = HandClock()
         self.told = Told()
@@ -158,6 +161,7 @@ class World:
             onward=onward if translates else None,
             authenticators=authenticators,
             failed_authentication_delay_ns=refusal_ms * 1_000_000,
+            proxy_protocol=proxy_protocol,
             sasl_limit=NEVER_CUT if authenticators is None else SMALL - 4,
             **common,
             **(cut if cut_requests else {}),
@@ -188,6 +192,7 @@ class World:
             authenticates=authenticators is not None,
             logins=logins,
             revoked=Revocations(10 * SECOND),
+            send_proxy_protocol="" if upstream is None else upstream.send_proxy_protocol or "",
         )
         handled = None if requests is None else HandlerLegs(requests)
         self.relay = Relay(ConnectionIds(1, 1), self.counters, self.told, rules, writer, handled)
