@@ -34,6 +34,7 @@ def test_both_ways_to_the_brokers_of_a_cluster_are_good(clustered: dict[str, Any
 def test_a_broken_rule_of_a_cluster_is_named_at_its_key(clustered: dict[str, Any]) -> None:
     ports, hosts, upstream = "listeners.1.brokers", "listeners.0.brokers", "upstreams.1"
     at, where = "listeners[1].brokers", "listeners[0].brokers"
+    other = {**clustered["listeners"][1], "name": "x", "address": "0.0.0.0:9098", "brokers": {"ports": "9102-9103", "advertise": "h"}}
     cases = [
         (f"{upstream}.endpoints", ["10.0.0.1:9092"], "upstreams[1].kafka", "excludes endpoints"),
         (f"{upstream}.kafka.bootstrap", [], "upstreams[1].kafka.bootstrap", "needs at least one"),
@@ -56,8 +57,7 @@ def test_a_broken_rule_of_a_cluster_is_named_at_its_key(clustered: dict[str, Any
         (f"{ports}.ports", "9090-9093", f"{at}.ports", "has the port 9093, which is already used by listeners[0].address"),
         (f"{ports}.ports", "9099-9100", f"{at}.ports", "has the port 9099, which is already used by listeners[1].address"),
         (f"{ports}.ports", "9900-9902", f"{at}.ports", "has the port 9901, which is already used by health.address"),
-        ("listeners.2", {"name": "x", "address": "0.0.0.0:9098", "upstream": "cluster", "protocol": "kafka", "max_receive_size": "1MiB",
-         "brokers": {"ports": "9102-9103", "advertise": "h"}}, "listeners[2].brokers.ports", "has the port 9102, which is already used by listeners[1].brokers"),
+        ("listeners.2", other, "listeners[2].brokers.ports", "has the port 9102, which is already used by listeners[1].brokers"),
         ("listeners.1.address", "10.0.0.1:9099", f"{at}.advertise", "is required: clients may not reach 10.0.0.1:9099"),
         ("listeners.1.address", "0.0.0.0:9099", f"{at}.advertise", "is required"),
         *((f"{ports}.advertise", text, f"{at}.advertise", "is a wildcard") for text in ("0.0.0.0", "::")),
@@ -74,7 +74,9 @@ def test_a_broken_rule_of_a_cluster_is_named_at_its_key(clustered: dict[str, Any
     assert misnamed(clustered, cases) == []
 
 
-def test_a_key_of_a_cluster_that_has_no_effect_or_a_certificate_that_lacks_a_name_is_a_warning(clustered: dict[str, Any], tmp_path: pathlib.Path) -> None:
+def test_a_key_of_a_cluster_that_has_no_effect_or_a_certificate_that_lacks_a_name_is_a_warning(
+    clustered: dict[str, Any], tmp_path: pathlib.Path
+) -> None:
     del clustered["tap"]
     clustered["listeners"][0]["brokers"]["hosts"] = "{id}.example.org"
     found = [(key, reason) for key, reason in warnings(clustered, tmp_path) if "brokers" in key]
