@@ -177,8 +177,21 @@ _LIFE_OF_FRAMEGATE: Final = {
         {"variable": str, "sections": list[str]},
     ),
 }
+_BROKER: Final = {"upstream": str, "broker": int, "address": str, "rack": str}
 _UPSTREAMS: Final = {
     "api_versions_failed": Event("An upstream could not be asked which requests it understands.", _WARNING, {"upstream": str, "error": str}),
+    "broker_joined": Event("A cluster has another broker.", _INFO, _BROKER),
+    "broker_left": Event("A cluster does not name a broker any more; its port is closed.", _WARNING, _BROKER),
+    "broker_moved": Event("A broker has another address or rack.", _INFO, {**_BROKER, "before": dict[str, str]}),
+    "brokers_refused": Event("The new brokers of a cluster could not be put in force.", _ERROR, {"upstream": str, "error": str}),
+    "brokers_unreadable": Event(
+        "A cluster could not be asked for its brokers, or its list cannot be right; the known ones stay.", _WARNING, {"upstream": str, "error": str}
+    ),
+    "brokers_without_port": Event(
+        "Clients of a listener cannot reach some brokers, and are told the bootstrap's address for them.",
+        _WARNING,
+        {"upstream": str, "listener": str, "count": int, "brokers": dict[str, str]},
+    ),
     "resolve_failed": Event("A name cannot be resolved; its last addresses stay in use.", _WARNING, {"upstream": str, "endpoint": str, "error": str}),
     "resolved": Event("A name can be resolved again.", _INFO, {"upstream": str, "endpoint": str}),
 }

@@ -1,6 +1,5 @@
 """The status of listeners and upstreams; and the addresses of upstreams, which the resolver finds and every processor gets."""
 
-import asyncio
 import dataclasses
 from typing import Any
 
@@ -8,13 +7,12 @@ from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.resolver import Resolver
 from framegate.control.errors import ControlError, NotFoundError
 from framegate.control.fleet.desired_state import DesiredState
-from framegate.control.fleet.processor import REQUEST_MS
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
 from framegate.control.status import DownEndpoint, ListenerStatus, UpstreamStatus
+from framegate.control.steering.brokers import down_endpoints
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, forwarding_of
 from framegate.proxy.server.messages import Change, Endpoints
-from framegate.proxy.server.protocol import upstreams_request
 
 __all__ = ["Listeners", "Upstreams", "find_listener"]
 
@@ -89,10 +87,9 @@ class Upstreams:
 
     async def _down_endpoints(self) -> dict[str, tuple[DownEndpoint, ...]]:
         """The endpoints that processors do not use now, by upstream; with the reason of the first processor."""
-        answers = await asyncio.gather(*(processor.request(upstreams_request(), REQUEST_MS) for processor in self._supervisor.running))
         found: dict[str, dict[str, DownEndpoint]] = {}
-        for answer in answers:
-            for (upstream, address), row in {(row["upstream"], row["endpoint"]): row for row in answer["rows"]}.items():
+        for rows in await down_endpoints(self._supervisor):
+            for (upstream, address), row in {(row["upstream"], row["endpoint"]): row for row in rows}.items():
                 each = found.setdefault(upstream, {})
                 known = each.get(address) or DownEndpoint(address=address, reason=row["reason"], detail=row["detail"], processors=0)
                 each[address] = dataclasses.replace(known, processors=known.processors + 1)

@@ -13,6 +13,7 @@ from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
+from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import Channels
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.limits import EVICTION_INTERVAL_S, EVICTION_LIMIT_S, Eviction, Limits
@@ -56,6 +57,7 @@ class Parts:
     drain: Drain
     listeners: Listeners
     upstreams: Upstreams
+    brokers: Brokers
     certificates: TlsStores
     rotation: Rotation
     users: Users
@@ -107,6 +109,7 @@ class Steering(Parts):
             drain=drain,
             listeners=listeners,
             upstreams=Upstreams(supervisor, resolver, log),
+            brokers=Brokers(supervisor, acceptor, log, events, meters, task_monitor),
             certificates=certificates,
             rotation=rotation,
             users=Users(supervisor, self.transactions, rotation, identity),
@@ -140,6 +143,7 @@ class Steering(Parts):
         for task in self._tasks:
             task.cancel()
         self._tap_events.close()
+        self.brokers.close()
         self.drain.close()
         if self._sizing is not None:
             self._sizing.close()

@@ -10,7 +10,7 @@ declared here is public.
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from framegate.proxy.server.rows import DemandRow, EndpointDownRow, HolderRow, LimitsRow, OpenRow, PartRow, StoresRow
+from framegate.proxy.server.rows import DemandRow, EndpointDownRow, HolderRow, LimitsRow, OpenRow, PartRow, SeenBrokerRow, StoresRow
 
 Endpoints = dict[str, list[list[str | int]]]
 """Addresses by upstream, each ``[host, family, path]`` or ``[host, family, address, port]``."""
@@ -424,5 +424,15 @@ class ForgetNotice(TypedDict):
     number: int
 
 
+class BrokersSeenNotice(TypedDict):
+    """A Metadata answer named brokers that differ from the table in force (``ClusterRow``), or from the last notice; at most one a second for each
+    upstream. ``brokers``: all that it named, by node id.
+    """
+
+    type: Literal["brokers_seen"]
+    upstream: str
+    brokers: list[SeenBrokerRow]
+
+
 HandlerNotice = LogNotice | PartedNotice
-Notice = RowsNotice | DrainedNotice | DemandNotice | QuestionNotice | ForgetNotice | HandlerNotice
+Notice = RowsNotice | DrainedNotice | DemandNotice | QuestionNotice | ForgetNotice | BrokersSeenNotice | HandlerNotice

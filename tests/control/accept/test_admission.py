@@ -82,7 +82,7 @@ class Gate:
         """A connection that is served ends, as its processor says."""
         handover, descriptor = self.served.pop(index)
         os.close(descriptor)
-        self.acceptor.gave_back(handover.listener, handover.peer)
+        self.acceptor.gave_back(handover.listener, handover.peer, handover.broker)
 
     def step(self, seconds: float) -> None:
         self.now_ns += round(seconds * SECOND)
