@@ -158,6 +158,13 @@ def _choice(document: Document, path: Path, upstream: UpstreamConfig, processors
         document.warn((*path, "max_connections"), reason)
     if ejection is not None and 0 < ejection.latency_factor < LEAST_FACTOR:  # half of the endpoints are slower than the median
         document.add((*path, "ejection", "latency_factor"), f"must be at least {LEAST_FACTOR}, or 0: latency is not judged")
+    check = upstream.check
+    if check is not None and check.kind == "tls" and upstream.tls is None:
+        document.add((*path, "check", "kind"), "needs the section tls of the upstream", "tls")
+    if check is not None and check.kind == "kafka" and upstream.framing != "int32":
+        document.add((*path, "check", "kind"), f"is for Kafka brokers, and the upstream speaks {upstream.framing}", "kafka")
+    if upstream.kafka is not None and upstream.send_proxy_protocol is not None:
+        document.add((*path, "send_proxy_protocol"), "cannot be used with kafka: brokers take no such header")
     if ejection is not None and not ejection.failures and not ejection.latency_factor:
         document.warn((*path, "ejection"), "has no effect: failures and latency_factor are 0", "")
 

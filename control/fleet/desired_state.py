@@ -26,6 +26,7 @@ class DesiredState:
         config: with the limits, the pool size and the tap's rules in force.
         endpoints: addresses of each upstream, resolved.
         brokers: of each upstream that is a cluster, and what its listeners advertise.
+        failing: by upstream, the addresses that fail their checks, and why.
         shares: bytes of the memory pool by slot.
         stores: certificates, keys and authorities, by owner (``framegate.proxy.server.rows``): the last valid ones.
         revision: grows with every committed change.
@@ -39,6 +40,7 @@ class DesiredState:
     stores: dict[str, Store] = dataclasses.field(default_factory=dict, repr=False)
     rows_at_open: bool = False
     brokers: dict[str, ClusterRow] = dataclasses.field(default_factory=dict)
+    failing: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
 
     def whole(self, slot: int) -> Change:
         """The whole state as one change, for one slot."""
@@ -47,6 +49,8 @@ class DesiredState:
         change = Change(max_receive_size=limits, limits=quotas, share=self.shares[slot], endpoints=self.endpoints)
         if self.brokers:
             change["brokers"] = self.brokers
+        if self.failing:
+            change["failing"] = self.failing
         if self.stores:
             change["stores"] = pack_stores(self.stores)
         if self.config.tap is not None:
@@ -70,4 +74,6 @@ class DesiredState:
         )
         if self.brokers:
             message["brokers"] = self.brokers
+        if self.failing:
+            message["failing"] = self.failing
         return message

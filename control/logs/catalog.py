@@ -192,6 +192,8 @@ _UPSTREAMS: Final = {
         _WARNING,
         {"upstream": str, "listener": str, "count": int, "brokers": dict[str, str]},
     ),
+    "check_failed": Event("An endpoint fails its checks, and is left out.", _WARNING, {"upstream": str, "endpoint": str, "check": str, "error": str}),
+    "check_passed": Event("An endpoint passes its checks again.", _INFO, {"upstream": str, "endpoint": str, "check": str}),
     "resolve_failed": Event("A name cannot be resolved; its last addresses stay in use.", _WARNING, {"upstream": str, "endpoint": str, "error": str}),
     "resolved": Event("A name can be resolved again.", _INFO, {"upstream": str, "endpoint": str}),
 }

@@ -15,6 +15,7 @@ from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import Channels
+from framegate.control.steering.checks import Checks
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.limits import EVICTION_INTERVAL_S, EVICTION_LIMIT_S, Eviction, Limits
 from framegate.control.steering.listeners import Listeners, Upstreams
@@ -116,6 +117,7 @@ class Steering(Parts):
         )
         self._sizing = None if chosen is None else Sizing(pool, lambda: supervisor.desired.config, chosen, events, log, task_monitor)
         self._rates = Rates(supervisor)
+        self._checks = Checks(supervisor, log, task_monitor)
         self._eviction = Eviction(supervisor, acceptor, log)
         self._tap_events = events.subscribe((STOPPED_EVENT,), max_events=MAX_RULES * MAX_PROCESSORS)
         self._tasks = [
@@ -144,6 +146,7 @@ class Steering(Parts):
             task.cancel()
         self._tap_events.close()
         self.brokers.close()
+        self._checks.close()
         self.drain.close()
         if self._sizing is not None:
             self._sizing.close()

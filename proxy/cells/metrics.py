@@ -152,6 +152,7 @@ TASKS: Final = (
     "access",
     "endpoints",
     "brokers",
+    "checks",
     "tap_keeper",
     "rotation",
     "desk",

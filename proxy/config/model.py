@@ -48,6 +48,7 @@ OtlpProtocol = Literal["grpc", "http/protobuf"]
 Signal = Literal["metrics", "traces", "logs"]
 DrainAccept = Literal["refuse", "until_stop"]
 PortsBy = Literal["node_id", "order"]
+CheckKind = Literal["connect", "tls", "kafka"]
 ProxyVersion = Literal["v1", "v2"]
 AcceptedVersion = Literal["v1", "v2", "any"]
 Balance = Literal["round_robin", "least_connections", "random_two", "first_available"]
@@ -189,6 +190,17 @@ class EjectionConfig:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckConfig:
+    """Active checks of endpoints, by the control process."""
+
+    kind: CheckKind = "connect"
+    every_ms: Annotated[int, Key("ms", (100, _HOUR))] = 5_000
+    timeout_ms: Annotated[int, Key("ms", (10, 10 * _MINUTE))] = 2_000
+    rise: Annotated[int, Key(range=(1, 1_000))] = 2
+    fall: Annotated[int, Key(range=(1, 1_000))] = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamConfig:
     """Where a listener's frames go: to ``endpoints``, or to the brokers of a cluster (``kafka``)."""
 
@@ -198,6 +210,7 @@ class UpstreamConfig:
     balance: Balance = "round_robin"
     max_connections: Annotated[int, Key(range=(0, 1_000_000))] = 0
     ejection: EjectionConfig | None = None
+    check: CheckConfig | None = None
     send_proxy_protocol: ProxyVersion | None = None
     framing: Framing = "int32"
     header: HeaderConfig | None = None

@@ -118,6 +118,7 @@ class Upstream:
         self._max_connections: Final[i64] = config.max_connections
         self._limit: i64 = self._max_connections  # this processor's part; 0: none
         self._random: i64 = seed
+        self._failing: dict[str, str] = {}
         self._cells: vec[i64] = counters.counts.cells
         self.replace(endpoints)
 
@@ -135,6 +136,7 @@ class Upstream:
             mine.weight, mine.zone = endpoint.weight, endpoint.zone or racks.get((endpoint.family, endpoint.address), "")
             mine.near = not self._zone or mine.zone == self._zone
             mine.listed = True
+            mine.failing = self._failing.get(mine.text, "")
         self.endpoints = list(fresh.values())
         if self.ejection is not None:
             for endpoint in self.ejection.too_many(self.endpoints):
@@ -148,6 +150,7 @@ class Upstream:
 
     def set_failing(self, failing: dict[str, str]) -> None:
         """Set which endpoints fail the active checks, and why, by their text; all others pass."""
+        self._failing = failing
         for endpoint in self.endpoints:
             why = failing.get(endpoint.text, "")
             if why and not endpoint.failing:

@@ -119,6 +119,8 @@ class Settings:
             )
             for name, item in self._upstream_configs.items()
         }
+        for name, failing in (message.get("failing") or {}).items():
+            self.upstreams[name].set_failing(failing)
         self._accounts: Final = {item.name: pool.account(self.config.memory_pool.shares.get(item.name, 0)) for item in self.config.listeners}
         for name, account in self._accounts.items():
             self.counters.listeners[name].account = account
@@ -302,7 +304,7 @@ class Settings:
             limits[name] = size
         self._check_share(change.get("share", int(self.pool.size)), limits)
         endpoints = change.get("endpoints", {})
-        _check_known("no upstream", endpoints, self.upstreams)
+        _check_known("no upstream", [*endpoints, *change.get("failing", {})], self.upstreams)
         try:
             fresh = {name: _endpoints(self._upstream_configs[name], rows) for name, rows in endpoints.items()}
             stores = self._stores.prepare(change["stores"]) if "stores" in change else {}
@@ -355,8 +357,7 @@ class Settings:
         self._set_largest()
         if "share" in change:
             self.pool.resize(change["share"])
-        for name, endpoints in prepared.endpoints.items():
-            self.upstreams[name].replace(endpoints)
+        self._put_endpoints(prepared)
         if prepared.rules is not None and self._relay is not None:
             if self._relay.pairs.rules is not None:
                 prepared.rules.inherit(self._relay.pairs.rules, change.get("tap_rule", ""))
@@ -369,6 +370,12 @@ class Settings:
             if revoked is not None and self._relay is not None:
                 revoked.add(row["users"], row["serials"], self._relay.pairs.selector.now_ns)
         return True
+
+    def _put_endpoints(self, prepared: _Prepared) -> None:
+        for name, endpoints in prepared.endpoints.items():
+            self.upstreams[name].replace(endpoints)
+        for name, failing in prepared.change.get("failing", {}).items():
+            self.upstreams[name].set_failing(failing)
 
     def revokes(self, change_id: int) -> bool:
         """Whether the prepared change revokes identities."""

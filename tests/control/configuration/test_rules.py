@@ -29,6 +29,13 @@ def test_a_broken_rule_is_named_at_its_key(data: dict[str, Any]) -> None:
         ("upstreams.0.endpoints", [{"address": "nowhere"}], "upstreams[0].endpoints[0].address", "is not an address"),
         ("upstreams.0.endpoints", [{"weight": 1}], "upstreams[0].endpoints[0].address", "is required"),
         ("upstreams.0.endpoints", [{"address": "a:1", "weight": 0}], "upstreams[0].endpoints[0].weight", "must be from 1 to 1000"),
+        ("upstreams.0", {"name": "brokers", "endpoints": ["a:1"], "check": {"kind": "tls"}}, "upstreams[0].check.kind", "needs the section tls"),
+        (
+            "upstreams.0",
+            {"name": "brokers", "endpoints": ["a:1"], "framing": "int16", "check": {"kind": "kafka"}},
+            "upstreams[0].check.kind",
+            "speaks int16",
+        ),
         ("listeners.0.proxy_protocol", {"version": "any"}, "listeners[0].proxy_protocol.trusted", "is required"),
         ("listeners.0.proxy_protocol", {"trusted": ["10.0.0.1/8"]}, "listeners[0].proxy_protocol.trusted[0]", "has host bits set"),
         ("listeners.0.proxy_protocol", {"trusted": [], "version": "v3"}, "listeners[0].proxy_protocol.version", "'v2' or 'any'"),

@@ -188,6 +188,20 @@ def test_a_change_is_in_force_after_commit_and_not_before():
     assert not settings.commit(1)
 
 
+def test_endpoints_that_fail_their_checks_are_those_of_the_start_then_of_the_last_change_and_stay_so_among_new_ones():
+    settings = settings_of(failing={"u": {"127.0.0.1:1": "no answer"}})
+    upstream = settings.upstreams["u"]
+    assert [endpoint.failing for endpoint in upstream.endpoints] == ["no answer", "", ""]
+    settings.prepare(1, {"failing": {"u": {"[::1]:2": "refused", "10.0.0.2:6": "refused"}}})
+    assert settings.commit(1)
+    assert [endpoint.failing for endpoint in upstream.endpoints] == ["", "refused", ""]
+    settings.prepare(2, {"endpoints": {"u": [["127.0.0.1", int(socket.AF_INET), "10.0.0.2", 6]]}})
+    assert settings.commit(2)
+    assert [endpoint.failing for endpoint in upstream.endpoints] == ["refused"]
+    with pytest.raises(ChangeError, match="no upstream"):
+        settings.prepare(3, {"failing": {"x": {}}})
+
+
 def test_an_aborted_change_leaves_nothing():
     settings = settings_of()
     settings.prepare(1, {"max_receive_size": {"a": 5}})
