@@ -7,6 +7,7 @@ from typing import Final, Literal
 from framegate.proxy.config.limits import UNLIMITED, LimitsConfig, RateLimits
 from framegate.proxy.config.log import LogFormat, LogLevel
 from framegate.proxy.config.model import Forwarding, PoolKind, TapRule
+from framegate.proxy.server.rows import EndpointState
 
 __all__ = [
     "RETIRED",
@@ -18,6 +19,7 @@ __all__ = [
     "CertificateStatus",
     "DownEndpoint",
     "DrainResult",
+    "EndpointStatus",
     "HandlerProcessStatus",
     "HandlerStatus",
     "Health",
@@ -129,9 +131,35 @@ class DownEndpoint:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointStatus:
+    """An address of an upstream, over all processors.
+
+    Attributes:
+        broker: the node id; None: it is not of a broker.
+        state: the worst of all processors; ``reason`` and ``detail`` of that one, empty unless it is left out; ``since_ns``: since when; 0: not
+            known.
+        out: how many processors leave it out.
+        connections: open ones and attempts of all processors.
+        latency_ns: the longest of all processors; 0: not measured.
+    """
+
+    address: str
+    broker: int | None
+    state: EndpointState
+    reason: str
+    detail: str
+    since_ns: int
+    out: int
+    connections: int
+    weight: int
+    zone: str
+    latency_ns: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamStatus:
     """One upstream. ``endpoints`` as configured, ``addresses`` as resolved last, ``error`` of the last resolution (empty: none), ``down``: addresses
-    that are left out for a while because they failed.
+    that are left out for a while because they failed; ``states`` of all addresses.
     """
 
     name: str
@@ -141,6 +169,7 @@ class UpstreamStatus:
     max_receive_size: int
     error: str
     down: tuple[DownEndpoint, ...] = ()
+    states: tuple[EndpointStatus, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from framegate.control.errors import NotFoundError
 from framegate.control.service.convert import duration, timestamp
 from framegate.control.service.interceptor import Context
 from framegate.control.service.validate import check_required, page
-from framegate.control.status import HandlerProcessStatus, ListenerStatus, UpstreamStatus
+from framegate.control.status import EndpointStatus, HandlerProcessStatus, ListenerStatus, UpstreamStatus
 from framegate.control.steering import listeners
 from framegate.control.steering.state import State
 from framegate.control.v1 import handler_service_pb2 as handler_pb2
@@ -86,6 +86,23 @@ def _upstream(status: UpstreamStatus) -> upstream_pb2.Upstream:
             upstream_pb2.DownEndpoint(address=item.address, reason=item.reason, detail=item.detail, processor_count=item.processors)
             for item in status.down
         ],
+        endpoint_states=map(_endpoint, status.states),
+    )
+
+
+def _endpoint(status: EndpointStatus) -> upstream_pb2.Endpoint:
+    return upstream_pb2.Endpoint(
+        address=status.address,
+        node_id=status.broker,
+        state=upstream_pb2.Endpoint.State.Value(f"STATE_{status.state.upper()}"),
+        reason=status.reason,
+        detail=status.detail,
+        since_time=timestamp(status.since_ns) if status.since_ns else None,
+        out_processor_count=status.out,
+        connection_count=status.connections,
+        weight=status.weight,
+        zone=status.zone,
+        latency=duration(status.latency_ns) if status.latency_ns else None,
     )
 
 

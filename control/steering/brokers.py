@@ -21,9 +21,9 @@ from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.config.model import ProxyConfig, UpstreamConfig
 from framegate.proxy.config.sasl import logins_of, secret_files
 from framegate.proxy.server.protocol import upstreams_request
-from framegate.proxy.server.rows import EndpointDownRow, SeenBrokerRow
+from framegate.proxy.server.rows import EndpointRow, SeenBrokerRow
 
-__all__ = ["Brokers", "down_endpoints"]
+__all__ = ["Brokers", "endpoint_rows"]
 
 FIRST_S: Final = 3.0
 """How long a start waits for the first look; after that clients are told the bootstrap's address for every broker, until the brokers are known."""
@@ -33,8 +33,8 @@ _LEAST_ASK_S, _MOST_ASK_S = 2.0, 10.0
 _DOWN: Final = "endpoint_down"
 
 
-async def down_endpoints(supervisor: Supervisor) -> list[list[EndpointDownRow]]:
-    """The endpoints that each processor does not use now. Raises UnavailableError: a processor does not answer."""
+async def endpoint_rows(supervisor: Supervisor) -> list[list[EndpointRow]]:
+    """The endpoints of each processor. Raises UnavailableError: a processor does not answer."""
     answers = await asyncio.gather(*(processor.request(upstreams_request(), REQUEST_MS) for processor in supervisor.running))
     return [answer["rows"] for answer in answers]
 
@@ -148,7 +148,7 @@ class Brokers:
         chosen = [cluster for name, cluster in sorted(self.clusters.items()) if upstream in (name, "")]
         if not chosen:
             return []
-        down = _by_broker(await down_endpoints(self._supervisor))
+        down = _by_broker(await endpoint_rows(self._supervisor))
         return [status for cluster in chosen for status in cluster.statuses(down.get(cluster.name, {}))]
 
     async def _count(self) -> None:
@@ -173,11 +173,13 @@ class Brokers:
         }
 
 
-def _by_broker(answers: Iterable[Sequence[EndpointDownRow]]) -> dict[str, dict[int, dict[str, str]]]:
+def _by_broker(answers: Iterable[Sequence[EndpointRow]]) -> dict[str, dict[int, dict[str, str]]]:
     """Why addresses are left out, by upstream and broker; with the reason of the first processor."""
     found: dict[str, dict[int, dict[str, str]]] = {}
     for rows in answers:
         for row in rows:
+            if row["state"] in ("up", "full"):
+                continue
             each = found.setdefault(row["upstream"], {}).setdefault(row.get("broker", -1), {})
             each.setdefault(row["endpoint"], f"{row['reason']}: {row['detail']}" if row["detail"] else row["reason"])
     return found

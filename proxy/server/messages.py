@@ -10,7 +10,7 @@ declared here is public.
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from framegate.proxy.server.rows import DemandRow, EndpointDownRow, HolderRow, LimitsRow, OpenRow, PartRow, SeenBrokerRow, StoresRow
+from framegate.proxy.server.rows import DemandRow, EndpointRow, HolderRow, LimitsRow, OpenRow, PartRow, SeenBrokerRow, StoresRow
 
 Endpoints = dict[str, list[list[str | int]]]
 """Addresses by upstream, each ``[host, family, path]`` or ``[host, family, address, port]``."""
@@ -335,9 +335,9 @@ class BulkReply(EvictReply):
 
 
 class UpstreamsReply(DrainReply):
-    """Endpoints that are down."""
+    """All endpoints, in order."""
 
-    rows: list[EndpointDownRow]
+    rows: list[EndpointRow]
 
 
 class HoldersReply(DrainReply):

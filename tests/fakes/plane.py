@@ -32,6 +32,7 @@ from framegate.control.status import (
     CertificateStatus,
     DownEndpoint,
     DrainResult,
+    EndpointStatus,
     HandlerProcessStatus,
     HandlerStatus,
     Health,
@@ -390,6 +391,34 @@ class FakeUpstreams(Upstreams):
                 max_receive_size=upstream.max_receive_size,
                 error="",
                 down=(DownEndpoint(address="10.1.0.2:9092", reason="refused", detail="Connection refused", processors=2),),
+                states=(
+                    EndpointStatus(
+                        address="10.1.0.1:9092",
+                        broker=None,
+                        state="up",
+                        reason="",
+                        detail="",
+                        since_ns=0,
+                        out=0,
+                        connections=7,
+                        weight=2,
+                        zone="a",
+                        latency_ns=3_000_000,
+                    ),
+                    EndpointStatus(
+                        address="10.1.0.2:9092",
+                        broker=3,
+                        state="down",
+                        reason="refused",
+                        detail="Connection refused",
+                        since_ns=1_000_000_000,
+                        out=2,
+                        connections=0,
+                        weight=1,
+                        zone="",
+                        latency_ns=0,
+                    ),
+                ),
             )
             for upstream in self.fake.config.upstreams
         ]

@@ -65,7 +65,7 @@ from framegate.proxy.server.pair_rows import is_due
 from framegate.proxy.server.protocol import WIRE_VERSION, event_notice, read_command, read_start
 from framegate.proxy.server.rows import (
     ChannelRow,
-    EndpointDownRow,
+    EndpointRow,
     HandoverFailedRow,
     HolderRow,
     LostRow,
@@ -352,11 +352,14 @@ class FakeProcessor:
         self.send(EvictReply(type="result", id=message["id"], affected=idlest))
 
     def on_upstreams(self, message: dict[str, Any]) -> None:
-        row = EndpointDownRow(upstream="u", endpoint="127.0.0.1:1", failures=1, reason="refused", detail=f"says {self.slot}", backoff_ms=1000)
+        row = EndpointRow(
+            upstream="u", endpoint="127.0.0.1:1", state="down", reason="refused", detail=f"says {self.slot}", since_ns=5, connections=2, weight=1,
+            zone="", latency_ns=self.slot,
+        )  # fmt: skip
         rows = [row] if self.mode == "down" else []
         if self.mode == "broker_down":  # the first address of each
             known = self.facts["brokers"]["u"]["brokers"]
-            rows = [EndpointDownRow(**{**row, "broker": item["id"], "endpoint": "{2}:{3}".format(*item["addresses"][0])}) for item in known]
+            rows = [EndpointRow(**{**row, "broker": item["id"], "endpoint": "{2}:{3}".format(*item["addresses"][0])}) for item in known]
         self.send(UpstreamsReply(type="result", id=message["id"], rows=rows))
 
     def on_parts(self, message: dict[str, Any]) -> None:
