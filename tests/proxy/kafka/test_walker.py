@@ -1,5 +1,7 @@
 """framegate.proxy.kafka.walker: every message to its end, no byte beyond it, and the same positions however it is cut."""
 
+import contextlib
+import itertools
 import random
 import re
 import struct
@@ -24,8 +26,6 @@ def walk(version: int, body: bytes, *, answer: bool = True) -> list[tuple[int, i
     walker = Walker()
     marks = list(walker.walk(compile_program(SOME, version, answer=answer, marks=MARKS), b"##" + body + b"##", 2, 2 + len(body)))
     return [(number, position - 2) for number, position in zip(marks[::2], marks[1::2], strict=True)]
-
-
 
 
 @pytest.mark.slow
@@ -75,7 +75,7 @@ def test_a_message_in_pieces_has_the_same_marks(cuts: list[int], version: int) -
     walker = Walker()
     walker.begin(compile_program(SOME, version, answer=True, marks=MARKS), 0, len(body))
     edges = sorted({0, len(body), *(cut for cut in cuts if cut < len(body))})
-    ended = [walker.feed(b"#" + body[start:end] + b"#", 1, 1 + end - start) for start, end in zip(edges, edges[1:], strict=False)]
+    ended = [walker.feed(b"#" + body[start:end] + b"#", 1, 1 + end - start) for start, end in itertools.pairwise(edges)]
     assert ended == [False] * (len(edges) - 2) + [True]
     assert list(zip(walker.marks[::2], walker.marks[1::2], strict=True)) == walk(version, body)
 
@@ -126,9 +126,5 @@ def test_what_does_not_follow_the_schema_is_refused(version: int, body: bytes, m
 
 @given(st.binary(max_size=200), st.sampled_from((0, 1, 2)))
 def test_random_bytes_are_refused_or_walked(body: bytes, version: int) -> None:
-    try:
-        marks = walk(version, body)
-    except KafkaFormatError as error:
-        assert 0 <= error.position <= len(body)
-    else:
-        assert all(0 <= position <= len(body) for _, position in marks)
+    with contextlib.suppress(KafkaFormatError):
+        assert all(0 <= position <= len(body) for _, position in walk(version, body))
