@@ -21,6 +21,7 @@ __all__ = ["Cluster", "Watch"]
 _SETTINGS: Final = """offsets.topic.replication.factor=3
 transaction.state.log.replication.factor=3
 transaction.state.log.min.isr=2
+transaction.state.log.num.partitions=3
 default.replication.factor=3
 min.insync.replicas=2
 broker.session.timeout.ms=3000
