@@ -248,8 +248,8 @@ class Broker:
         return _SETTINGS + "\n".join(lines) + "\n" + self._settings
 
     def request_counts(self) -> dict[tuple[str, int], int]:
-        """How many requests the broker has finished, by API name and version, over all its listeners, read over JMX. ``FetchConsumer`` and
-        ``FetchFollower`` are parts of ``Fetch`` and left out.
+        """How many requests the broker has finished, by API name and version, over all its listeners, read over JMX. ``Fetch`` is that of consumers,
+        without that of other brokers.
         """
         url = f"service:jmx:rmi:///jndi/rmi://{self.host}:{self.ports['JMX']}/jmxrmi"
         query = ["--object-name", "kafka.network:type=RequestMetrics,name=RequestsPerSec,*", "--attributes", "Count"]
@@ -259,8 +259,8 @@ class Broker:
             name, _, value = line.partition("\t")
             if "request=" in name:
                 properties = dict(part.split("=", 1) for part in name.rpartition(":")[0].partition(":")[2].split(","))
-                if not properties["request"].startswith("Fetch") or properties["request"] == "Fetch":
-                    counts[properties["request"], int(properties["version"])] = int(float(value))
+                if properties["request"] not in ("Fetch", "FetchFollower"):
+                    counts[properties["request"].replace("FetchConsumer", "Fetch"), int(properties["version"])] = int(float(value))
         return counts
 
     def stop(self) -> None:

@@ -7,16 +7,17 @@ themselves.
 import contextlib
 import functools
 import os
+import random
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
 from tests.demo.broker import Broker, prepare
 
-__all__ = ["Cluster", "Watch"]
+__all__ = ["Cluster", "Watch", "free_ports"]
 
 _SETTINGS: Final = """offsets.topic.replication.factor=3
 transaction.state.log.replication.factor=3
@@ -108,23 +109,33 @@ class Cluster:
         return made
 
 
+def free_ports(count: int) -> range:
+    """So many ports of 127.0.0.1 in a row that nobody has, below those that the system gives to programs that ask for any."""
+    while True:
+        first = random.randrange(10_000, 32_000 - count)
+        with contextlib.ExitStack() as taken, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                taken.enter_context(socket.create_server(("127.0.0.1", port)))
+            return range(first, first + count)
+
+
 class Watch:
     """Looks at the machine's connections to the brokers' listeners for clients every 50 ms, as ``ss`` does.
 
     Args:
         cluster: whose brokers are watched, also those added and those that move.
-        allowed: gives the ids of the processes that may connect; brokers may.
+        parent: the id of the process that may connect, and its children may; 0: none. The brokers may, too.
 
     Attributes:
         leaks: who else has connected: process, its command, and both addresses.
         seen: the addresses of brokers to which a process that may had a connection.
     """
 
-    def __init__(self, cluster: Cluster, allowed: Callable[[], Iterable[int]]) -> None:
+    def __init__(self, cluster: Cluster, parent: int) -> None:
         self.leaks: list[str] = []
         self.seen: set[tuple[str, int]] = set()
         self._cluster = cluster
-        self._allowed = allowed
+        self._parent = parent
         self._watched: set[tuple[str, int]] = set()
         self._known: set[tuple[tuple[str, int], str]] = set()
         self._done = threading.Event()
@@ -138,7 +149,7 @@ class Watch:
         fresh = found.keys() - self._known
         self._known &= found.keys()
         if fresh:
-            good = {inode for pid in [*self._allowed(), *(broker.pid for broker in brokers)] for inode in _sockets(pid)}
+            good = {inode for pid in (*_family(self._parent), *(broker.pid for broker in brokers)) for inode in _sockets(pid)}
             for local, inode in fresh:
                 owner = None if inode in good else _owner(inode)
                 if owner is not None:
@@ -171,6 +182,12 @@ def _address(text: str) -> tuple[str, int]:
     """Of IPv4, also where it stands in one of IPv6, as Java's sockets have it."""
     host, _, port = text.partition(":")
     return socket.inet_ntoa(int(host[-8:], 16).to_bytes(4, sys.byteorder)), int(port, 16)
+
+
+def _family(pid: int) -> list[int]:
+    """A process and its children."""
+    children = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [pid, *(int(child) for line in children for child in line)]
 
 
 def _sockets(pid: int) -> set[str]:

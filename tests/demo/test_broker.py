@@ -110,11 +110,9 @@ def test_the_nodes_of_a_cluster_have_addresses_of_their_own_which_they_advertise
 
 def test_the_watch_reports_who_connects_and_may_not(tmp_path: Path) -> None:
     """The broker is a socket of this process."""
-    may: list[int] = []
     with Cluster(tmp_path, nodes=(11,)) as cluster, socket.create_server(cluster.brokers[11].client_addresses["PLAIN"]) as server:
         for allowed in (True, False):
-            may[:] = [os.getpid()] if allowed else []
-            watch = Watch(cluster, lambda: may)
+            watch = Watch(cluster, os.getpid() if allowed else 0)
             with socket.create_connection(server.getsockname()):
                 watch.look()
                 watch.look()
