@@ -228,8 +228,10 @@ class Built(Client):
         super().__init__(name, tools=tools)
         self._build, self._start = ([word.format(programs=PROGRAMS, cache=self._CACHE) for word in words.split()] for words in (build, start))
 
-    def prepare(self) -> str:
-        """Build it, which takes a second when it is up to date; why it cannot be built, or empty."""
+    def lacks(self) -> str:
+        """Build it, which takes a second when it is up to date: why it cannot be built, or empty."""
+        if lacking := [tool for tool in self.tools if shutil.which(tool) is None]:
+            return f"needs {' and '.join(lacking)}"
         self._CACHE.mkdir(parents=True, exist_ok=True)
         with (self._CACHE / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
