@@ -39,7 +39,7 @@ WAYS: Final = ("plain", "TLS", "mTLS", "SASL")
 NODES: Final = (11, 12, 13)
 DOMAIN: Final = "kafka.test"
 _LISTENERS: Final = {"TLS": "SSL", "MTLS": "SSL", "SASL": "SASL_SSL"}
-_SPACING: Final = 20  # ports of a listener: the bootstrap's, then one for each node id
+_SPACING: Final = 20  # ports of a listener: the bootstrap's, then one for each node id from 0 on
 _USER, _OTHER = "alice", "orders"
 _PASSWORDS: Final = {_USER: "canary-of-alice-7f3", _OTHER: "canary-of-orders-7f3"}
 _ITERATIONS: Final = 4096
@@ -88,7 +88,7 @@ class ClusterWorld:
     def told(self, by: str, way: str) -> set[str]:
         """The addresses of the brokers that a client may read."""
         port = self._port(by, way)
-        return {f"127.0.0.1:{port + node}" if by == "ports" else f"{self._broker_name(node)}:{port}" for node in NODES}
+        return {f"127.0.0.1:{port + 1 + node}" if by == "ports" else f"{self._broker_name(node)}:{port}" for node in NODES}
 
     def make_topic(self, name: str) -> None:
         """Create a topic with 3 partitions and 3 replicas past framegate, for a client that cannot."""
@@ -162,7 +162,7 @@ class ClusterWorld:
         listeners = []
         for way, by in ((way, by) for way in WAYS for by in BY if (way, by) != ("plain", "hosts")):
             port = self._port(by, way)
-            brokers: dict[str, Any] = {"ports": f"{port}-{port + _SPACING - 1}"} if by == "ports" else {"hosts": self._broker_name("{id}")}
+            brokers: dict[str, Any] = {"ports": f"{port + 1}-{port + _SPACING - 1}"} if by == "ports" else {"hosts": self._broker_name("{id}")}
             if by == "hosts":
                 brokers["advertise"] = DOMAIN
             keys = {**({"tls": tls} if self._tls(by, way) else {}), **kept.get(way, {}), "brokers": brokers}
