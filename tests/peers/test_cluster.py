@@ -8,6 +8,7 @@ import pytest
 
 from tests.peers.clients import EVERYTHING, Built, Said, require
 from tests.peers.cluster import BY, NEEDS_CLUSTERS, NODES, WAYS, ClusterWorld, open_cluster
+from tests.peers.namespace import Namespace
 from tests.peers.table import CLUSTER, TABLES
 
 pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(240), NEEDS_CLUSTERS]
@@ -18,6 +19,8 @@ CELLS = [(name, by, way) for name in EVERYTHING for by in BY for way in WAYS if 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterWorld]:
     require()
+    if lacking := Namespace.lacks():
+        pytest.skip(lacking)
     with open_cluster(tmp_path_factory.mktemp("cluster")) as opened:
         yield opened
 
@@ -34,14 +37,13 @@ def test_everything_goes_through(cluster: ClusterWorld, unavailable: dict[str, s
     require((name,), EVERYTHING)
     if unavailable.get(name):
         pytest.skip(unavailable[name])
-    if by == "hosts" and not cluster.in_namespace:
-        pytest.skip("names for clients need a mount namespace")
     client = EVERYTHING[name]
     topic = f"{name}-{by}-{way}".lower()
     record_property(CLUSTER, [(name, f"{by} {way}", "everything" if client.administers else "all but transactions and administration")])
     if not client.administers:
         cluster.make_topic(topic)
-    said = client.everything(cluster.entry(by, way), topic, COUNT, cluster.in_namespace)
+    refused = cluster.namespace.failed_connects()
+    said = client.everything(cluster.entry(by, way), topic, COUNT, cluster.namespace.prefix)
     assert said.code == 0, said.text[-2000:]
     found = words(said)
     counts = collections.Counter(found["value"])
@@ -52,8 +54,8 @@ def test_everything_goes_through(cluster: ClusterWorld, unavailable: dict[str, s
     if client.administers:
         assert (found["retention"], found["deleted"]) == (["3600000"], [topic])
         assert topic not in cluster.topics()
-    assert cluster.reached(way) == set(NODES)
-    assert cluster.watch.leaks == []
+    assert (cluster.reached(way), cluster.watch.leaks) == (set(NODES), [])
+    assert cluster.namespace.failed_connects() == refused, "nobody tried to reach a broker itself"
 
 
 def words(said: Said) -> dict[str, list[str]]:
