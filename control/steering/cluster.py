@@ -193,18 +193,22 @@ class Cluster:
 
     async def _find(self) -> tuple[dict[int, Broker] | None, str]:
         """The list, or None; and why framegate could not read one itself, or an empty text."""
-        seen, self._seen = self._seen, None
+        seen = self._take_seen()
         if self._ask is None:
             return seen, "each login of sasl.identities is for certain clients; the lists in their answers are taken"
         try:
             async with asyncio.timeout(LOOK_LIMIT_S):
                 found = await ask_any(self._addresses(), self._ask)
-            if seen != found and self._seen is None and self._pause_s < self._pace.most_pause_s:
-                self._seen = seen  # one of the two brokers does not know of a change yet: the next look comes soon
+            if seen != found and self._pause_s < self._pace.most_pause_s:
+                self._seen = self._seen or seen  # one of the two brokers does not know of a change yet: the next look comes soon
             return found, ""
         except (OSError, EOFError, ProxyError, ValueError) as error:
             ended = "the connection was ended before the answer" if isinstance(error, EOFError) else ""
             return seen, ended or str(error) or "there was no answer in time"
+
+    def _take_seen(self) -> dict[int, Broker] | None:
+        seen, self._seen = self._seen, None
+        return seen
 
     def _with_missing(self, found: Mapping[int, Broker]) -> dict[int, Broker]:
         """The list, with known brokers that it lacks and that have been missing for less than ``missing_s``."""
