@@ -184,11 +184,9 @@ _UPSTREAMS: Final = {
     "broker_left": Event("A cluster does not name a broker any more; its port is closed.", _WARNING, _BROKER),
     "broker_moved": Event("A broker has another address or rack.", _INFO, {**_BROKER, "before": dict[str, str]}),
     "brokers_refused": Event("The new brokers of a cluster could not be put in force.", _ERROR, {"upstream": str, "error": str}),
-    "brokers_unreadable": Event(
-        "A cluster could not be asked for its brokers, or its list cannot be right; the known ones stay.", _WARNING, {"upstream": str, "error": str}
-    ),
+    "brokers_unreadable": Event("The brokers of a cluster could not be read; the known ones stay in use.", _WARNING, {"upstream": str, "error": str}),
     "brokers_without_port": Event(
-        "Clients of a listener cannot reach some brokers, and are told the bootstrap's address for them.",
+        "A listener has no port for some brokers; clients are told the bootstrap's address.",
         _WARNING,
         {"upstream": str, "listener": str, "count": int, "brokers": dict[str, str]},
     ),

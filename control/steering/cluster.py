@@ -48,12 +48,20 @@ Down = Mapping[int, Mapping[str, str]]
 
 
 class Pace(NamedTuple):
-    """Seconds between looks, between look-ups of names, and least and greatest pause after a look, whoever wants the next one."""
+    """Seconds.
+
+    Attributes:
+        look_s, resolve_s: between looks, and between look-ups of names.
+        pause_s, most_pause_s: least and greatest pause after a look, whoever wants the next one.
+        missing_s: how long lists lack a broker until it has left. Each broker answers with the list that it knows: for a while after a change some
+            still answer with the old one.
+    """
 
     look_s: float = 60.0
     resolve_s: float = 30.0
     pause_s: float = 1.0
-    most_pause_s: float = 30.0
+    most_pause_s: float = 10.0
+    missing_s: float = 5.0
 
 
 PACE: Final = Pace()
@@ -126,6 +134,7 @@ class Cluster:
         self._unresolved: dict[int, str] = {}
         self._faults: dict[str, dict[int, str]] = {item.name: {} for item in listeners}  # why brokers have no port, by listener
         self._left: dict[int, Broker] = {}
+        self._missing: dict[int, float] = {}  # since when lists lack a broker, by node id
         self._seen: dict[int, Broker] | None = None
         self._refusal = ""
         self._wanted: Final = asyncio.Event()
@@ -153,7 +162,8 @@ class Cluster:
                 await self._wanted.wait()
         if self._wanted.is_set():
             await asyncio.sleep(self._earliest_s - clock())
-        look = self._wanted.is_set() or clock() >= self._look_s
+        wanted = self._wanted.is_set()
+        look = wanted or clock() >= self._look_s
         self._wanted.clear()
         changed = False
         try:
@@ -161,15 +171,16 @@ class Cluster:
         finally:
             self._resolve_s = clock() + self._pace.resolve_s
             if look:
-                self._pause_s = self._pace.pause_s if changed else min(2 * self._pause_s, self._pace.most_pause_s)
+                soon = bool(self.error) or self._seen is not None
+                self._pause_s = min(2 * self._pause_s, self._pace.most_pause_s) if (wanted or soon) and not changed else self._pace.pause_s
                 self._earliest_s = clock() + self._pause_s
-                self._look_s = clock() + (self._pause_s if self.error else self._pace.look_s)
+                self._look_s = clock() + (self._pause_s if soon else self._pace.missing_s if self._missing else self._pace.look_s)
                 self.looked.set()
 
     async def round(self, *, look: bool) -> bool:
         """Find, resolve and put in force. Returns whether the table has changed."""
         found, error = await self._find() if look else (None, self.error)
-        brokers = self.brokers if found is None else found
+        brokers = self.brokers if found is None else self._with_missing(found)
         if not brokers or self._acceptor.stopped:
             self.unreadable(error)
             return False
@@ -182,15 +193,29 @@ class Cluster:
 
     async def _find(self) -> tuple[dict[int, Broker] | None, str]:
         """The list, or None; and why framegate could not read one itself, or an empty text."""
-        seen, self._seen = self._seen, None
+        seen = self._take_seen()
         if self._ask is None:
             return seen, "each login of sasl.identities is for certain clients; the lists in their answers are taken"
         try:
             async with asyncio.timeout(LOOK_LIMIT_S):
-                return await ask_any(self._addresses(), self._ask), ""
+                found = await ask_any(self._addresses(), self._ask)
+            if seen != found and self._pause_s < self._pace.most_pause_s:
+                self._seen = self._seen or seen  # one of the two brokers does not know of a change yet: the next look comes soon
+            return found, ""
         except (OSError, EOFError, ProxyError, ValueError) as error:
             ended = "the connection was ended before the answer" if isinstance(error, EOFError) else ""
             return seen, ended or str(error) or "there was no answer in time"
+
+    def _take_seen(self) -> dict[int, Broker] | None:
+        seen, self._seen = self._seen, None
+        return seen
+
+    def _with_missing(self, found: Mapping[int, Broker]) -> dict[int, Broker]:
+        """The list, with known brokers that it lacks and that have been missing for less than ``missing_s``."""
+        now = asyncio.get_running_loop().time()
+        self._missing = {node: self._missing.get(node, now) for node in self.brokers if node not in found}
+        kept = {node: self.brokers[node] for node, since in self._missing.items() if now - since < self._pace.missing_s}
+        return dict(sorted({**found, **kept}.items()))
 
     def _addresses(self) -> list[Wire]:
         """Bootstrap servers and known brokers, in random order."""

@@ -12,21 +12,20 @@ from framegate.control.steering.cluster import PACE, Pace
 from framegate.proxy.config.model import ProxyConfig, UpstreamConfig
 from framegate.proxy.config.sasl import UpstreamIdentity, UpstreamSasl
 from framegate.proxy.server.rows import EndpointDownRow
-from tests.control.steering.test_cluster import look, of, rows, run, told
+from tests.control.steering.test_cluster import look, of, rows, run, told, with_pace
 from tests.fakes.brokers import FakeBroker
 from tests.fakes.fleet import Fleet, until
 from tests.fakes.fleet import run as run_fleet
 from tests.fakes.scenario import run_by
 
-QUICK = Pace(look_s=60, resolve_s=60, pause_s=0.01, most_pause_s=0.01)
+QUICK = Pace(look_s=60, resolve_s=60, pause_s=0.01, most_pause_s=0.01, missing_s=0)
 
 
 def started(made: Fleet, pace: Pace = QUICK) -> Brokers:
-    """Another part over the same fleet, which looks by itself; ``made`` closes it."""
-    made.steering.brokers.close()
-    made.steering.brokers = Brokers(made.supervisor, made.acceptor, made.log, made.steering.events, made.meters, made.task_monitor, pace)
-    made.steering.brokers.start()
-    return made.steering.brokers
+    """Looks by itself."""
+    brokers = with_pace(made, pace)
+    brokers.start()
+    return brokers
 
 
 @run_by(run)

@@ -11,6 +11,7 @@ import pytest
 
 from framegate.control.accept.broker_list import Broker, LoginNeededError
 from framegate.control.steering import cluster as module
+from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.cluster import AT_ONCE, Cluster, Pace, ask_any
 from framegate.proxy.config.model import BrokersConfig
 from framegate.proxy.errors import AuthenticationError
@@ -40,9 +41,17 @@ def run(scenario: Callable[..., Awaitable[None]], **given: Any) -> None:
     async def main() -> None:
         async with fleet(**{"processors": 2, **given}, protocol="kafka", brokers=brokers) as made, FakeBroker() as broker:
             made.desired.endpoints = {"u": [broker.wire]}
+            with_pace(made, Pace(missing_s=0))
             await scenario(made, broker)
 
     asyncio.run(main())
+
+
+def with_pace(made: Fleet, pace: Pace) -> Brokers:
+    """Another part over the same fleet, which ``made`` closes."""
+    made.steering.brokers.close()
+    made.steering.brokers = Brokers(made.supervisor, made.acceptor, made.log, made.steering.events, made.meters, made.task_monitor, pace)
+    return made.steering.brokers
 
 
 def of(made: Fleet) -> Cluster:
@@ -302,6 +311,41 @@ async def test_steps_come_at_their_pace_and_sooner_when_wanted(made: Fleet, brok
     assert asked == 6
     assert times[0] >= 0.03
     assert all(0.045 <= item < 1 for item in times[1:]), "looks that change nothing are further and further apart"
+
+
+@run_by(run)
+async def test_a_broker_leaves_when_lists_have_lacked_it_for_a_while(made: Fleet, broker: FakeBroker) -> None:
+    """Brokers that do not know of a change yet still answer with the old list."""
+    with_pace(made, Pace(missing_s=0.05))
+    await look(made, broker, broker.named(0), broker.named(1))
+    assert not await look(made, broker, broker.named(0))
+    assert not await look(made, broker, broker.named(0), broker.named(1)), "it is back"
+    assert not await look(made, broker, broker.named(0)), "so it is missing anew"
+    await asyncio.sleep(0.06)
+    assert await look(made, broker, broker.named(0))
+    assert sorted(told(made)) == [0]
+    assert len(rows(made, "broker_left", "broker_joined")) == 3
+
+
+@run_by(run)
+async def test_a_list_in_an_answer_that_differs_from_that_of_a_look_is_a_reason_to_look_again(made: Fleet, broker: FakeBroker) -> None:
+    with_pace(made, Pace(look_s=60, resolve_s=60, pause_s=0.01, most_pause_s=0.05))
+    cluster = of(made)
+    broker.brokers = [broker.named(0)]
+    await cluster.step()
+    cluster.seen({0: broker.named(0), 1: broker.named(1)})
+    await cluster.step()
+    assert (broker.asked, sorted(told(made))) == (2, [0]), "the broker that was asked does not know of it yet"
+    broker.brokers = [broker.named(0), broker.named(1)]
+    await cluster.step()
+    assert (broker.asked, sorted(told(made))) == (3, [0, 1])
+    cluster.seen({9: broker.named(9)})
+    for _ in range(4):
+        await cluster.step()
+    waiting = asyncio.create_task(cluster.step())
+    await asyncio.sleep(0.1)
+    assert (broker.asked, waiting.done()) == (7, False), "a list that nobody else confirms is forgotten"
+    waiting.cancel()
 
 
 def answering(**answers: Any) -> module.Ask:
