@@ -56,6 +56,8 @@ def _plain(host: str) -> Tls | None:
 
 def _kept(upstream: UpstreamConfig, stores: Callable[[], Mapping[str, Store]]) -> TlsOf:
     """As ``tls_of``; a context is made once for each store, since to read the system's authorities takes tens of milliseconds."""
+    if upstream.tls is None:
+        return _plain
     make, known = tls_of(upstream, stores), dict[str, tuple[Store, Tls | None]]()
 
     def tls(host: str) -> Tls | None:
@@ -94,6 +96,7 @@ class Checks:
     ) -> None:
         self._supervisor: Final = supervisor
         self._log: Final = log
+        self._task_monitor: Final = task_monitor
         self._slots: Final = asyncio.Semaphore(AT_ONCE)
         self._targets: Final[dict[str, dict[str, _Target]]] = {}
         self._changed = False
@@ -149,6 +152,9 @@ class Checks:
                 error = str(failure) or f"no answer within {timeout_s:g} s"
             except (OSError, EOFError, ProxyError) as failure:
                 error = getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
+            except Exception as failure:  # ours, and nothing of the endpoint
+                self._task_monitor.failed("checks", failure)
+                return
             if not error or loop.time() - began_s <= timeout_s + SLACK_S:
                 self._take(name, target, check, error)
 

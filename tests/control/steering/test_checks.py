@@ -214,6 +214,23 @@ def test_each_kind_meets_what_it_is_for_and_sends_its_header_first(tmp_path: Pat
     assert asyncio.run(meet()) == ["refused", "tls of a plain one", "kafka of another"]
 
 
+def test_an_error_of_ours_is_told_and_fails_no_endpoint() -> None:
+    world = World(range(1), fall=1)
+
+    async def run(loop: VirtualLoop) -> None:
+        async def broken(address: Wire) -> None:
+            raise KeyError(address[3])
+
+        world.probe = lambda *args: broken  # type: ignore[method-assign]
+        checks = world.start()
+        await asyncio.sleep(8)
+        checks.close()
+
+    in_virtual_time(run)
+    assert [(row["task"], row["error"]) for row in world.log.events("task_failed")] == [("checks", "KeyError(0)")]
+    assert world.desired.failing == {}
+
+
 def test_an_upstream_without_checks_has_none() -> None:
     world = World(range(1))
     config = world.desired.config
