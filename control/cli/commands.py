@@ -31,7 +31,8 @@ _MODULES: Final = {
 _PAGES: Final = {
     **dict.fromkeys(("init", "completion"), "getting-started"),
     "explain": "configuration",
-    **dict.fromkeys(("check", "doctor", "serve", "channels", "listeners", "upstreams", "log", "status", "drain"), "operating"),
+    **dict.fromkeys(("check", "doctor", "serve", "channels", "listeners", "log", "status", "drain"), "operating"),
+    "upstreams": "upstreams",
     "handlers": "handlers",
     "brokers": "kafka",
     **dict.fromkeys(("certificates", "users"), "identity"),

@@ -10,6 +10,7 @@ A check that failed later than its timeout says nothing: control itself was stop
 
 import asyncio
 import dataclasses
+import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -151,7 +152,7 @@ class Checks:
             except TimeoutError as failure:
                 error = str(failure) or f"no answer within {timeout_s:g} s"
             except (OSError, EOFError, ProxyError) as failure:
-                error = getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
+                error = _said(failure)
             except Exception as failure:  # ours, and nothing of the endpoint
                 self._task_monitor.failed("checks", failure)
                 return
@@ -186,6 +187,13 @@ class Checks:
             self._log.write("endpoints_refused", level="error", error=str(error))
             self._changed = True
             await asyncio.sleep(1)
+
+
+def _said(failure: Exception) -> str:
+    """An error in words; the system's words for one of a connection, which asyncio replaces. OpenSSL's errors have a ``reason``, and no such number."""
+    if isinstance(failure, OSError) and failure.errno and not hasattr(failure, "reason"):
+        return os.strerror(failure.errno)
+    return str(failure) or type(failure).__name__
 
 
 def _text(address: Wire) -> str:

@@ -63,7 +63,7 @@ class World:
                     await asyncio.sleep(1e6)
                 await asyncio.sleep(self.takes_s)
                 if port in self.bad:
-                    raise OSError(111, "Connection refused")
+                    raise OSError(111, "Connect call failed")
             finally:
                 self.running -= 1
 
