@@ -190,7 +190,7 @@ class Checks:
 
 
 def _said(failure: Exception) -> str:
-    """An error in words; the system's words for one of a connection, which asyncio replaces. OpenSSL's errors have a ``reason``, and no such number."""
+    """An error in words; those of the system, which asyncio replaces. OpenSSL's errors have a ``reason``, and another number."""
     if isinstance(failure, OSError) and failure.errno and not hasattr(failure, "reason"):
         return os.strerror(failure.errno)
     return str(failure) or type(failure).__name__
