@@ -22,8 +22,8 @@ from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
+from framegate.proxy.kafka.produce_acks import NO_ACKS_FIELD, produce_acks
 from framegate.proxy.network.run import Run
-from framegate.proxy.relay.kafka_fields import NO_ACKS_FIELD, produce_acks
 from framegate.proxy.relay.pairing_stats import PairingStats
 from framegate.proxy.tap.frame_tap import RequestFacts
 
