@@ -1,5 +1,6 @@
 """The status of listeners and upstreams; and the addresses of upstreams, which the resolver finds and every processor gets."""
 
+import asyncio
 import dataclasses
 from typing import Any
 
@@ -7,14 +8,16 @@ from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.resolver import Resolver
 from framegate.control.errors import ControlError, NotFoundError
 from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.fleet.processor import REQUEST_MS
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
 from framegate.control.status import DownEndpoint, ListenerStatus, UpstreamStatus
-from framegate.control.steering.brokers import down_endpoints
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, forwarding_of
 from framegate.proxy.server.messages import Change, Endpoints
+from framegate.proxy.server.protocol import upstreams_request
+from framegate.proxy.server.rows import EndpointDownRow
 
-__all__ = ["Listeners", "Upstreams", "find_listener"]
+__all__ = ["Listeners", "Upstreams", "down_endpoints", "find_listener"]
 
 
 def find_listener(config: ProxyConfig, name: str) -> ListenerConfig:
@@ -23,6 +26,12 @@ def find_listener(config: ProxyConfig, name: str) -> ListenerConfig:
         if listener.name == name:
             return listener
     raise NotFoundError("listener", name)
+
+
+async def down_endpoints(supervisor: Supervisor) -> list[list[EndpointDownRow]]:
+    """The endpoints that each processor does not use now. Raises UnavailableError: a processor does not answer."""
+    answers = await asyncio.gather(*(processor.request(upstreams_request(), REQUEST_MS) for processor in supervisor.running))
+    return [answer["rows"] for answer in answers]
 
 
 class Listeners:
