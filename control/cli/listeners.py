@@ -98,7 +98,7 @@ def brokers() -> None:
 def list_brokers(address: str, output: str, upstream: str | None) -> None:
     """List the brokers, each once for each listener in front of its cluster.
 
-    ADDRESS is the broker's own, ADVERTISED the one that clients are told (-: that of the bootstrap), OPEN counts connections through its port.
+    ADDRESS is the broker's own, ADVERTISED the one that clients are told (-: that of the bootstrap), OPEN counts connections to it.
     """
     from framegate.control.v1 import upstream_service_pb2 as pb2
     from framegate.control.v1 import upstream_service_pb2_grpc as pb2_grpc

@@ -280,6 +280,7 @@ MEANINGS: Final = (
     ("peer", "the client's address"),
     ("upstream", "name of the upstream; empty: a handler answers"),
     ("endpoint", "the address of the upstream that was tried last; empty: none"),
+    ("broker", "node id of the Kafka broker that the client reached, of a listener with `brokers`; -1: the bootstrap"),
     ("principal", "principal of the client, from its certificate or login"),
     ("mechanism", "SASL mechanism of the login; `null`: none"),
     ("tls", "version, cipher, and fingerprint of the server certificate that the client got; `null`: plaintext, or no complete handshake"),

@@ -1,6 +1,7 @@
 """The brokers of all clusters: who is asked about them, when, and how they are shown."""
 
 import asyncio
+import collections
 import contextlib
 import functools
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,21 +10,22 @@ from typing import Final
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.broker_connection import Login, tls_of
 from framegate.control.accept.broker_list import Broker, ask_brokers, checked_brokers
+from framegate.control.bounds import MAX_PAGE_SIZE
 from framegate.control.errors import NotFoundError, UnavailableError
 from framegate.control.events import Bus, Event, Gap
-from framegate.control.fleet.processor import REQUEST_MS
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 from framegate.control.status import BrokerStatus
+from framegate.control.steering.channels import Channels
 from framegate.control.steering.cluster import PACE, Ask, Cluster, Pace
+from framegate.control.steering.listeners import endpoint_rows
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.config.model import ProxyConfig, UpstreamConfig
 from framegate.proxy.config.sasl import logins_of, secret_files
-from framegate.proxy.server.protocol import upstreams_request
 from framegate.proxy.server.rows import EndpointRow, SeenBrokerRow
 
-__all__ = ["Brokers", "endpoint_rows"]
+__all__ = ["Brokers"]
 
 FIRST_S: Final = 3.0
 """How long a start waits for the first look; after that clients are told the bootstrap's address for every broker, until the brokers are known."""
@@ -31,12 +33,6 @@ LIMIT_S: Final = 180.0
 """Of one look, with the look-up of names and the change; see ``TaskMonitor.job``."""
 _LEAST_ASK_S, _MOST_ASK_S = 2.0, 10.0
 _DOWN: Final = "endpoint_down"
-
-
-async def endpoint_rows(supervisor: Supervisor) -> list[list[EndpointRow]]:
-    """The endpoints of each processor. Raises UnavailableError: a processor does not answer."""
-    answers = await asyncio.gather(*(processor.request(upstreams_request(), REQUEST_MS) for processor in supervisor.running))
-    return [answer["rows"] for answer in answers]
 
 
 def _login(config: ProxyConfig, upstream: UpstreamConfig) -> Login | None:
@@ -62,11 +58,19 @@ class Brokers:
     """
 
     def __init__(
-        self, supervisor: Supervisor, acceptor: Acceptor, log: RowLog, events: Bus, meters: Meters, task_monitor: TaskMonitor, pace: Pace = PACE
+        self,
+        supervisor: Supervisor,
+        acceptor: Acceptor,
+        channels: Channels,
+        log: RowLog,
+        events: Bus,
+        meters: Meters,
+        task_monitor: TaskMonitor,
+        pace: Pace = PACE,
     ) -> None:
         self._supervisor: Final = supervisor
         self._acceptor: Final = acceptor
-        self._log: Final = log
+        self._channels: Final = channels
         self._task_monitor: Final = task_monitor
         config = supervisor.desired.config
         self.clusters: Final = {
@@ -148,14 +152,28 @@ class Brokers:
         chosen = [cluster for name, cluster in sorted(self.clusters.items()) if upstream in (name, "")]
         if not chosen:
             return []
+        by_host = {name: await self._connections_of(name) for cluster in chosen for name in cluster.by_host}
+        return await self._statuses(chosen, by_host)
+
+    async def _statuses(self, clusters: Iterable[Cluster], by_host: Mapping[str, Mapping[int, int]]) -> list[BrokerStatus]:
         down = _by_broker(await endpoint_rows(self._supervisor))
-        return [status for cluster in chosen for status in cluster.statuses(down.get(cluster.name, {}))]
+        return [status for cluster in clusters for status in cluster.statuses(down.get(cluster.name, {}), by_host)]
+
+    async def _connections_of(self, listener: str) -> Mapping[int, int]:
+        """Open connections of a listener by broker, as processors know them."""
+        found: collections.Counter[int] = collections.Counter()
+        token = ""
+        while True:
+            rows, token = await self._channels.page(listener, MAX_PAGE_SIZE, token)
+            found.update(row.get("broker", -1) for row in rows)
+            if not token:
+                return found
 
     async def _count(self) -> None:
         """Count brokers by state, for the metric: each once, at the listener where its state is worst."""
         worst: dict[tuple[str, int], str] = {}
         order = ("up", "gone", "down", "no_port")
-        for status in await self.statuses():
+        for status in await self._statuses(self.clusters.values(), {}):
             key = status.upstream, status.node
             worst[key] = max(worst.get(key, "up"), status.state, key=order.index)
         states: dict[tuple[str, ...], float] = {(name, state): 0.0 for name in self.clusters for state in order}

@@ -179,9 +179,11 @@ class Cluster:
 
     async def round(self, *, look: bool) -> bool:
         """Find, resolve and put in force. Returns whether the table has changed."""
+        if self._acceptor.stopped:
+            return False
         found, error = await self._find() if look else (None, self.error)
         brokers = self.brokers if found is None else self._with_missing(found)
-        if not brokers or self._acceptor.stopped:
+        if not brokers:
             self.unreadable(error)
             return False
         addresses = await self._resolve(brokers)
@@ -352,8 +354,13 @@ class Cluster:
     def _counts(self, listener: str) -> dict[int, Any]:
         return self._acceptor.listeners[listener].counts
 
-    def statuses(self, down: Down) -> Iterator[BrokerStatus]:
-        """Each broker at each listener, by listener and node id."""
+    @property
+    def by_host(self) -> list[str]:
+        """The listeners whose brokers have names, and no ports of their own."""
+        return [item.name for item in self._listeners if item.name not in self._ports]
+
+    def statuses(self, down: Down, by_host: Mapping[str, Mapping[int, int]]) -> Iterator[BrokerStatus]:
+        """Each broker at each listener, by listener and node id. ``by_host``: connections by listener and broker, of those in ``by_host``."""
         row = self._supervisor.desired.brokers[self.name]
         addresses = {item["id"]: len(item["addresses"]) for item in row["brokers"]}
         for listener in self._listeners:
@@ -383,5 +390,5 @@ class Cluster:
                     rack=broker.rack,
                     state=state,
                     reason=reason,
-                    connections=counts[node].open if node in counts else 0,
+                    connections=counts[node].open if node in counts else by_host.get(listener.name, {}).get(node, 0),
                 )

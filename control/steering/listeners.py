@@ -1,5 +1,6 @@
 """The status of listeners and upstreams; and the addresses of upstreams, which the resolver finds and every processor gets."""
 
+import asyncio
 import typing
 from collections.abc import Sequence
 from typing import Any, Final
@@ -8,15 +9,16 @@ from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.resolver import Resolver
 from framegate.control.errors import ControlError, NotFoundError
 from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.fleet.processor import REQUEST_MS
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
 from framegate.control.status import DownEndpoint, EndpointStatus, ListenerStatus, UpstreamStatus
-from framegate.control.steering.brokers import endpoint_rows
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, forwarding_of
 from framegate.proxy.server.messages import Change, Endpoints
+from framegate.proxy.server.protocol import upstreams_request
 from framegate.proxy.server.rows import EndpointRow, EndpointState
 
-__all__ = ["Listeners", "Upstreams", "find_listener"]
+__all__ = ["Listeners", "Upstreams", "endpoint_rows", "find_listener"]
 
 _STATES: Final = typing.get_args(EndpointState)
 
@@ -27,6 +29,12 @@ def find_listener(config: ProxyConfig, name: str) -> ListenerConfig:
         if listener.name == name:
             return listener
     raise NotFoundError("listener", name)
+
+
+async def endpoint_rows(supervisor: Supervisor) -> list[list[EndpointRow]]:
+    """The endpoints of each processor. Raises UnavailableError: a processor does not answer."""
+    answers = await asyncio.gather(*(processor.request(upstreams_request(), REQUEST_MS) for processor in supervisor.running))
+    return [answer["rows"] for answer in answers]
 
 
 class Listeners:

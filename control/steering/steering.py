@@ -97,20 +97,21 @@ class Steering(Parts):
         self._losses = None if config.tap is None else TapLosses(lambda: supervisor.cells, log, config.tap.directory, tap_low)
         listeners = Listeners(supervisor, acceptor)
         pool = Pool(supervisor, self.transactions, log, task_monitor)
+        channels = Channels(supervisor, self.transactions)
         drain = Drain(supervisor, acceptor, listeners, pool, self.transactions, events)
         super().__init__(
             state=State(supervisor, meters, task_monitor, pool, drain, handlers),
             events=events,
             audit=Audit(log, events),
             log=LogRows(supervisor, log),
-            channels=Channels(supervisor, self.transactions),
+            channels=channels,
             limits=Limits(supervisor, acceptor, self.transactions, pool),
             pool=pool,
             taps=Taps(supervisor, self.transactions, tapped, self._losses),
             drain=drain,
             listeners=listeners,
             upstreams=Upstreams(supervisor, resolver, log),
-            brokers=Brokers(supervisor, acceptor, log, events, meters, task_monitor),
+            brokers=Brokers(supervisor, acceptor, channels, log, events, meters, task_monitor),
             certificates=certificates,
             rotation=rotation,
             users=Users(supervisor, self.transactions, rotation, identity),

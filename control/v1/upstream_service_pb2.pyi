@@ -281,7 +281,7 @@ class Broker(_message.Message):
     reason: _builtins.str
     """Why it is in that state; empty when it is up."""
     open_connection_count: _builtins.int
-    """The number of open connections through its port; with `brokers.hosts` 0, because connections to all brokers have one port."""
+    """The number of open connections of the listener's clients to it."""
     def __init__(
         self,
         *,

@@ -187,6 +187,7 @@ def test_with_hosts_the_broker_is_the_one_that_the_client_names(tmp_path: Path, 
             assert told(clients[-1]) == mine
         found = [(item.broker_node_id, item.upstream_endpoint) for item in proxy.channels().values() if item.HasField("broker_node_id")]
         assert sorted(found) == [(node, cluster[node].address) for node in mine]
+        assert [row["open_connection_count"] for row in proxy.json("brokers", "list")] == [1, 1]
         for client in clients:
             client.close()
 

@@ -50,7 +50,8 @@ def run(scenario: Callable[..., Awaitable[None]], **given: Any) -> None:
 def with_pace(made: Fleet, pace: Pace) -> Brokers:
     """Another part over the same fleet, which ``made`` closes."""
     made.steering.brokers.close()
-    made.steering.brokers = Brokers(made.supervisor, made.acceptor, made.log, made.steering.events, made.meters, made.task_monitor, pace)
+    parts = made.steering
+    parts.brokers = Brokers(made.supervisor, made.acceptor, parts.channels, made.log, parts.events, made.meters, made.task_monitor, pace)
     return made.steering.brokers
 
 
@@ -194,7 +195,7 @@ async def test_a_broker_without_a_port_is_not_advertised_and_the_others_are(made
     assert sorted(told(made)) == [0, 1, 2]
 
 
-@run_by(run, mode="refuse")
+@run_by(run, mode="refuse", processors=1)
 async def test_a_change_that_is_refused_leaves_no_port_open_and_is_tried_again(made: Fleet, broker: FakeBroker) -> None:
     for _ in range(2):
         assert not await look(made, broker, broker.named(0))
