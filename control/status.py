@@ -7,15 +7,19 @@ from typing import Final, Literal
 from framegate.proxy.config.limits import UNLIMITED, LimitsConfig, RateLimits
 from framegate.proxy.config.log import LogFormat, LogLevel
 from framegate.proxy.config.model import Forwarding, PoolKind, TapRule
+from framegate.proxy.server.rows import EndpointState
 
 __all__ = [
     "RETIRED",
     "TAP_RULE",
     "Attributes",
+    "BrokerState",
+    "BrokerStatus",
     "BuildInfo",
     "CertificateStatus",
     "DownEndpoint",
     "DrainResult",
+    "EndpointStatus",
     "HandlerProcessStatus",
     "HandlerStatus",
     "Health",
@@ -47,6 +51,7 @@ Attributes = tuple[tuple[str, str], ...]
 Origin = Literal["configuration", "container", "operator"]
 """Where a size comes from: the configuration, the container's limits (0 in the configuration), or an operator, until the next start."""
 ReloadResult = Literal["unchanged", "replaced", "refused"]
+BrokerState = Literal["up", "down", "no_port", "gone"]
 ProcessorState = Literal["starting", "running", "draining", "restarting", "stopped"]
 
 
@@ -126,9 +131,35 @@ class DownEndpoint:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointStatus:
+    """An address of an upstream, over all processors.
+
+    Attributes:
+        broker: the node id; None: it is not of a broker.
+        state: the worst of all processors; ``reason`` and ``detail`` of that one, empty unless it is left out; ``since_ns``: since when; 0: not
+            known.
+        out: how many processors leave it out.
+        connections: open ones and attempts of all processors.
+        latency_ns: the longest of all processors; 0: not measured.
+    """
+
+    address: str
+    broker: int | None
+    state: EndpointState
+    reason: str
+    detail: str
+    since_ns: int
+    out: int
+    connections: int
+    weight: int
+    zone: str
+    latency_ns: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamStatus:
     """One upstream. ``endpoints`` as configured, ``addresses`` as resolved last, ``error`` of the last resolution (empty: none), ``down``: addresses
-    that are left out for a while because they failed.
+    that are left out for a while because they failed; ``states`` of all addresses.
     """
 
     name: str
@@ -138,6 +169,32 @@ class UpstreamStatus:
     max_receive_size: int
     error: str
     down: tuple[DownEndpoint, ...] = ()
+    states: tuple[EndpointStatus, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStatus:
+    """One broker of a cluster, as clients of one listener reach it.
+
+    Attributes:
+        node: its node id.
+        address: its own, ``host:port``.
+        advertised: the address that clients are told; empty: they are told that of the bootstrap.
+        rack: empty: none.
+        state: ``up``; ``down``: each of its addresses has failed, or its name has none; ``no_port``: clients of this listener cannot reach it;
+            ``gone``: the cluster does not name it any more, and connections are left. ``reason`` says why, except of ``up``.
+        connections: open now.
+    """
+
+    upstream: str
+    listener: str
+    node: int
+    address: str
+    advertised: str
+    rack: str
+    state: BrokerState
+    reason: str
+    connections: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

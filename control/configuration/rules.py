@@ -7,6 +7,7 @@ import re
 import urllib.parse
 from typing import Final
 
+from framegate.control.configuration.broker_rules import broker_rules, cluster_rules, port_ranges
 from framegate.control.configuration.document import Document, Path, entries, key_of, unique_names
 from framegate.control.configuration.limit_rules import limit_rules, pool_rules, share_rules
 from framegate.control.configuration.listener_rules import framing_rules, handler_rules, listener_rules
@@ -16,12 +17,13 @@ from framegate.control.configuration.tls_rules import listener_tls_rules, upstre
 from framegate.control.configuration.units import format_duration_ms
 from framegate.proxy.config.address import Address, parse_address
 from framegate.proxy.config.log import LEAST_EVERY_MS
-from framegate.proxy.config.model import ListenerConfig, OtlpConfig, ProxyConfig, UpstreamConfig
+from framegate.proxy.config.model import EndpointConfig, ListenerConfig, OtlpConfig, ProxyConfig, UpstreamConfig
 
 __all__ = ["apply_rules"]
 
 Listeners = list[tuple[Path, ListenerConfig]]
 Upstreams = list[tuple[Path, UpstreamConfig]]
+LEAST_FACTOR: Final = 1.5
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -43,11 +45,14 @@ def apply_rules(document: Document, config: ProxyConfig) -> list[tuple[Path, Add
     bound = _bound_addresses(document, config, listeners)
     for path, upstream in upstreams:
         framing_rules(document, path, upstream)
+        cluster_rules(document, path, upstream)
         _endpoints(document, path, upstream, listeners, bound)
+        _choice(document, path, upstream, config.processors)
         if upstream.tls is not None:
             upstream_tls_rules(document, (*path, "tls"), upstream.tls)
     for path, listener in listeners:
         listener_rules(document, path, listener, upstreams)
+        broker_rules(document, path, listener, upstreams)
         if listener.tls is not None:
             listener_tls_rules(document, (*path, "tls"), listener.tls)
     handler_rules(document, config, listeners)
@@ -97,7 +102,20 @@ def _bound_addresses(document: Document, config: ProxyConfig, listeners: Listene
         if other is not None:
             document.add(path, f"is already used by {key_of(other[0])} (line {document.line(other[0])})")
         bound.append((path, address))
+    _port_ranges(document, listeners, bound)
     return bound
+
+
+def _port_ranges(document: Document, listeners: Listeners, bound: list[tuple[Path, Address]]) -> None:
+    """Ports of brokers that are other addresses' as well, or those of two listeners."""
+    known: list[tuple[Path, Address, range]] = [(path, address, range(address.port, address.port + 1)) for path, address in bound if address.port]
+    for path, base, ports in port_ranges(listeners):
+        for other, address, taken in known:
+            shared = range(max(ports[0], taken[0]), min(ports[-1], taken[-1]) + 1)
+            if shared and base._replace(port=shared[0]).collides(address._replace(port=shared[0])):
+                document.add(path, f"has the port {shared[0]}, which is already used by {key_of(other)} (line {document.line(other)})")
+                break
+        known.append((path, base, ports))
 
 
 def _parsed(document: Document, path: Path, text: str, *, port_zero: bool, unix: bool) -> Address | None:
@@ -109,21 +127,46 @@ def _parsed(document: Document, path: Path, text: str, *, port_zero: bool, unix:
 
 
 def _endpoints(document: Document, path: Path, upstream: UpstreamConfig, listeners: Listeners, bound: list[tuple[Path, Address]]) -> None:
-    if not upstream.endpoints:
-        document.add((*path, "endpoints"), "needs at least one address")
-    for entry, endpoint in entries((*path, "endpoints"), upstream.endpoints):
-        address = _parsed(document, entry, endpoint, port_zero=False, unix=True)
+    key = (*path, "endpoints") if upstream.kafka is None else (*path, "kafka", "bootstrap")
+    if not upstream.addresses:
+        document.add(key, "needs at least one address")
+    sections = [upstream.kafka is None and isinstance(item, EndpointConfig) for item in upstream.endpoints]
+    for number, (entry, endpoint) in enumerate(entries(key, upstream.addresses)):
+        if upstream.kafka is None and sections[number]:
+            entry = (*entry, "address")
+        address = _parsed(document, entry, endpoint, port_zero=False, unix=upstream.kafka is None)
         own = next((item for item in bound if address is not None and item[0][0] == "listeners" and address.reaches(item[1])), None)
         if own is not None:
             document.add(entry, f"is framegate's own listener {key_of(own[0])}: frames would go in a circle")
     # Each request of a Kafka client is for one broker, at the address that Metadata has for it.
     if len(upstream.endpoints) > 1 and upstream.name in {item.upstream for _, item in listeners if item.protocol == "kafka"}:
         document.warn(
-            (*path, "endpoints"),
+            key,
             "has several, which connections take in turn: if they are brokers of one cluster, clients meet the wrong broker, or walk past "
-            "framegate. Give each broker a listener and an upstream of its own, and have it advertise that listener",
+            "framegate. Name them as kafka: {bootstrap: [...]} instead, with brokers at the listener",
             "",
         )
+
+
+def _choice(document: Document, path: Path, upstream: UpstreamConfig, processors: int) -> None:
+    """Check how an endpoint is chosen, and when one is left out."""
+    ejection = upstream.ejection
+    if upstream.balance == "first_available" and any(item.weight > 1 for item in upstream.each_endpoint):
+        document.warn((*path, "balance"), "uses no weights, which some endpoints have", upstream.balance)
+    if 0 < upstream.max_connections < processors:
+        reason = f"is less than processors, {processors}: each processor may have 1 connection to each endpoint"
+        document.warn((*path, "max_connections"), reason)
+    if ejection is not None and 0 < ejection.latency_factor < LEAST_FACTOR:  # half of the endpoints are slower than the median
+        document.add((*path, "ejection", "latency_factor"), f"must be at least {LEAST_FACTOR}, or 0: latency is not judged")
+    check = upstream.check
+    if check is not None and check.kind == "tls" and upstream.tls is None:
+        document.add((*path, "check", "kind"), "needs the section tls of the upstream", "tls")
+    if check is not None and check.kind == "kafka" and upstream.framing != "int32":
+        document.add((*path, "check", "kind"), f"is for Kafka brokers, and the upstream speaks {upstream.framing}", "kafka")
+    if upstream.kafka is not None and upstream.send_proxy_protocol is not None:
+        document.add((*path, "send_proxy_protocol"), "cannot be used with kafka: brokers take no such header")
+    if ejection is not None and not ejection.failures and not ejection.latency_factor:
+        document.warn((*path, "ejection"), "has no effect: failures and latency_factor are 0", "")
 
 
 def _otlp(document: Document, otlp: OtlpConfig) -> None:

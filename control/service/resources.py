@@ -4,8 +4,9 @@ from framegate.control.errors import NotFoundError
 from framegate.control.service.convert import duration, timestamp
 from framegate.control.service.interceptor import Context
 from framegate.control.service.validate import check_required, page
-from framegate.control.status import HandlerProcessStatus, ListenerStatus, UpstreamStatus
+from framegate.control.status import BrokerStatus, EndpointStatus, HandlerProcessStatus, ListenerStatus, UpstreamStatus
 from framegate.control.steering import listeners
+from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.state import State
 from framegate.control.v1 import handler_service_pb2 as handler_pb2
 from framegate.control.v1 import listener_service_pb2 as listener_pb2
@@ -57,8 +58,9 @@ def _listener(status: ListenerStatus) -> listener_pb2.Listener:
 class Upstreams(UpstreamServiceServicer):
     """Shows where frames are forwarded to."""
 
-    def __init__(self, steered: listeners.Upstreams) -> None:
+    def __init__(self, steered: listeners.Upstreams, brokers: Brokers) -> None:
         self._upstreams = steered
+        self._brokers = brokers
 
     async def ListUpstreams(self, request: upstream_pb2.ListUpstreamsRequest, context: Context) -> upstream_pb2.ListUpstreamsResponse:
         """One page of upstreams, by name."""
@@ -73,6 +75,27 @@ class Upstreams(UpstreamServiceServicer):
                 return upstream_pb2.GetUpstreamResponse(upstream=_upstream(status))
         raise NotFoundError("upstream", request.name)
 
+    async def ListBrokers(self, request: upstream_pb2.ListBrokersRequest, context: Context) -> upstream_pb2.ListBrokersResponse:
+        """One page of brokers, by upstream, listener and node id."""
+        statuses = await self._brokers.statuses(request.upstream)
+        rows = [(f"{status.upstream}/{status.listener}/{status.node}", status) for status in statuses]
+        chosen, token = page(rows, request.page_size, request.page_token)
+        return upstream_pb2.ListBrokersResponse(brokers=map(_broker, chosen), next_page_token=token)
+
+
+def _broker(status: BrokerStatus) -> upstream_pb2.Broker:
+    return upstream_pb2.Broker(
+        upstream=status.upstream,
+        listener=status.listener,
+        node_id=status.node,
+        address=status.address,
+        advertised_address=status.advertised,
+        rack=status.rack,
+        state=upstream_pb2.Broker.State.Value(f"STATE_{status.state.upper()}"),
+        reason=status.reason,
+        open_connection_count=status.connections,
+    )
+
 
 def _upstream(status: UpstreamStatus) -> upstream_pb2.Upstream:
     return upstream_pb2.Upstream(
@@ -86,6 +109,23 @@ def _upstream(status: UpstreamStatus) -> upstream_pb2.Upstream:
             upstream_pb2.DownEndpoint(address=item.address, reason=item.reason, detail=item.detail, processor_count=item.processors)
             for item in status.down
         ],
+        endpoint_states=map(_endpoint, status.states),
+    )
+
+
+def _endpoint(status: EndpointStatus) -> upstream_pb2.Endpoint:
+    return upstream_pb2.Endpoint(
+        address=status.address,
+        node_id=status.broker,
+        state=upstream_pb2.Endpoint.State.Value(f"STATE_{status.state.upper()}"),
+        reason=status.reason,
+        detail=status.detail,
+        since_time=timestamp(status.since_ns) if status.since_ns else None,
+        out_processor_count=status.out,
+        connection_count=status.connections,
+        weight=status.weight,
+        zone=status.zone,
+        latency=duration(status.latency_ns) if status.latency_ns else None,
     )
 
 

@@ -1,8 +1,9 @@
 """The status of listeners and upstreams; and the addresses of upstreams, which the resolver finds and every processor gets."""
 
 import asyncio
-import dataclasses
-from typing import Any
+import typing
+from collections.abc import Sequence
+from typing import Any, Final
 
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.resolver import Resolver
@@ -11,12 +12,15 @@ from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.processor import REQUEST_MS
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
-from framegate.control.status import DownEndpoint, ListenerStatus, UpstreamStatus
+from framegate.control.status import DownEndpoint, EndpointStatus, ListenerStatus, UpstreamStatus
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, forwarding_of
 from framegate.proxy.server.messages import Change, Endpoints
 from framegate.proxy.server.protocol import upstreams_request
+from framegate.proxy.server.rows import EndpointRow, EndpointState
 
-__all__ = ["Listeners", "Upstreams", "find_listener"]
+__all__ = ["Listeners", "Upstreams", "endpoint_rows", "find_listener"]
+
+_STATES: Final = typing.get_args(EndpointState)
 
 
 def find_listener(config: ProxyConfig, name: str) -> ListenerConfig:
@@ -25,6 +29,12 @@ def find_listener(config: ProxyConfig, name: str) -> ListenerConfig:
         if listener.name == name:
             return listener
     raise NotFoundError("listener", name)
+
+
+async def endpoint_rows(supervisor: Supervisor) -> list[list[EndpointRow]]:
+    """The endpoints of each processor. Raises UnavailableError: a processor does not answer."""
+    answers = await asyncio.gather(*(processor.request(upstreams_request(), REQUEST_MS) for processor in supervisor.running))
+    return [answer["rows"] for answer in answers]
 
 
 class Listeners:
@@ -73,30 +83,32 @@ class Upstreams:
 
     async def statuses(self) -> list[UpstreamStatus]:
         """Every upstream, in the configuration's order. Raises UnavailableError: a processor does not answer."""
-        down = await self._down_endpoints()
+        states = await self._states()
         return [
             UpstreamStatus(
                 name=item.name,
-                endpoints=item.endpoints,
+                endpoints=item.addresses,
                 addresses=self._resolver.current[item.name].texts(),
                 tls=item.tls is not None,
                 max_receive_size=item.max_receive_size,
                 error=self._resolver.current[item.name].error,
-                down=down.get(item.name, ()),
+                down=tuple(
+                    DownEndpoint(address=each.address, reason=each.reason, detail=each.detail, processors=each.out)
+                    for each in states.get(item.name, ())
+                    if each.out
+                ),
+                states=states.get(item.name, ()),
             )
             for item in self._supervisor.desired.config.upstreams
         ]
 
-    async def _down_endpoints(self) -> dict[str, tuple[DownEndpoint, ...]]:
-        """The endpoints that processors do not use now, by upstream; with the reason of the first processor."""
-        answers = await asyncio.gather(*(processor.request(upstreams_request(), REQUEST_MS) for processor in self._supervisor.running))
-        found: dict[str, dict[str, DownEndpoint]] = {}
-        for answer in answers:
-            for (upstream, address), row in {(row["upstream"], row["endpoint"]): row for row in answer["rows"]}.items():
-                each = found.setdefault(upstream, {})
-                known = each.get(address) or DownEndpoint(address=address, reason=row["reason"], detail=row["detail"], processors=0)
-                each[address] = dataclasses.replace(known, processors=known.processors + 1)
-        return {name: tuple(each.values()) for name, each in found.items()}
+    async def _states(self) -> dict[str, tuple[EndpointStatus, ...]]:
+        """Every endpoint by upstream."""
+        found: dict[str, dict[tuple[str, int | None], list[EndpointRow]]] = {}
+        for rows in await endpoint_rows(self._supervisor):
+            for row in rows:
+                found.setdefault(row["upstream"], {}).setdefault((row["endpoint"], row.get("broker")), []).append(row)
+        return {name: tuple(map(_endpoint_status, each.values())) for name, each in found.items()}
 
     async def set_endpoints(self) -> None:
         """Give the resolver's addresses to every processor, if they changed. A refusal is logged; the next call tries again."""
@@ -113,6 +125,24 @@ class Upstreams:
             self._log.write("endpoints_changed", upstreams={name: resolution.texts() for name, resolution in current.items()})
         except ControlError as error:
             self._log.write("endpoints_refused", level="error", error=str(error))
+
+
+def _endpoint_status(rows: Sequence[EndpointRow]) -> EndpointStatus:
+    """An endpoint, of the rows of each processor."""
+    worst = max(rows, key=lambda row: _STATES.index(row["state"]))
+    return EndpointStatus(
+        address=worst["endpoint"],
+        broker=worst.get("broker"),
+        state=worst["state"],
+        reason=worst["reason"],
+        detail=worst["detail"],
+        since_ns=worst["since_ns"],
+        out=sum(row["state"] not in ("up", "full") for row in rows),
+        connections=sum(row["connections"] for row in rows),
+        weight=worst["weight"],
+        zone=worst["zone"],
+        latency_ns=max(row["latency_ns"] for row in rows),
+    )
 
 
 def _as_sets(endpoints: Endpoints) -> dict[str, set[tuple[Any, ...]]]:

@@ -13,7 +13,9 @@ from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
+from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import Channels
+from framegate.control.steering.checks import Checks
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.limits import EVICTION_INTERVAL_S, EVICTION_LIMIT_S, Eviction, Limits
 from framegate.control.steering.listeners import Listeners, Upstreams
@@ -56,6 +58,7 @@ class Parts:
     drain: Drain
     listeners: Listeners
     upstreams: Upstreams
+    brokers: Brokers
     certificates: TlsStores
     rotation: Rotation
     users: Users
@@ -94,25 +97,28 @@ class Steering(Parts):
         self._losses = None if config.tap is None else TapLosses(lambda: supervisor.cells, log, config.tap.directory, tap_low)
         listeners = Listeners(supervisor, acceptor)
         pool = Pool(supervisor, self.transactions, log, task_monitor)
+        channels = Channels(supervisor, self.transactions)
         drain = Drain(supervisor, acceptor, listeners, pool, self.transactions, events)
         super().__init__(
             state=State(supervisor, meters, task_monitor, pool, drain, handlers),
             events=events,
             audit=Audit(log, events),
             log=LogRows(supervisor, log),
-            channels=Channels(supervisor, self.transactions),
+            channels=channels,
             limits=Limits(supervisor, acceptor, self.transactions, pool),
             pool=pool,
             taps=Taps(supervisor, self.transactions, tapped, self._losses),
             drain=drain,
             listeners=listeners,
             upstreams=Upstreams(supervisor, resolver, log),
+            brokers=Brokers(supervisor, acceptor, channels, log, events, meters, task_monitor),
             certificates=certificates,
             rotation=rotation,
             users=Users(supervisor, self.transactions, rotation, identity),
         )
         self._sizing = None if chosen is None else Sizing(pool, lambda: supervisor.desired.config, chosen, events, log, task_monitor)
         self._rates = Rates(supervisor)
+        self._checks = Checks(supervisor, log, task_monitor)
         self._eviction = Eviction(supervisor, acceptor, log)
         self._tap_events = events.subscribe((STOPPED_EVENT,), max_events=MAX_RULES * MAX_PROCESSORS)
         self._tasks = [
@@ -140,6 +146,8 @@ class Steering(Parts):
         for task in self._tasks:
             task.cancel()
         self._tap_events.close()
+        self.brokers.close()
+        self._checks.close()
         self.drain.close()
         if self._sizing is not None:
             self._sizing.close()

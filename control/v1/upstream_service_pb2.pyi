@@ -5,8 +5,11 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -31,6 +34,7 @@ class Upstream(_message.Message):
     MAX_RECEIVE_SIZE_BYTES_FIELD_NUMBER: _builtins.int
     RESOLUTION_ERROR_FIELD_NUMBER: _builtins.int
     DOWN_ENDPOINTS_FIELD_NUMBER: _builtins.int
+    ENDPOINT_STATES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name in the configuration."""
     tls_enabled: _builtins.bool
@@ -41,7 +45,9 @@ class Upstream(_message.Message):
     """The endpoints that could not be resolved last time, and why, as text; empty: all were resolved. Such an endpoint keeps its last addresses."""
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Its endpoints as configured, `host:port`, `[v6]:port`, or `unix:` and a path; connections use them in rotation."""
+        """Its endpoints as configured, `host:port`, `[v6]:port`, or `unix:` and a path; connections use them in rotation. Of a Kafka cluster the bootstrap
+        servers.
+        """
 
     @_builtins.property
     def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -49,7 +55,11 @@ class Upstream(_message.Message):
 
     @_builtins.property
     def down_endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___DownEndpoint]:
-        """Addresses that new connections skip because they failed, for 1 to 30 seconds after each failure. If all addresses failed, they are tried."""
+        """Addresses that new connections skip: they failed, were ejected, or fail their checks (see `Endpoint`). If all are skipped, they are tried."""
+
+    @_builtins.property
+    def endpoint_states(self) -> _containers.RepeatedCompositeFieldContainer[Global___Endpoint]:
+        """Every address, in the order of the configuration, and whether connections use it; of a Kafka cluster those of the brokers, too."""
 
     def __init__(
         self,
@@ -61,18 +71,122 @@ class Upstream(_message.Message):
         max_receive_size_bytes: _builtins.int = ...,
         resolution_error: _builtins.str = ...,
         down_endpoints: _abc.Iterable[Global___DownEndpoint] | None = ...,
+        endpoint_states: _abc.Iterable[Global___Endpoint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "down_endpoints", b"down_endpoints", "endpoints", b"endpoints", "max_receive_size_bytes", b"max_receive_size_bytes", "name", b"name", "resolution_error", b"resolution_error", "tls_enabled", b"tls_enabled"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "down_endpoints", b"down_endpoints", "endpoint_states", b"endpoint_states", "endpoints", b"endpoints", "max_receive_size_bytes", b"max_receive_size_bytes", "name", b"name", "resolution_error", b"resolution_error", "tls_enabled", b"tls_enabled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Upstream: _TypeAlias = Upstream  # noqa: Y015
 
 @_typing.final
+class Endpoint(_message.Message):
+    """An address of an upstream, over all processors."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _State:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Endpoint._State.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        STATE_UNSPECIFIED: Endpoint._State.ValueType  # 0
+        """Not used."""
+        STATE_UP: Endpoint._State.ValueType  # 1
+        """They do."""
+        STATE_FULL: Endpoint._State.ValueType  # 2
+        """It has `max_connections` in at least one processor, and takes none there."""
+        STATE_FAILING: Endpoint._State.ValueType  # 3
+        """It fails its active checks."""
+        STATE_DOWN: Endpoint._State.ValueType  # 4
+        """A connection to it failed."""
+        STATE_EJECTED: Endpoint._State.ValueType  # 5
+        """It was ejected, because connections to it failed one after the other, or were slow beside those to others."""
+
+    class State(_State, metaclass=_StateEnumTypeWrapper):
+        """Whether new connections use it."""
+
+    STATE_UNSPECIFIED: Endpoint.State.ValueType  # 0
+    """Not used."""
+    STATE_UP: Endpoint.State.ValueType  # 1
+    """They do."""
+    STATE_FULL: Endpoint.State.ValueType  # 2
+    """It has `max_connections` in at least one processor, and takes none there."""
+    STATE_FAILING: Endpoint.State.ValueType  # 3
+    """It fails its active checks."""
+    STATE_DOWN: Endpoint.State.ValueType  # 4
+    """A connection to it failed."""
+    STATE_EJECTED: Endpoint.State.ValueType  # 5
+    """It was ejected, because connections to it failed one after the other, or were slow beside those to others."""
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    SINCE_TIME_FIELD_NUMBER: _builtins.int
+    OUT_PROCESSOR_COUNT_FIELD_NUMBER: _builtins.int
+    CONNECTION_COUNT_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    ZONE_FIELD_NUMBER: _builtins.int
+    LATENCY_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """As in `Upstream.addresses`."""
+    node_id: _builtins.int
+    """The node id of the Kafka broker; not set: it is none's, or a bootstrap server."""
+    state: Global___Endpoint.State.ValueType
+    """The worst of all processors, each of which finds out by itself (except for active checks); the last of the enum is the worst."""
+    reason: _builtins.str
+    """Why it is left out: `refused`, `timeout`, `tls` or `other` (a connection), `failures` or `latency` (ejected), `check`; empty: it is not."""
+    detail: _builtins.str
+    """The reason as text."""
+    out_processor_count: _builtins.int
+    """The number of processors that leave it out."""
+    connection_count: _builtins.int
+    """Open connections and attempts, of all processors."""
+    weight: _builtins.int
+    """Its weight."""
+    zone: _builtins.str
+    """Its zone; empty: none."""
+    @_builtins.property
+    def since_time(self) -> _timestamp_pb2.Timestamp:
+        """Since when it is down or ejected; not set: it is not."""
+
+    @_builtins.property
+    def latency(self) -> _duration_pb2.Duration:
+        """The mean time until a connection has its first answer, in the processor where it is longest; not set: it is not measured."""
+
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+        node_id: _builtins.int | None = ...,
+        state: Global___Endpoint.State.ValueType = ...,
+        reason: _builtins.str = ...,
+        detail: _builtins.str = ...,
+        since_time: _timestamp_pb2.Timestamp | None = ...,
+        out_processor_count: _builtins.int = ...,
+        connection_count: _builtins.int = ...,
+        weight: _builtins.int = ...,
+        zone: _builtins.str = ...,
+        latency: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_node_id", b"_node_id", "latency", b"latency", "node_id", b"node_id", "since_time", b"since_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_node_id", b"_node_id", "address", b"address", "connection_count", b"connection_count", "detail", b"detail", "latency", b"latency", "node_id", b"node_id", "out_processor_count", b"out_processor_count", "reason", b"reason", "since_time", b"since_time", "state", b"state", "weight", b"weight", "zone", b"zone"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__node_id: _TypeAlias = _typing.Literal["node_id"]  # noqa: Y015
+    _WhichOneofArgType__node_id: _TypeAlias = _typing.Literal["_node_id", b"_node_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__node_id) -> _WhichOneofReturnType__node_id | None: ...
+
+Global___Endpoint: _TypeAlias = Endpoint  # noqa: Y015
+
+@_typing.final
 class DownEndpoint(_message.Message):
-    """An address that could not be connected to."""
+    """An address that new connections skip."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -83,9 +197,9 @@ class DownEndpoint(_message.Message):
     address: _builtins.str
     """As in `Upstream.addresses`."""
     reason: _builtins.str
-    """The last failure: `refused`, `timeout`, `tls` or `other`."""
+    """As in `Endpoint.reason`."""
     detail: _builtins.str
-    """The failure as text."""
+    """The reason as text."""
     processor_count: _builtins.int
     """The number of processors that skip it; each processor tries by itself."""
     def __init__(
@@ -103,6 +217,91 @@ class DownEndpoint(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DownEndpoint: _TypeAlias = DownEndpoint  # noqa: Y015
+
+@_typing.final
+class Broker(_message.Message):
+    """A broker of a Kafka cluster, as clients of one listener reach it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _State:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Broker._State.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        STATE_UNSPECIFIED: Broker._State.ValueType  # 0
+        """Not used."""
+        STATE_UP: Broker._State.ValueType  # 1
+        """Connections to it are made."""
+        STATE_DOWN: Broker._State.ValueType  # 2
+        """Each of its addresses has failed, or its name has no address."""
+        STATE_NO_PORT: Broker._State.ValueType  # 3
+        """Clients of this listener cannot reach it, because it has no port here; they are told the address of the bootstrap for it."""
+        STATE_GONE: Broker._State.ValueType  # 4
+        """The cluster does not name it any more; connections are left."""
+
+    class State(_State, metaclass=_StateEnumTypeWrapper):
+        """Whether clients can reach it."""
+
+    STATE_UNSPECIFIED: Broker.State.ValueType  # 0
+    """Not used."""
+    STATE_UP: Broker.State.ValueType  # 1
+    """Connections to it are made."""
+    STATE_DOWN: Broker.State.ValueType  # 2
+    """Each of its addresses has failed, or its name has no address."""
+    STATE_NO_PORT: Broker.State.ValueType  # 3
+    """Clients of this listener cannot reach it, because it has no port here; they are told the address of the bootstrap for it."""
+    STATE_GONE: Broker.State.ValueType  # 4
+    """The cluster does not name it any more; connections are left."""
+
+    UPSTREAM_FIELD_NUMBER: _builtins.int
+    LISTENER_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    ADVERTISED_ADDRESS_FIELD_NUMBER: _builtins.int
+    RACK_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    OPEN_CONNECTION_COUNT_FIELD_NUMBER: _builtins.int
+    upstream: _builtins.str
+    """The upstream that is its cluster."""
+    listener: _builtins.str
+    """The listener."""
+    node_id: _builtins.int
+    """Its node id."""
+    address: _builtins.str
+    """Its own address, as the cluster names it: `host:port` or `[v6]:port`."""
+    advertised_address: _builtins.str
+    """The address that clients of the listener are told, in the same form; empty: that of the bootstrap."""
+    rack: _builtins.str
+    """Its rack; empty: none."""
+    state: Global___Broker.State.ValueType
+    """Its state."""
+    reason: _builtins.str
+    """Why it is in that state; empty when it is up."""
+    open_connection_count: _builtins.int
+    """The number of open connections of the listener's clients to it."""
+    def __init__(
+        self,
+        *,
+        upstream: _builtins.str = ...,
+        listener: _builtins.str = ...,
+        node_id: _builtins.int = ...,
+        address: _builtins.str = ...,
+        advertised_address: _builtins.str = ...,
+        rack: _builtins.str = ...,
+        state: Global___Broker.State.ValueType = ...,
+        reason: _builtins.str = ...,
+        open_connection_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "advertised_address", b"advertised_address", "listener", b"listener", "node_id", b"node_id", "open_connection_count", b"open_connection_count", "rack", b"rack", "reason", b"reason", "state", b"state", "upstream", b"upstream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Broker: _TypeAlias = Broker  # noqa: Y015
 
 @_typing.final
 class ListUpstreamsRequest(_message.Message):
@@ -203,3 +402,61 @@ class GetUpstreamResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetUpstreamResponse: _TypeAlias = GetUpstreamResponse  # noqa: Y015
+
+@_typing.final
+class ListBrokersRequest(_message.Message):
+    """Request of ListBrokers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UPSTREAM_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    upstream: _builtins.str
+    """Only the brokers of this upstream; empty: of all."""
+    page_size: _builtins.int
+    """The largest number to return; 1 to 1,000. 0 asks for the default, 100; more than 1,000 counts as 1,000."""
+    page_token: _builtins.str
+    """`next_page_token` of the page before; empty for the first page."""
+    def __init__(
+        self,
+        *,
+        upstream: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "upstream", b"upstream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBrokersRequest: _TypeAlias = ListBrokersRequest  # noqa: Y015
+
+@_typing.final
+class ListBrokersResponse(_message.Message):
+    """Response of ListBrokers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKERS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """The token of the next page; empty after the last page."""
+    @_builtins.property
+    def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Broker]:
+        """One page."""
+
+    def __init__(
+        self,
+        *,
+        brokers: _abc.Iterable[Global___Broker] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBrokersResponse: _TypeAlias = ListBrokersResponse  # noqa: Y015

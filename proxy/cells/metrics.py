@@ -48,6 +48,7 @@ TASK: Final = "framegate.task"
 ACTION: Final = "framegate.handler.action"
 MECHANISM: Final = "framegate.sasl.mechanism"
 API: Final = "framegate.kafka.api"
+BROKER: Final = "framegate.kafka.broker"
 TLS_VERSION: Final = "tls.protocol.version"
 TLS_RESUMED: Final = "tls.resumed"
 
@@ -114,6 +115,7 @@ SIGNALS: Final = ("metrics", "traces", "logs")
 EXPORT_ERRORS: Final = ("", "failed")
 """How an export ended. None: the collector took it. ``failed``: it did not, with all attempts; the row ``library_log`` says why."""
 MINUTE_STATES: Final = ("complete", "lost", "at_most", "unknown")
+BROKER_STATES: Final = ("up", "down", "no_port", "gone")
 UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = (
     "",
@@ -149,6 +151,8 @@ TASKS: Final = (
     "sizing",
     "access",
     "endpoints",
+    "brokers",
+    "checks",
     "tap_keeper",
     "rotation",
     "desk",
@@ -163,6 +167,7 @@ TASKS: Final = (
 """The background tasks of the control process, and other sources of exceptions (``control.task_monitor``)."""
 ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
+EJECTION_REASONS: Final = (*CONNECT_ERRORS[1:], "failures", "latency", "check")
 
 
 def _metric(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]], bounds: tuple[float, ...] = ()) -> Metric:
@@ -288,7 +293,7 @@ METRICS: Final = (
     _metric("upstream.connection.count", "gauge", "{connection}", "Connections to an upstream.", _UPSTREAM, (STATE, UPSTREAM_STATES)),
     _metric("upstream.endpoint.count", "gauge", "{endpoint}", "Addresses of an upstream.", _UPSTREAM),
     _metric("upstream.endpoint.down", "gauge", "{endpoint}", "Addresses left out after failures; the largest number of any processor.", _UPSTREAM),
-    _metric("upstream.endpoint.ejections", "counter", "{ejection}", "Times an address was left out.", _UPSTREAM, (ERROR_TYPE, CONNECT_ERRORS[1:])),
+    _metric("upstream.endpoint.ejections", "counter", "{ejection}", "Times an address was left out.", _UPSTREAM, (ERROR_TYPE, EJECTION_REASONS)),
     _metric("upstream.endpoint.probes", "counter", "{probe}", "Connections that tried an address again after its back-off.", _UPSTREAM),
     _metric("kafka.request.open", "gauge", "{request}", "Requests in flight.", _LISTENER),
     _metric(
@@ -350,6 +355,8 @@ METRICS: Final = (
     _control("accept.errors", "counter", "{error}", "Connections that could not be accepted.", _LISTENER, (ERROR_TYPE, ACCEPT_ERRORS)),
     _control("worker.restarts", "counter", "{restart}", "Restarts of processors.", (REASON, ("died", "heartbeat", "commit"))),
     _control("handler.restarts", "counter", "{restart}", "Restarts of handler processes.", (REASON, ("died", "timeout", "heartbeat", "memory"))),
+    _control("broker.count", "gauge", "{broker}", "Brokers of a cluster, by state.", _UPSTREAM, (STATE, BROKER_STATES)),
+    _control("broker.connections", "gauge", "{connection}", "Open connections through the port of a broker.", _LISTENER, (BROKER, ())),
     _control("tap.usage", "gauge", "By", "Bytes of the tap's log on disk."),
     _control("tap.limit", "gauge", "By", "The tap's budget."),
     _control("tap.consumer.unreadable", "gauge", "{consumer}", "Consumers of the tap with an unreadable file; segments that they may need are kept."),

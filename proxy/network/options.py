@@ -11,6 +11,7 @@ from framegate.proxy.network.authenticator import AuthenticatorFactory, Certific
 from framegate.proxy.network.framing import Framing
 from framegate.proxy.network.int32 import INT32
 from framegate.proxy.network.memory_pool import Account
+from framegate.proxy.network.proxy_protocol import ProxyProtocol
 from framegate.proxy.network.receive import NEVER_CUT, ReceiveLimit
 from framegate.proxy.network.stats import SideStats
 
@@ -74,11 +75,13 @@ class ChannelOptions:
         account: the listener's account of the memory pool; None: the common one.
         cut_from: larger frames, in bytes with the header, are cut through; or ``NEVER_CUT``.
         first_piece: the least bytes of the first piece of such a frame, besides the beginning of the body; below ``cut_from``.
+        keeps_first: the first piece is not shorter while memory is short either, and smaller frames are not cut through then.
         framing: the framing of that side.
         onward: the framing of the other side, if it differs: frames that it cannot carry are refused.
         authenticators: the factory of authenticators.
         sasl_limit: the largest body of a frame with which a client authenticates again; ``NEVER_CUT``: such frames are not looked for.
         failed_authentication_delay_ns: from a refusal to its answer and the close; part of ``handshake_timeout_ns``.
+        proxy_protocol: clients are proxies, whose connections begin with a header; None: they do not.
         socket: socket options; None: the kernel's. An accepted TCP socket inherits them from its listening socket.
     """
 
@@ -98,10 +101,12 @@ class ChannelOptions:
         account: Account | None = None,
         cut_from: i64 = NEVER_CUT,
         first_piece: i64 = 0,
+        keeps_first: bool = False,
         framing: Framing = INT32,
         onward: Framing | None = None,
         socket: SocketConfig | None = None,
         sasl_limit: i64 = NEVER_CUT,
+        proxy_protocol: ProxyProtocol | None = None,
     ) -> None:
         self.side: Final[Side] = side
         self.limit: Final = limit
@@ -114,9 +119,11 @@ class ChannelOptions:
         self.account: Final = account
         self.cut_from: Final[i64] = cut_from
         self.first_piece: Final[i64] = first_piece
+        self.keeps_first: Final = keeps_first
         self.framing: Final = framing
         self.onward: Final = onward
         self.authenticators: AuthenticatorFactory = CertificateAuthenticators() if authenticators is None else authenticators
         self.failed_authentication_delay_ns = failed_authentication_delay_ns
         self.socket: Final = socket
         self.sasl_limit: Final[i64] = sasl_limit
+        self.proxy_protocol: Final = proxy_protocol

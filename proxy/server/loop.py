@@ -221,6 +221,7 @@ class Loop:
         if now_ns - self._offset_ns >= OFFSET_NS:
             self._offset_ns = now_ns
             self._set_clock()
+            self._judge_endpoints(now_ns)
             if self._tap is not None:
                 self._tap.revive()
         if self._tap is not None:
@@ -233,6 +234,11 @@ class Loop:
         if link.replied:
             link.flush()
         return timeout_ms
+
+    def _judge_endpoints(self, now_ns: i64) -> None:
+        for upstream in self._settings.upstreams.values():
+            for endpoint in upstream.look(now_ns):
+                self.on_endpoint_changed(upstream, endpoint)
 
     def _look_at_tap(self, tap: TapWriter, now_ns: i64, timeout_ms: i64) -> i64:
         """Let the tap write the blocks that are due; returns how long the next poll may wait, in ms."""

@@ -10,7 +10,7 @@ declared here is public.
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from framegate.proxy.server.rows import DemandRow, EndpointDownRow, HolderRow, LimitsRow, OpenRow, PartRow, StoresRow
+from framegate.proxy.server.rows import DemandRow, EndpointRow, HolderRow, LimitsRow, OpenRow, PartRow, SeenBrokerRow, StoresRow
 
 Endpoints = dict[str, list[list[str | int]]]
 """Addresses by upstream, each ``[host, family, path]`` or ``[host, family, address, port]``."""
@@ -49,6 +49,7 @@ class StartMessage(TypedDict):
         share: bytes of the memory pool.
         part: millionths of each rate, until the first ``parts``; without it all of it.
         brokers: of each upstream that is a cluster.
+        failing: as of ``Change``.
         stores: certificates and keys of all listeners and upstreams with TLS; without it their files are read from the disk.
         rows_at_open: whether the notice ``opened`` is sent for each connection that opens; without it it is not.
     """
@@ -62,6 +63,7 @@ class StartMessage(TypedDict):
     share: int
     endpoints: Endpoints
     brokers: NotRequired[dict[str, ClusterRow]]
+    failing: NotRequired[dict[str, dict[str, str]]]
     part: NotRequired[int]
     stores: NotRequired[StoresRow]
     rows_at_open: NotRequired[bool]
@@ -134,6 +136,7 @@ class Change(TypedDict, total=False):
         limits: all quotas; they replace all previous ones.
         share: bytes of the memory pool.
         brokers: by upstream, all brokers of the cluster; they replace the previous ones.
+        failing: by upstream, all endpoints that fail their checks, by address as text, and why.
         stores: the certificate stores that replace others.
         revoked: by listener, identities that are no longer valid.
         tap_rules: all rules, of ``framegate.proxy.config.model.rules_to_wire``; ``tap_rule`` names the changed one, which is turned on again.
@@ -144,6 +147,7 @@ class Change(TypedDict, total=False):
     share: int
     endpoints: Endpoints
     brokers: dict[str, ClusterRow]
+    failing: dict[str, dict[str, str]]
     stores: StoresRow
     revoked: dict[str, RevokedRow]
     tap_rules: list[dict[str, Any]]
@@ -331,9 +335,9 @@ class BulkReply(EvictReply):
 
 
 class UpstreamsReply(DrainReply):
-    """Endpoints that are down."""
+    """All endpoints, in order."""
 
-    rows: list[EndpointDownRow]
+    rows: list[EndpointRow]
 
 
 class HoldersReply(DrainReply):
@@ -424,5 +428,15 @@ class ForgetNotice(TypedDict):
     number: int
 
 
+class BrokersSeenNotice(TypedDict):
+    """A Metadata answer named brokers that differ from the table in force (``ClusterRow``), or from the last notice; at most one a second for each
+    upstream. ``brokers``: all that it named, by node id.
+    """
+
+    type: Literal["brokers_seen"]
+    upstream: str
+    brokers: list[SeenBrokerRow]
+
+
 HandlerNotice = LogNotice | PartedNotice
-Notice = RowsNotice | DrainedNotice | DemandNotice | QuestionNotice | ForgetNotice | HandlerNotice
+Notice = RowsNotice | DrainedNotice | DemandNotice | QuestionNotice | ForgetNotice | BrokersSeenNotice | HandlerNotice

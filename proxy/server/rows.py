@@ -13,6 +13,8 @@ from typing import Literal, NotRequired, TypedDict, final
 from framegate.proxy.config.limits import LimitOverride, RateLimits
 
 RateLevel = Literal["node", "listener", "address"]
+EndpointState = Literal["up", "full", "failing", "down", "ejected"]
+"""The last one is the worst."""
 RateCounter = Literal["request_bytes", "request_frames", "response_bytes", "response_frames"]
 
 
@@ -55,6 +57,7 @@ class ChannelRow(TypedDict):
         endpoint: the upstream's address that was tried last; empty: none.
         mechanism: of SASL, by which the client authenticated; None: it did not.
         tls: of the client; None: plaintext, or not known.
+        broker: node id of the Kafka broker that the client reached, -1: the bootstrap; only of listeners with ``brokers``.
         frames, bytes: received from the client, and received from the upstream (or sent to the client, if a handler answers).
     """
 
@@ -66,6 +69,7 @@ class ChannelRow(TypedDict):
     principal: str | None
     mechanism: str | None
     tls: TlsRow | None
+    broker: NotRequired[int]
     frames: TrafficRow
     bytes: TrafficRow
     opened_ns: int
@@ -175,25 +179,60 @@ class HolderRow(TypedDict):
 
 
 class EndpointDownRow(TypedDict):
-    """An endpoint that is down, and its last failure."""
+    """An endpoint that is down, and its last failure. ``broker``: the node id of its Kafka broker; missing: it is none's."""
 
     upstream: str
     endpoint: str
     server_name: NotRequired[str]
+    broker: NotRequired[int]
     failures: int
     reason: str
     detail: str
     backoff_ms: int
 
 
+class EndpointRow(TypedDict):
+    """The state of an endpoint.
+
+    Attributes:
+        broker: as of ``EndpointDownRow``.
+        reason, detail: why it is left out; empty: it is not. ``since_ns``: since when; 0: it is not, or control knows (``failing``).
+        connections: open ones and attempts.
+        latency_ns: the mean time until the first answer; 0: not measured.
+    """
+
+    upstream: str
+    endpoint: str
+    broker: NotRequired[int]
+    state: EndpointState
+    reason: str
+    detail: str
+    since_ns: int
+    connections: int
+    weight: int
+    zone: str
+    latency_ns: int
+
+
 class EndpointUpRow(TypedDict):
-    """An endpoint that is up again, and how long it was down."""
+    """An endpoint that is up again, how long it was down, and why. ``broker``: as of ``EndpointDownRow``."""
 
     upstream: str
     endpoint: str
     server_name: NotRequired[str]
+    broker: NotRequired[int]
     failures: int
+    reason: str
     down_ms: int
+
+
+class SeenBrokerRow(TypedDict):
+    """A broker as an answer of its cluster names it. ``host``, ``port``: its own; ``rack``: empty: none."""
+
+    id: int
+    host: str
+    port: int
+    rack: str
 
 
 class HandlerRaisedRow(TypedDict):

@@ -29,6 +29,7 @@ from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.status import (
     RETIRED,
     Attributes,
+    BrokerStatus,
     BuildInfo,
     CertificateStatus,
     DrainResult,
@@ -43,6 +44,7 @@ from framegate.control.status import (
     UsersStatus,
     UserStatus,
 )
+from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import Channels, Verb
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.limits import Limits
@@ -233,8 +235,11 @@ class FakeProcessor:
         return {"rows": rows}
 
     def upstreams(self, command: Any) -> Any:
-        down = {"endpoint": "10.1.0.2:9092", "reason": "refused", "detail": "Connection refused"}
-        return {"rows": [{"upstream": upstream.name, **down} for upstream in self.fake.config.upstreams]}
+        up = {"endpoint": "10.1.0.1:9092", "state": "up", "reason": "", "detail": "", "since_ns": 0}
+        up |= {"connections": 7, "weight": 2, "zone": "a", "latency_ns": 3_000_000}
+        down = {"endpoint": "10.1.0.2:9092", "broker": 3, "state": "down", "reason": "refused", "detail": "Connection refused"}
+        down |= {"since_ns": 1_000_000_000, "connections": 0, "weight": 1, "zone": "", "latency_ns": 0}
+        return {"rows": [{"upstream": upstream.name, **row} for upstream in self.fake.config.upstreams for row in (up, down)]}
 
 
 class NotedChannels(Channels):
@@ -344,6 +349,27 @@ class FakeAcceptor:
         self.fake.accepting = False
 
 
+class FakeBrokers(Brokers):
+    """Those that a test gives."""
+
+    def __init__(self, fake: "FakePlane") -> None:
+        self.fake = fake
+
+    async def statuses(self, upstream: str = "") -> list[BrokerStatus]:
+        if upstream not in ("", "brokers"):
+            raise NotFoundError("upstream", upstream)
+        return self.fake.brokers
+
+
+def broker_status(node: int, **changes: Any) -> BrokerStatus:
+    """A broker that is up, unless a change says otherwise."""
+    given: dict[str, Any] = {
+        "upstream": "brokers", "listener": "kafka", "node": node, "address": f"b{node}:9092", "advertised": f"edge:{9100 + node}", "rack": "",
+        "state": "up", "reason": "", "connections": 0, **changes,
+    }  # fmt: skip
+    return BrokerStatus(**given)
+
+
 class FakeCertificates(TlsStores):
     """Those that a test gives."""
 
@@ -436,6 +462,7 @@ class FakePlane(State):
         self.levels = Levels()
         self.troubles: list[str] = []
         self.losing = False
+        self.brokers: list[BrokerStatus] = []
         self.certificates: list[CertificateStatus] = []
         self.outcomes: list[ReloadOutcome] = []
         self.users: dict[str, dict[str, Mapping[str, ScramCredential]]] = {"kafka": {}}  # of listeners that have a file of them
@@ -482,6 +509,7 @@ class FakePlane(State):
             drain=drain,
             listeners=listeners,
             upstreams=Upstreams(supervisor, resolver, log),
+            brokers=FakeBrokers(self),
             certificates=FakeCertificates(self),
             rotation=FakeRotation(self),
             users=FakeUsers(self),
