@@ -19,8 +19,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from framegate.control.accept.admission import Admission, close_descriptor
-from framegate.control.accept.listening import Listening
+from framegate.control.accept.listening import Listening, ListeningSocket
 from framegate.control.accept.quotas import ConnectionQuotas
+from framegate.control.errors import StartError
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 from framegate.control.task_monitor import MonitoredTask, TaskMonitor
@@ -118,17 +119,23 @@ class Acceptor:
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, select.EPOLLIN)
-        self._by_fd = {item.sock.fileno(): item for item in listeners}
+        self._by_fd: dict[int, ListeningSocket] = {item.sock.fileno(): item for item in listeners}
+        self._muted: dict[str, list[ListeningSocket]] = {}  # sockets that are not polled, by listener, the longest muted first
+        self._removed: collections.deque[ListeningSocket] = collections.deque()
         self._thread = threading.Thread(target=self._run, name="framegate-acceptor", daemon=True)
 
     def start(self) -> None:
         """Listen on every socket and accept. Raises StartError."""
         for listening in self.listeners.values():
             listening.listen()
-        for descriptor in self._by_fd:
-            self._epoll.register(descriptor, select.EPOLLIN)
+            self._epoll.register(listening.sock.fileno(), select.EPOLLIN)
         self._job = self._task_monitor.job("acceptor", STANDS_S)
         self._thread.start()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it takes no more connections, for good."""
+        return self._stopping
 
     def set_targets(self, targets: Sequence[Target]) -> None:
         """The processors that take connections from now on. Event loop only."""
@@ -140,9 +147,26 @@ class Acceptor:
         self._admission.set_limits(limits)
         self._notify()
 
-    def gave_back(self, listener: str, peer: str) -> None:
+    def add_broker(self, listener: str, broker: int, port: int) -> None:
+        """Listen at a port for clients of a broker; returns when they can connect. Event loop only. Raises StartError."""
+        if self._stopping:
+            raise StartError(f"listener {listener} takes no connections any more", reason="LISTENER_CLOSED", listener=listener)
+        opened = self.listeners[listener].open_broker(broker, port)
+        self._by_fd[opened.sock.fileno()] = opened
+        self._epoll.register(opened.sock.fileno(), select.EPOLLIN)
+
+    def remove_broker(self, listener: str, broker: int) -> None:
+        """Stop listening for clients of a broker, if there is a socket for it; open connections stay. Event loop only. The thread closes the socket,
+        because it may be accepting from it now.
+        """
+        opened = self.listeners[listener].brokers.pop(broker, None)
+        if opened is not None:
+            self._removed.append(opened)
+            self._notify()
+
+    def gave_back(self, listener: str, peer: str, broker: int) -> None:
         """A passed connection has ended. Event loop only."""
-        self.listeners[listener].closed += 1
+        self.listeners[listener].count_of(broker).closed += 1
         if self._admission.ended(listener, peer):
             self._notify()
 
@@ -154,7 +178,7 @@ class Acceptor:
             self._thread.join(5)
         if self._job is not None:
             self._job.end()
-        for listening in self.listeners.values():
+        for listening in (*self.listeners.values(), *self._removed):
             listening.close()
 
     def close(self) -> None:
@@ -179,10 +203,12 @@ class Acceptor:
                 job.heartbeat()
 
     def _accept_ready(self, job: MonitoredTask) -> None:
+        self._close_removed()
         self._admission.process_ended(job.failed)  # a connection that ends later, while a listener waits, wakes the thread
         while not self._stopping and (name := self._admission.resume()) is not None:
-            self._epoll.modify(self.listeners[name].sock.fileno(), select.EPOLLIN)
-            self._try_accept(job, self.listeners[name], 1)
+            for muted in self._muted.pop(name, ()):
+                self._epoll.modify(muted.sock.fileno(), select.EPOLLIN)
+                self._try_accept(job, muted, 1)
         ready = self._epoll.poll(self._admission.rest_s(_BEAT_S))
         self._admission.process_ended(job.failed)
         for descriptor, _ in ready:
@@ -192,7 +218,18 @@ class Acceptor:
                 listening = self._by_fd[descriptor]
                 self._try_accept(job, listening, self._admission.at_once(listening.config.name, _ACCEPTS_PER_EVENT))
 
-    def _try_accept(self, job: MonitoredTask, listening: Listening, most: int) -> None:
+    def _close_removed(self) -> None:
+        while self._removed:
+            removed = self._removed[0]
+            muted = self._muted.get(removed.config.name, [])
+            if removed in muted:
+                muted.remove(removed)
+            self._epoll.unregister(removed.sock.fileno())
+            del self._by_fd[removed.sock.fileno()]  # before the close: another socket may get the number at once
+            removed.close()
+            self._removed.popleft()
+
+    def _try_accept(self, job: MonitoredTask, listening: ListeningSocket, most: int) -> None:
         try:
             self._accept_some(listening, most)
         except Exception as error:  # our bug: the present connection is closed
@@ -210,10 +247,11 @@ class Acceptor:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
 
-    def _accept_some(self, listening: Listening, most: int) -> None:
+    def _accept_some(self, listening: ListeningSocket, most: int) -> None:
         name = listening.config.name
         if self._admission.waits(name):
             self._epoll.modify(listening.sock.fileno(), 0)
+            self._muted.setdefault(name, []).append(listening)
             return
         held: list[_PendingConnection] = []
         try:
@@ -227,9 +265,9 @@ class Acceptor:
         finally:
             self._drop(held)
 
-    def _accept_together(self, listening: Listening, held: "list[_PendingConnection]", most: int) -> Exception | None:
+    def _accept_together(self, listening: ListeningSocket, held: "list[_PendingConnection]", most: int) -> Exception | None:
         """Accept up to ``most`` connections and add those that quotas allow to ``held``. Returns the error that ended it early."""
-        name, family = listening.config.name, listening.family
+        name, family, broker = listening.config.name, listening.family, listening.broker
         accept = cast(Any, listening.sock)._accept  # without the object that ``accept`` makes around the descriptor
         for _ in range(most):
             try:
@@ -249,7 +287,7 @@ class Acceptor:
                 return error
             if refusal is None:
                 self._accepted_ns = max(time.monotonic_ns(), self._accepted_ns + 1)
-                held.append(_PendingConnection(Handover(self._accepted_ns, family, name, peer), descriptor))
+                held.append(_PendingConnection(Handover(self._accepted_ns, family, name, peer, broker), descriptor))
             else:
                 self._admission.refuse(descriptor, refusal)
         return None
@@ -260,7 +298,7 @@ class Acceptor:
             close_descriptor(item.descriptor)
             self._admission.take_back(item.handover.listener, item.handover.peer)
 
-    def _accept_failed(self, listening: Listening, error: Exception) -> bool:
+    def _accept_failed(self, listening: ListeningSocket, error: Exception) -> bool:
         """Whether the next connection may be accepted at once; not when none waits. Other errors leave the connection in the backlog: without the
         pause, a shortage of descriptors, or a rule that forbids accepting, would keep the thread busy.
         """
@@ -282,12 +320,12 @@ class Acceptor:
             self._complained_ns = now
             self._log.write(event, level="error", listener=listener, error=error.strerror or str(error))
 
-    def _reject(self, listening: Listening, peer: str) -> None:
+    def _reject(self, listening: ListeningSocket, peer: str) -> None:
         name = listening.config.name
         self._meters.add("connection.rejected", name, "draining")
         self._log.write("rejected", level="warning", listener=name, peer=peer, reason="draining", cause="drained")
 
-    def _pass_connections(self, listening: Listening, held: "list[_PendingConnection]") -> bool:
+    def _pass_connections(self, listening: ListeningSocket, held: "list[_PendingConnection]") -> bool:
         """Pass all connections to processors and remove them from ``held``. False: not all, because the thread is to stop."""
         while held and not self._stopping:
             error = self._offer(listening, held)
@@ -297,7 +335,7 @@ class Acceptor:
             self._reject(listening, item.handover.peer)
         return not held
 
-    def _offer(self, listening: Listening, held: "list[_PendingConnection]") -> OSError | None:
+    def _offer(self, listening: ListeningSocket, held: "list[_PendingConnection]") -> OSError | None:
         """Pass each connection to the next processor in turn, with one message for each processor, or to the one after it when its queue is full.
         Removes them from ``held``. Returns the last error that was not a full queue.
         """
@@ -319,9 +357,9 @@ class Acceptor:
                     break
         return failure
 
-    def _given(self, listening: Listening, target: Target, part: "list[_PendingConnection]", held: "list[_PendingConnection]") -> None:
+    def _given(self, listening: ListeningSocket, target: Target, part: "list[_PendingConnection]", held: "list[_PendingConnection]") -> None:
         self._next_target += len(part)
-        listening.handed += len(part)
+        listening.count.handed += len(part)
         for item in part:
             held.remove(item)
             self.handed.append(PassedConnection(target.token, item.handover))

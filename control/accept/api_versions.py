@@ -9,11 +9,10 @@ asked, each over a connection of its own since a broker answers one; what it sai
 
 import asyncio
 import contextlib
-import socket
-import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final
 
+from framegate.control.accept.broker_connection import TlsOf, Wire, connected
 from framegate.control.identity.auth_responder import UnknownApisError
 from framegate.control.logs import RowLog
 from framegate.control.task_monitor import TaskMonitor
@@ -28,30 +27,19 @@ from framegate.proxy.auth.messages import (
     answer_reader,
     request_writer,
 )
-from framegate.proxy.errors import AuthenticationError, ProxyError
+from framegate.proxy.errors import ProxyError
 
-__all__ = ["MAX_ANSWER", "ApiVersions", "Tls", "answer_in", "common", "common_ranges", "question", "ranges_in"]
+__all__ = ["ApiVersions", "answer_in", "common", "common_ranges", "question", "ranges_in"]
 
 INTERVAL_S: Final = 60.0
 """Between two looks at what is known: brokers are upgraded."""
 PAUSE_S: Final = 0.5
 """After a look that found nothing; it doubles, up to ``MOST_PAUSE_S``, unless somebody wants to know."""
 MOST_PAUSE_S: Final = 30.0
-MAX_ANSWER: Final = 1 << 20
-"""Bytes of an answer; who announces more does not speak Kafka's protocol."""
 TAGGED: Final = (4, 3)
 """Versions of ApiVersions whose answers have tagged fields, the newest that we know first."""
 EPOCH, FINALIZED = 1, 2
 """Tagged fields that the brokers of a cluster have in common, in time: of the features that are in force."""
-Wire = Sequence[Any]
-
-
-class Tls(NamedTuple):
-    """How an endpoint is spoken to: the context, the name that its certificate must have, and ``UpstreamTls.pins``."""
-
-    context: ssl.SSLContext
-    name: str
-    pins: tuple[str, ...] = ()
 
 
 def common_ranges(answers: Sequence[Sequence[ApiRange]]) -> tuple[ApiRange, ...]:
@@ -83,11 +71,10 @@ def _header(version: int) -> RequestHeader:
 
 
 def question(version: int = 0) -> bytes:
-    """The frame that asks, with its size; every broker knows version 0 of it, and answers before anybody has logged in."""
+    """The request; every broker knows version 0 of it, and answers before anybody has logged in."""
     request = request_writer(_header(version))
     ApiVersionsRequest("framegate", "1").write(request, version)
-    body = request.message()
-    return len(body).to_bytes(4, "big") + body
+    return request.message()
 
 
 def answer_in(body: bytes, version: int) -> ApiVersionsAnswer:
@@ -111,7 +98,7 @@ class ApiVersions:
     Args:
         upstream: its name.
         addresses: of its endpoints, as the link has them.
-        tls: how an endpoint is spoken to, by its host; None for plaintext. In a thread; may raise ProxyError.
+        tls: how an endpoint is spoken to.
         timeout_s: for one endpoint's answer.
     """
 
@@ -119,7 +106,7 @@ class ApiVersions:
         self,
         upstream: str,
         addresses: Callable[[], Sequence[Wire]],
-        tls: Callable[[str], Tls | None],
+        tls: TlsOf,
         log: RowLog,
         task_monitor: TaskMonitor,
         *,
@@ -204,34 +191,5 @@ class ApiVersions:
 
     async def _exchange(self, address: Wire, version: int) -> ApiVersionsAnswer:
         """One question, over a connection of its own. Raises OSError (TimeoutError is one), EOFError or ProxyError."""
-        async with asyncio.timeout(self._timeout_s):
-            tls = await asyncio.to_thread(self._tls, address[0])  # to build a context takes milliseconds, and to read the system's authorities tens
-            reader, writer = await _connect(address, tls)
-            try:
-                if tls is not None and tls.pins:
-                    _check_key(writer, tls.pins)
-                writer.write(question(version))
-                await writer.drain()
-                size = int.from_bytes(await reader.readexactly(4), "big")
-                if size > MAX_ANSWER:
-                    raise OSError(f"an answer of {size} bytes: it does not speak Kafka's protocol")
-                return answer_in(await reader.readexactly(size), version)
-            finally:
-                writer.transport.abort()
-
-
-async def _connect(address: Wire, tls: Tls | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    _, family, *rest = address
-    context, name = (None, None) if tls is None else (tls.context, tls.name)
-    if family == socket.AF_UNIX:
-        return await asyncio.open_unix_connection(rest[0], ssl=context, server_hostname=name)
-    return await asyncio.open_connection(rest[0], rest[1], ssl=context, server_hostname=name)
-
-
-def _check_key(writer: asyncio.StreamWriter, pins: tuple[str, ...]) -> None:
-    """As processors do, who say more of it. Raises AuthenticationError."""
-    from framegate.proxy.auth.certificates import key_pin
-
-    pin = key_pin(writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
-    if pin not in pins:
-        raise AuthenticationError(f"the certificate has the key {pin}, which is none of pins")
+        async with asyncio.timeout(self._timeout_s), connected(address, self._tls) as connection:
+            return answer_in(await connection.ask(question(version)), version)

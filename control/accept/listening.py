@@ -1,4 +1,7 @@
-"""One listening socket: bound with the start of the process, listening once everything else is ready, and gone first at the end."""
+"""Listening sockets: bound with the start of the process, listening once everything else is ready, and gone first at the end.
+
+A listener in front of a Kafka cluster with ``brokers.ports`` has one more for each broker, opened and closed while framegate runs.
+"""
 
 import contextlib
 import errno
@@ -11,26 +14,21 @@ from framegate.proxy.config.address import Address, format_sockaddr, parse_addre
 from framegate.proxy.config.model import ListenerConfig, SocketConfig
 from framegate.proxy.network.connection_socket import set_socket_options
 
-__all__ = ["Listening"]
+__all__ = ["BOOTSTRAP", "Count", "Listening", "ListeningSocket"]
+
+BOOTSTRAP = -1
+"""The broker of a listener's own socket, as in ``Handover.broker``."""
 
 
-class Listening:
-    """One bound listener.
+class Count:
+    """Connections through one socket.
 
     Attributes:
-        config: as configured.
-        address: the bound one, as text, port 0 resolved.
-        handed: connections given to processors (written by the acceptor's thread).
+        handed: given to processors (written by the acceptor's thread).
         closed: of those, the ones that ended (written by the event loop).
     """
 
-    def __init__(self, config: ListenerConfig) -> None:
-        self.config = config
-        self._parsed = parse_address(config.address, port_zero=True)
-        self.sock = _bind(config.name, self._parsed, config.socket)
-        self.family = int(self.sock.family)
-        self.address = format_sockaddr(self.family, self.sock.getsockname())
-        self.accepting = False
+    def __init__(self) -> None:
         self.handed = 0
         self.closed = 0
 
@@ -38,6 +36,32 @@ class Listening:
     def open(self) -> int:
         """Connections open now."""
         return max(0, self.handed - self.closed)
+
+
+class ListeningSocket:
+    """One bound socket.
+
+    Attributes:
+        config: of its listener.
+        address: the bound one, as text, port 0 resolved.
+        broker: node id of the broker that it stands for, or ``BOOTSTRAP``.
+        count: its connections.
+    """
+
+    def __init__(self, config: ListenerConfig, address: Address, broker: int, count: Count) -> None:
+        self.config = config
+        self._parsed = address
+        self.broker = broker
+        self.count = count
+        self.sock = _bind(config.name, address, config.socket)
+        self.family = int(self.sock.family)
+        self.address = format_sockaddr(self.family, self.sock.getsockname())
+        self.accepting = False
+
+    @property
+    def port(self) -> int:
+        """The bound port; not of a Unix socket."""
+        return int(self.address.rpartition(":")[2])
 
     def listen(self) -> None:
         """Let clients connect. Raises StartError."""
@@ -56,6 +80,57 @@ class Listening:
         if self._parsed.kind == "unix":
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._parsed.host)
+
+
+class Listening(ListeningSocket):
+    """One listener: its own socket, and those of brokers.
+
+    Attributes:
+        brokers: open sockets, by node id. Event loop only.
+        counts: of the listener's own socket and of brokers that have, or had, one. Changed by the event loop only.
+    """
+
+    def __init__(self, config: ListenerConfig) -> None:
+        super().__init__(config, parse_address(config.address, port_zero=True), BOOTSTRAP, Count())
+        self.brokers: dict[int, ListeningSocket] = {}
+        self.counts = {BOOTSTRAP: self.count}
+
+    @property
+    def handed(self) -> int:
+        """Connections given to processors."""
+        return sum(count.handed for count in self.counts.values())
+
+    @property
+    def open(self) -> int:
+        """Connections open now."""
+        return sum(count.open for count in self.counts.values())
+
+    def count_of(self, broker: int) -> Count:
+        """The connections of a broker's socket, or of the listener's own if the broker has never had one."""
+        return self.counts.get(broker, self.count)
+
+    def open_broker(self, broker: int, port: int) -> ListeningSocket:
+        """Bind another port of the same address for a broker, and listen. Raises StartError."""
+        count = self.counts.get(broker) or Count()
+        opened = ListeningSocket(self.config, parse_address(self.address, port_zero=True)._replace(port=port), broker, count)
+        try:
+            opened.listen()
+        except StartError:
+            opened.close()
+            raise
+        self.counts[broker] = count
+        self.brokers[broker] = opened
+        return opened
+
+    def forget(self, broker: int) -> None:
+        """Drop the count of a broker that has no socket and no connection any more."""
+        if broker not in self.brokers and broker in self.counts and not self.counts[broker].open:
+            del self.counts[broker]
+
+    def close(self) -> None:
+        super().close()
+        for opened in self.brokers.values():
+            opened.close()
 
 
 def _bind_error(name: str, address: str, error: OSError) -> StartError:

@@ -7,6 +7,7 @@ import re
 import urllib.parse
 from typing import Final
 
+from framegate.control.configuration.broker_rules import broker_rules, cluster_rules, port_ranges
 from framegate.control.configuration.document import Document, Path, entries, key_of, unique_names
 from framegate.control.configuration.limit_rules import limit_rules, pool_rules, share_rules
 from framegate.control.configuration.listener_rules import framing_rules, handler_rules, listener_rules
@@ -43,11 +44,13 @@ def apply_rules(document: Document, config: ProxyConfig) -> list[tuple[Path, Add
     bound = _bound_addresses(document, config, listeners)
     for path, upstream in upstreams:
         framing_rules(document, path, upstream)
+        cluster_rules(document, path, upstream)
         _endpoints(document, path, upstream, listeners, bound)
         if upstream.tls is not None:
             upstream_tls_rules(document, (*path, "tls"), upstream.tls)
     for path, listener in listeners:
         listener_rules(document, path, listener, upstreams)
+        broker_rules(document, path, listener, upstreams)
         if listener.tls is not None:
             listener_tls_rules(document, (*path, "tls"), listener.tls)
     handler_rules(document, config, listeners)
@@ -97,7 +100,20 @@ def _bound_addresses(document: Document, config: ProxyConfig, listeners: Listene
         if other is not None:
             document.add(path, f"is already used by {key_of(other[0])} (line {document.line(other[0])})")
         bound.append((path, address))
+    _port_ranges(document, listeners, bound)
     return bound
+
+
+def _port_ranges(document: Document, listeners: Listeners, bound: list[tuple[Path, Address]]) -> None:
+    """Ports of brokers that are other addresses' as well, or those of two listeners."""
+    known: list[tuple[Path, Address, range]] = [(path, address, range(address.port, address.port + 1)) for path, address in bound if address.port]
+    for path, base, ports in port_ranges(listeners):
+        for other, address, taken in known:
+            shared = range(max(ports[0], taken[0]), min(ports[-1], taken[-1]) + 1)
+            if shared and base._replace(port=shared[0]).collides(address._replace(port=shared[0])):
+                document.add(path, f"has the port {shared[0]}, which is already used by {key_of(other)} (line {document.line(other)})")
+                break
+        known.append((path, base, ports))
 
 
 def _parsed(document: Document, path: Path, text: str, *, port_zero: bool, unix: bool) -> Address | None:
@@ -109,19 +125,20 @@ def _parsed(document: Document, path: Path, text: str, *, port_zero: bool, unix:
 
 
 def _endpoints(document: Document, path: Path, upstream: UpstreamConfig, listeners: Listeners, bound: list[tuple[Path, Address]]) -> None:
-    if not upstream.endpoints:
-        document.add((*path, "endpoints"), "needs at least one address")
-    for entry, endpoint in entries((*path, "endpoints"), upstream.endpoints):
-        address = _parsed(document, entry, endpoint, port_zero=False, unix=True)
+    key = (*path, "endpoints") if upstream.kafka is None else (*path, "kafka", "bootstrap")
+    if not upstream.addresses:
+        document.add(key, "needs at least one address")
+    for entry, endpoint in entries(key, upstream.addresses):
+        address = _parsed(document, entry, endpoint, port_zero=False, unix=upstream.kafka is None)
         own = next((item for item in bound if address is not None and item[0][0] == "listeners" and address.reaches(item[1])), None)
         if own is not None:
             document.add(entry, f"is framegate's own listener {key_of(own[0])}: frames would go in a circle")
     # Each request of a Kafka client is for one broker, at the address that Metadata has for it.
     if len(upstream.endpoints) > 1 and upstream.name in {item.upstream for _, item in listeners if item.protocol == "kafka"}:
         document.warn(
-            (*path, "endpoints"),
+            key,
             "has several, which connections take in turn: if they are brokers of one cluster, clients meet the wrong broker, or walk past "
-            "framegate. Give each broker a listener and an upstream of its own, and have it advertise that listener",
+            "framegate. Name them as kafka: {bootstrap: [...]} instead, with brokers at the listener",
             "",
         )
 

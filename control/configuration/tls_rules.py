@@ -15,8 +15,10 @@ from framegate.proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTl
 
 __all__ = [
     "EXPOSED",
+    "HOST",
     "authority_fault",
     "exposure_warning",
+    "host_warning",
     "identity_fault",
     "listener_tls_rules",
     "readable_file",
@@ -24,7 +26,8 @@ __all__ = [
     "validity_warning",
 ]
 
-_HOST: Final = re.compile(r"(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z][a-z0-9-]{0,62}\.?", re.IGNORECASE)
+HOST: Final = re.compile(r"(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z][a-z0-9-]{0,62}\.?", re.IGNORECASE)
+"""A host name, or a pattern of host names, that a client can ask for."""
 _MAX_HOST: Final = 253
 _MAX_PROTOCOL: Final = 255
 Found = TypeVar("Found")
@@ -84,7 +87,7 @@ def _certificates(document: Document, path: Path, tls: ListenerTls) -> None:
             document.add((*entry, "names"), "needs at least one host")
         for place, name in entries((*entry, "names"), item.names):
             host = name.lower().rstrip(".")
-            if not _HOST.fullmatch(name) or len(host) > _MAX_HOST:
+            if not HOST.fullmatch(name) or len(host) > _MAX_HOST:
                 document.add(place, "is no host that a client can ask for: broker.example.org, or *.example.org; never a number")
                 continue
             document.once(place, host, first)

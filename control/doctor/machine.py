@@ -75,7 +75,7 @@ def _ports(around: Surroundings) -> Finding:
     fits = f"{count:,} ports: as many connections to one address of an upstream"
     most = None if around.config is None else most_connections(around.config)
     if around.config is not None and most is not None:
-        addresses = {item.name: sum(parse_address(text).kind != "unix" for text in item.endpoints) for item in around.config.upstreams}
+        addresses = {item.name: sum(parse_address(text).kind != "unix" for text in item.addresses) for item in around.config.upstreams}
         tight = [name for name, number in addresses.items() if most > count * number > 0]
         if tight:
             advice = (

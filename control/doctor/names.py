@@ -66,7 +66,7 @@ def look(around: Surroundings) -> Iterator[Finding]:
 def _hosts(around: Surroundings) -> Iterator[tuple[UpstreamConfig, str, str]]:
     """Upstream, endpoint and name of each endpoint that has a name."""
     for upstream in () if around.config is None else around.config.upstreams:
-        for text in upstream.endpoints:
+        for text in upstream.addresses:
             if (address := parse_address(text)).kind == "name":
                 yield upstream, text, address.host
 

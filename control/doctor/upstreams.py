@@ -15,10 +15,11 @@ from typing import Any, Final
 
 from cryptography import x509
 
-from framegate.control.accept.api_versions import MAX_ANSWER, question, ranges_in
+from framegate.control.accept.api_versions import question, ranges_in
+from framegate.control.accept.broker_connection import MAX_ANSWER
+from framegate.control.accept.broker_list import Broker, brokers_in, metadata_question
 from framegate.control.configuration.tls_files import CertificateFacts, facts_of
 from framegate.control.doctor import advertised
-from framegate.control.doctor.advertised import Broker
 from framegate.control.doctor.certificates import DAY_S, days, ends_soon, weakness
 from framegate.control.doctor.finding import Deadline, Figure, Finding, Probe, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings
@@ -260,7 +261,7 @@ def _answered(attempt: _Attempt, sock: socket.socket) -> None:
     try:
         with begun():
             sock.settimeout(attempt.deadline.left())
-            sock.sendall(question())
+            _send(sock, question())
             head = _exactly(attempt, sock, 4)
             size = int.from_bytes(head, "big")
             if size > MAX_ANSWER:
@@ -286,18 +287,22 @@ def _answered(attempt: _Attempt, sock: socket.socket) -> None:
 
 def _ask_metadata(attempt: _Attempt, sock: socket.socket, ranges: Sequence[ApiRange]) -> None:
     """Ask where clients are sent. A broker that needs a login ends the connection instead, which is no fault."""
-    asked = advertised.metadata_question(ranges)
+    asked = metadata_question(ranges)
     if asked is None:
         attempt.unasked = "no version of Metadata is known both here and there"
         return
     version, request = asked
     try:
-        sock.sendall(request)
+        _send(sock, request)
         size = int.from_bytes(_exactly(attempt, sock, 4), "big")
         if size <= MAX_ANSWER:
-            attempt.brokers = advertised.brokers_in(_exactly(attempt, sock, size), version)
+            attempt.brokers = brokers_in(_exactly(attempt, sock, size), version)
     except (OSError, EOFError, ProxyError) as error:
         attempt.unasked = f"Metadata is not answered ({str(error) or 'the connection is ended'}): clients of this upstream may have to log in first"
+
+
+def _send(sock: socket.socket, body: bytes) -> None:
+    sock.sendall(len(body).to_bytes(4, "big") + body)
 
 
 def _alert(sock: socket.socket) -> ssl.SSLError | None:

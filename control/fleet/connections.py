@@ -100,14 +100,17 @@ class Connections:
         given = processor.open.get(accepted_ns)
         if given is None:  # the acceptor's thread has passed it, and not reported it yet
             row = read()
-            self._acceptor.gave_back(row["listener"], row["peer"])
+            self._acceptor.gave_back(row["listener"], row["peer"], row.get("broker", -1))
         else:
-            self._acceptor.gave_back(given.handover.listener, given.handover.peer)
+            self._gave_back(given)
         processor.unbook(accepted_ns)
+
+    def _gave_back(self, given: AssignedConnection) -> None:
+        self._acceptor.gave_back(given.handover.listener, given.handover.peer, given.handover.broker)
 
     def _lost(self, processor: Processor, given: AssignedConnection) -> None:
         name = given.handover.listener
-        self._acceptor.gave_back(name, given.handover.peer)
+        self._gave_back(given)
         upstream = next(item.upstream for item in self._desired.config.listeners if item.name == name)
         row = lost_connection_row(processor, given, upstream or "")
         printed: Row = {**row, "id": format_connection_id(row["id"])}
@@ -123,7 +126,7 @@ def lost_connection_row(processor: Processor, given: AssignedConnection, upstrea
     """The closed row of a connection that ended with its processor, which could not write it. Values that only the processor knew are None."""
     what = "was stopped by force" if processor.kill_reason == FORCED else "died"
     now_ns = time.time_ns()
-    return ClosedRow(
+    row = ClosedRow(
         id=given.number,
         listener=given.handover.listener,
         peer=given.handover.peer,
@@ -147,3 +150,6 @@ def lost_connection_row(processor: Processor, given: AssignedConnection, upstrea
         lost=LostRow(bytes=None, request=None, response=None),
         mutes={},
     )
+    if given.handover.broker >= 0:
+        row["broker"] = given.handover.broker
+    return row

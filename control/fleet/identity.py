@@ -10,7 +10,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from framegate.control.accept.api_versions import ApiVersions, Tls
+from framegate.control.accept.api_versions import ApiVersions
+from framegate.control.accept.broker_connection import tls_of
 from framegate.control.errors import StartError
 from framegate.control.fleet.child import Child
 from framegate.control.identity.auth_responder import AuthResponder, IdentityFileError, files_of, listener_answers, read_files
@@ -27,7 +28,7 @@ from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamCo
 from framegate.proxy.config.sasl import secret_files
 from framegate.proxy.server.credentials import listener_auth_queue, question_from_row, row_of, upstream_auth_queue
 from framegate.proxy.server.messages import AnswerCommand, ForgetNotice, QuestionNotice
-from framegate.proxy.server.rows import Store, upstream_owner
+from framegate.proxy.server.rows import Store
 
 __all__ = ["LATER_S", "AuthRequests", "Identity"]
 
@@ -205,14 +206,12 @@ class Identity:
         return (lambda version: ApiVersionsAnswer(NONE)) if listener.upstream is None else self._apis[listener.upstream].known
 
     def _ask(self, upstream: UpstreamConfig) -> ApiVersions:
-        def tls(host: str) -> Tls | None:
-            config = upstream.tls
-            if config is None:
-                return None
-            from framegate.proxy.network.tls_context import upstream_context  # it loads OpenSSL
-
-            files = {path: content.encode("latin-1") for path, content in self._stores()[upstream_owner(upstream.name)].files.items()}
-            return Tls(upstream_context(config, files), config.server_name or host.rstrip(".") or "localhost", config.pins)
-
         timeout_s = upstream.timeouts.connect_ms / 1000
-        return ApiVersions(upstream.name, lambda: self._addresses()[upstream.name], tls, self._log, self._task_monitor, timeout_s=timeout_s)
+        return ApiVersions(
+            upstream.name,
+            lambda: self._addresses()[upstream.name],
+            tls_of(upstream, self._stores),
+            self._log,
+            self._task_monitor,
+            timeout_s=timeout_s,
+        )

@@ -13,6 +13,7 @@ from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
+from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import Channels
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.limits import EVICTION_INTERVAL_S, EVICTION_LIMIT_S, Eviction, Limits
@@ -56,6 +57,7 @@ class Parts:
     drain: Drain
     listeners: Listeners
     upstreams: Upstreams
+    brokers: Brokers
     certificates: TlsStores
     rotation: Rotation
     users: Users
@@ -94,19 +96,21 @@ class Steering(Parts):
         self._losses = None if config.tap is None else TapLosses(lambda: supervisor.cells, log, config.tap.directory, tap_low)
         listeners = Listeners(supervisor, acceptor)
         pool = Pool(supervisor, self.transactions, log, task_monitor)
+        channels = Channels(supervisor, self.transactions)
         drain = Drain(supervisor, acceptor, listeners, pool, self.transactions, events)
         super().__init__(
             state=State(supervisor, meters, task_monitor, pool, drain, handlers),
             events=events,
             audit=Audit(log, events),
             log=LogRows(supervisor, log),
-            channels=Channels(supervisor, self.transactions),
+            channels=channels,
             limits=Limits(supervisor, acceptor, self.transactions, pool),
             pool=pool,
             taps=Taps(supervisor, self.transactions, tapped, self._losses),
             drain=drain,
             listeners=listeners,
             upstreams=Upstreams(supervisor, resolver, log),
+            brokers=Brokers(supervisor, acceptor, channels, log, events, meters, task_monitor),
             certificates=certificates,
             rotation=rotation,
             users=Users(supervisor, self.transactions, rotation, identity),
@@ -140,6 +144,7 @@ class Steering(Parts):
         for task in self._tasks:
             task.cancel()
         self._tap_events.close()
+        self.brokers.close()
         self.drain.close()
         if self._sizing is not None:
             self._sizing.close()

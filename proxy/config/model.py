@@ -47,6 +47,7 @@ OtherBytes = Literal["keep", "set"]
 OtlpProtocol = Literal["grpc", "http/protobuf"]
 Signal = Literal["metrics", "traces", "logs"]
 DrainAccept = Literal["refuse", "until_stop"]
+PortsBy = Literal["node_id", "order"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +100,17 @@ class HeaderConfig:
     fill: str = ""
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BrokersConfig:
+    """How clients of a listener reach each broker of a cluster: by a port for each (``ports``), or by the TLS server name (``hosts``)."""
+
+    ports: str = ""
+    by: PortsBy = "node_id"
+    hosts: str = ""
+    advertise: str = ""
+    advertise_port: Annotated[int, Key(range=(0, 65_535))] = 0
+
+
 MAX_RECEIVE_SIZE: Final = Key("bytes", (1, MAX_INT32), live=True)
 """Of a listener; changes over the API use its range."""
 
@@ -112,6 +124,7 @@ class ListenerConfig:
     upstream: str | None = None
     handler: str | None = None
     protocol: Protocol = "framed"
+    brokers: BrokersConfig | None = None
     framing: Framing = "int32"
     header: HeaderConfig | None = None
     max_receive_size: Annotated[int, MAX_RECEIVE_SIZE] = 100 * MIB
@@ -137,11 +150,19 @@ class UpstreamTimeouts:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaCluster:
+    """A Kafka cluster, whose brokers framegate finds by itself."""
+
+    bootstrap: Annotated[tuple[str, ...], Key("address")]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamConfig:
-    """Where a listener's frames go."""
+    """Where a listener's frames go: to ``endpoints``, or to the brokers of a cluster (``kafka``)."""
 
     name: str
-    endpoints: Annotated[tuple[str, ...], Key("address")]
+    endpoints: Annotated[tuple[str, ...], Key("address")] = ()
+    kafka: KafkaCluster | None = None
     framing: Framing = "int32"
     header: HeaderConfig | None = None
     max_receive_size: Annotated[int, Key("bytes", (1, MAX_INT32))] = MAX_INT32
@@ -149,6 +170,11 @@ class UpstreamConfig:
     socket: SocketConfig = SocketConfig()
     tls: UpstreamTls | None = None
     sasl: UpstreamSasl | None = None
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses of the configuration: the endpoints, or the bootstrap servers of a cluster."""
+        return self.endpoints if self.kafka is None else self.kafka.bootstrap
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,9 +330,11 @@ def whole_request(max_receive_size: int, forward: Forward) -> int:
     return max_receive_size if forward == "whole" else min(max_receive_size, CUT_ABOVE - 4)
 
 
-def whole_response(max_receive_size: int, forward: Forward) -> int:
-    """The same for responses of an upstream with that limit; 0 if they are cut through, because those need no memory."""
-    return max_receive_size if forward == "whole" else 0
+def whole_response(max_receive_size: int, forward: Forward, *, brokers: bool = False) -> int:
+    """The same for responses of an upstream with that limit; 0 if they are cut through, because those need no memory. ``brokers``: the listener
+    replaces addresses in responses, so it needs the first part of each.
+    """
+    return max_receive_size if forward == "whole" else min(max_receive_size, CUT_ABOVE - 4) if brokers else 0
 
 
 def forwarding_of(listener: ListenerConfig) -> Forwarding:
@@ -319,7 +347,14 @@ def largest_whole(config: ProxyConfig) -> tuple[int, int]:
     answers = {upstream.name: upstream.max_receive_size for upstream in config.upstreams}
     return (
         max((whole_request(item.max_receive_size, forwarding_of(item).requests) for item in config.listeners), default=1),
-        max((whole_response(answers[item.upstream], forwarding_of(item).responses) for item in config.listeners if item.upstream), default=0),
+        max(
+            (
+                whole_response(answers[item.upstream], forwarding_of(item).responses, brokers=item.brokers is not None)
+                for item in config.listeners
+                if item.upstream
+            ),
+            default=0,
+        ),
     )
 
 

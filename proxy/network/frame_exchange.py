@@ -9,7 +9,7 @@ While memory is short, a body is read only when it is whole in the kernel (``MEM
 import abc
 from typing import Final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from framegate.proxy.errors import AuthenticationError, InternalError, Side, WrongProtocolError
 from framegate.proxy.network.int32 import HEADER, INT32
@@ -29,6 +29,7 @@ def is_sasl(key: i64) -> bool:
     return key == SASL_AUTHENTICATE if key != SASL_HANDSHAKE else True
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class FrameExchange(abc.ABC):
     """Frames from and to one peer, in the framing ``int32``, whatever the framing of the traffic that follows.
 

@@ -52,6 +52,7 @@ class Endpoint:
     Attributes:
         family, address: as ``socket.connect`` takes them.
         server_name: the name that the certificate must have, and SNI unless it is an address; empty for plaintext.
+        broker: the node id of the Kafka broker; -1: the bootstrap, or no cluster.
         text: the address as rows show it.
         listed: it belongs to the upstream; False after it was replaced.
         down: the last attempt failed, and connections avoid it.
@@ -63,10 +64,11 @@ class Endpoint:
         told, told_ns: whether a row has reported that it is down, and the time of the last such row.
     """
 
-    def __init__(self, family: int, address: object, server_name: str = "") -> None:
+    def __init__(self, family: int, address: object, server_name: str = "", broker: i64 = -1) -> None:
         self.family: Final = family
         self.address: Final = address
         self.server_name: Final = server_name
+        self.broker: Final[i64] = broker
         self.text: Final = format_sockaddr(family, address)
         self.listed: bool = False
         self.down: bool = False
@@ -82,9 +84,9 @@ class Endpoint:
         self.told_ns: i64 = 0
 
     @property
-    def key(self) -> tuple[str, int, object]:
-        """The identity of an endpoint: its address and the expected server name."""
-        return self.server_name, self.family, self.address
+    def key(self) -> tuple[str, int, object, int]:
+        """The identity of an endpoint: its address, the expected server name and the broker."""
+        return self.server_name, self.family, self.address, int(self.broker)
 
 
 class Attempt:
@@ -147,7 +149,7 @@ class Upstream:
         known = {endpoint.key: endpoint for endpoint in self.endpoints}
         for endpoint in self.endpoints:
             endpoint.listed = False
-        fresh: dict[tuple[str, int, object], Endpoint] = {}
+        fresh: dict[tuple[str, int, object, int], Endpoint] = {}
         for endpoint in endpoints:
             fresh.setdefault(endpoint.key, known.get(endpoint.key, endpoint))
         self.endpoints = list(fresh.values())
@@ -158,14 +160,15 @@ class Upstream:
         self._cells[ENDPOINTS] = i64(len(self.endpoints))
         self._cells[DOWN] = down
 
-    def pick(self, tried: Tried | None, now_ns: i64) -> Attempt | None:
+    def pick(self, tried: Tried | None, now_ns: i64, broker: i64 = -1) -> Attempt | None:
         """The next attempt of a connection; None: it has tried all endpoints.
 
         Args:
             tried: the failed attempts of this connection; None for its first attempt.
             now_ns: the selector's clock.
+            broker: the endpoints of this broker are tried; -1: those of the bootstrap, or of an upstream without brokers.
         """
-        endpoint = self._choose(tried, now_ns)
+        endpoint = self._choose(tried, now_ns, broker)
         if endpoint is None:
             return None
         probes = endpoint.down and not endpoint.probed and now_ns >= endpoint.due_ns
@@ -175,9 +178,9 @@ class Upstream:
         self._cells[CONNECTING] += 1
         return Attempt(endpoint, now_ns, probes=probes)
 
-    def _choose(self, tried: Tried | None, now_ns: i64) -> Endpoint | None:
+    def _choose(self, tried: Tried | None, now_ns: i64, broker: i64) -> Endpoint | None:
         if tried is None and self._cells[DOWN] > 0:
-            due = self._soonest(None)
+            due = self._soonest(None, broker)
             if due is not None and not due.probed and now_ns >= due.due_ns:
                 return due
         endpoints = self.endpoints
@@ -185,16 +188,16 @@ class Upstream:
         for step in range(count):
             number: i64 = (self._next_endpoint + step) % count
             endpoint = endpoints[number]
-            if not endpoint.down and (tried is None or endpoint not in tried.endpoints):
+            if endpoint.broker == broker and not endpoint.down and (tried is None or endpoint not in tried.endpoints):
                 self._next_endpoint = number + 1
                 return endpoint
-        return self._soonest(tried)
+        return self._soonest(tried, broker)
 
-    def _soonest(self, tried: Tried | None) -> Endpoint | None:
-        """The endpoint that is due first, of those that are down and not tried; one that is being probed only if there is no other."""
+    def _soonest(self, tried: Tried | None, broker: i64) -> Endpoint | None:
+        """The broker's endpoint that is due first, of those that are down and not tried; one that is being probed only if there is no other."""
         best: Endpoint | None = None
         for endpoint in self.endpoints:
-            if not endpoint.down or (tried is not None and endpoint in tried.endpoints):
+            if endpoint.broker != broker or not endpoint.down or (tried is not None and endpoint in tried.endpoints):
                 continue
             if best is None or (best.probed and not endpoint.probed) or (best.probed == endpoint.probed and endpoint.due_ns < best.due_ns):
                 best = endpoint

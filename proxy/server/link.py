@@ -216,12 +216,14 @@ class Handover(NamedTuple):
         family: of the socket, AF_INET, AF_INET6 or AF_UNIX.
         listener: name of the listener that accepted it.
         peer: the client, ``host:port``, or ``unix:`` for a Unix socket.
+        broker: node id of the Kafka broker that the listening socket stands for; -1: the bootstrap, or no cluster.
     """
 
     accepted_ns: int
     family: int
     listener: str
     peer: str
+    broker: int = -1
 
 
 def send_handovers(sock: socket.socket, handovers: Sequence[Handover], descriptors: Sequence[int]) -> bool:
@@ -231,7 +233,7 @@ def send_handovers(sock: socket.socket, handovers: Sequence[Handover], descripto
     Raises:
         OSError: the processor is gone.
     """
-    lines = [f"{accepted_ns} {family} {listener} {peer}" for accepted_ns, family, listener, peer in handovers]  # a listener's name has no space
+    lines = [f"{item.accepted_ns} {item.family} {item.broker} {item.listener} {item.peer}" for item in handovers]  # a listener's name has no space
     try:
         sock.sendmsg((_LINE.join(lines).encode(),), ((SOL_SOCKET, SCM_RIGHTS, array("i", descriptors)),))
     except (BlockingIOError, InterruptedError):
@@ -272,5 +274,5 @@ def receive_handovers(sock: socket.socket) -> list[tuple[Handover, int]]:
 
 
 def _read_handover(line: str) -> Handover:
-    accepted_ns, family, listener, peer = line.split(_SPACE, 3)
-    return Handover(int(accepted_ns), int(family), listener, peer)
+    accepted_ns, family, broker, listener, peer = line.split(_SPACE, 4)
+    return Handover(int(accepted_ns), int(family), listener, peer, int(broker))

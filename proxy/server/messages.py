@@ -10,10 +10,32 @@ declared here is public.
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from framegate.proxy.server.rows import DemandRow, EndpointDownRow, HolderRow, LimitsRow, OpenRow, PartRow, StoresRow
+from framegate.proxy.server.rows import DemandRow, EndpointDownRow, HolderRow, LimitsRow, OpenRow, PartRow, SeenBrokerRow, StoresRow
 
 Endpoints = dict[str, list[list[str | int]]]
 """Addresses by upstream, each ``[host, family, path]`` or ``[host, family, address, port]``."""
+
+
+class BrokerRow(TypedDict):
+    """One broker of a cluster. ``addresses``: as in ``Endpoints``."""
+
+    id: int
+    rack: str
+    addresses: list[list[str | int]]
+
+
+class AdvertisedRow(TypedDict):
+    """What clients of a listener are told: ``[host, port]`` of the bootstrap, and ``[id, host, port]`` of each broker that they can reach."""
+
+    bootstrap: list[str | int]
+    brokers: list[list[str | int]]
+
+
+class ClusterRow(TypedDict):
+    """The brokers of a cluster, and what the listeners in front of it advertise, by listener."""
+
+    brokers: list[BrokerRow]
+    listeners: dict[str, AdvertisedRow]
 
 
 # The first messages.
@@ -26,6 +48,7 @@ class StartMessage(TypedDict):
         config: of ``framegate.proxy.config.model.to_wire``.
         share: bytes of the memory pool.
         part: millionths of each rate, until the first ``parts``; without it all of it.
+        brokers: of each upstream that is a cluster.
         stores: certificates and keys of all listeners and upstreams with TLS; without it their files are read from the disk.
         rows_at_open: whether the notice ``opened`` is sent for each connection that opens; without it it is not.
     """
@@ -38,6 +61,7 @@ class StartMessage(TypedDict):
     boot_id: str
     share: int
     endpoints: Endpoints
+    brokers: NotRequired[dict[str, ClusterRow]]
     part: NotRequired[int]
     stores: NotRequired[StoresRow]
     rows_at_open: NotRequired[bool]
@@ -109,6 +133,7 @@ class Change(TypedDict, total=False):
         max_receive_size: bytes by listener.
         limits: all quotas; they replace all previous ones.
         share: bytes of the memory pool.
+        brokers: by upstream, all brokers of the cluster; they replace the previous ones.
         stores: the certificate stores that replace others.
         revoked: by listener, identities that are no longer valid.
         tap_rules: all rules, of ``framegate.proxy.config.model.rules_to_wire``; ``tap_rule`` names the changed one, which is turned on again.
@@ -118,6 +143,7 @@ class Change(TypedDict, total=False):
     limits: LimitsRow
     share: int
     endpoints: Endpoints
+    brokers: dict[str, ClusterRow]
     stores: StoresRow
     revoked: dict[str, RevokedRow]
     tap_rules: list[dict[str, Any]]
@@ -398,5 +424,15 @@ class ForgetNotice(TypedDict):
     number: int
 
 
+class BrokersSeenNotice(TypedDict):
+    """A Metadata answer named brokers that differ from the table in force (``ClusterRow``), or from the last notice; at most one a second for each
+    upstream. ``brokers``: all that it named, by node id.
+    """
+
+    type: Literal["brokers_seen"]
+    upstream: str
+    brokers: list[SeenBrokerRow]
+
+
 HandlerNotice = LogNotice | PartedNotice
-Notice = RowsNotice | DrainedNotice | DemandNotice | QuestionNotice | ForgetNotice | HandlerNotice
+Notice = RowsNotice | DrainedNotice | DemandNotice | QuestionNotice | ForgetNotice | BrokersSeenNotice | HandlerNotice

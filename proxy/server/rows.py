@@ -55,6 +55,7 @@ class ChannelRow(TypedDict):
         endpoint: the upstream's address that was tried last; empty: none.
         mechanism: of SASL, by which the client authenticated; None: it did not.
         tls: of the client; None: plaintext, or not known.
+        broker: node id of the Kafka broker that the client reached, -1: the bootstrap; only of listeners with ``brokers``.
         frames, bytes: received from the client, and received from the upstream (or sent to the client, if a handler answers).
     """
 
@@ -66,6 +67,7 @@ class ChannelRow(TypedDict):
     principal: str | None
     mechanism: str | None
     tls: TlsRow | None
+    broker: NotRequired[int]
     frames: TrafficRow
     bytes: TrafficRow
     opened_ns: int
@@ -175,11 +177,12 @@ class HolderRow(TypedDict):
 
 
 class EndpointDownRow(TypedDict):
-    """An endpoint that is down, and its last failure."""
+    """An endpoint that is down, and its last failure. ``broker``: the node id of its Kafka broker; missing: it is none's."""
 
     upstream: str
     endpoint: str
     server_name: NotRequired[str]
+    broker: NotRequired[int]
     failures: int
     reason: str
     detail: str
@@ -187,13 +190,23 @@ class EndpointDownRow(TypedDict):
 
 
 class EndpointUpRow(TypedDict):
-    """An endpoint that is up again, and how long it was down."""
+    """An endpoint that is up again, and how long it was down. ``broker``: as of ``EndpointDownRow``."""
 
     upstream: str
     endpoint: str
     server_name: NotRequired[str]
+    broker: NotRequired[int]
     failures: int
     down_ms: int
+
+
+class SeenBrokerRow(TypedDict):
+    """A broker as an answer of its cluster names it. ``host``, ``port``: its own; ``rack``: empty: none."""
+
+    id: int
+    host: str
+    port: int
+    rack: str
 
 
 class HandlerRaisedRow(TypedDict):

@@ -29,6 +29,7 @@ class SaslBroker(ScriptedUpstream):
         logins: who logged in, in order, again included.
         refused: how many did not.
         requests: (key, correlation id, who sent it) of all that was asked on any connection, the frames of SASL included.
+        bodies: what it answers to requests of a client that is known, by key, instead of who sent it.
         hold: is called before the answer to each request of a client that is known.
     """
 
@@ -41,6 +42,7 @@ class SaslBroker(ScriptedUpstream):
         self.logins: list[str] = []
         self.refused = 0
         self.requests: list[tuple[int, int, str]] = []
+        self.bodies: dict[int, bytes] = {}
         self.hold: Callable[[int], None] = lambda key: None
 
     def asked(self) -> list[int]:
@@ -71,7 +73,7 @@ class SaslBroker(ScriptedUpstream):
                     return
             elif principal:
                 self.hold(key)
-                answer = f"{principal}|".encode() + body
+                answer = self.bodies.get(key, f"{principal}|".encode() + body)
             else:
                 return
             sock.sendall(frame(struct.pack(">i", correlation) + answer))

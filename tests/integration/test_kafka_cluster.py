@@ -47,7 +47,14 @@ class Behind:
         self.ports = free_ports(10)
         self.address = f"127.0.0.1:{self.ports[0]}"
         brokers = {"ports": f"{self.ports[1]}-{self.ports[-1]}"}
-        listener = {"name": "kafka", "address": self.address, "upstream": "brokers", "protocol": "kafka", "brokers": brokers}
+        listener = {
+            "name": "kafka",
+            "address": self.address,
+            "upstream": "brokers",
+            "protocol": "kafka",
+            "brokers": brokers,
+            "max_receive_size": "2MiB",
+        }
         upstream = {"name": "brokers", "kafka": {"bootstrap": self.cluster.bootstrap("PLAIN")}}
         config = {"memory_pool": {"size": "32MiB"}, "listeners": [listener], "upstreams": [upstream], "processors": 2}
         self.proxy = undo.enter_context(Framegate(folder / "gate", config))
@@ -75,7 +82,7 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
 @pytest.fixture(autouse=True)
 def nobody_walks_past_framegate(behind: Behind) -> Iterator[None]:
     yield
-    assert behind.watch.leaks == []
+    assert behind.watch.leaks == [], behind.watch.leaks
 
 
 def brokers(client: AdminClient) -> dict[int, str]:

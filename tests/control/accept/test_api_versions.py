@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from framegate.control.accept.api_versions import ApiVersions, Tls, common, common_ranges
+from framegate.control.accept.api_versions import ApiVersions, common, common_ranges
+from framegate.control.accept.broker_connection import Tls
 from framegate.control.identity.auth_responder import UnknownApisError
 from framegate.control.meters import Meters
 from framegate.control.task_monitor import TaskMonitor

@@ -1,43 +1,13 @@
-"""Metadata of all supported versions, and the findings about its addresses."""
+"""The findings about the addresses in Metadata."""
 
 import socket
-import struct
+from typing import Any
 
-import pytest
-
-from framegate.control.doctor.advertised import Broker, brokers_in, finding, metadata_question
-from framegate.proxy.auth.messages import ApiRange
-from framegate.proxy.auth.wire import MalformedError
-from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
+from framegate.control.accept.broker_list import Broker
+from framegate.control.doctor.advertised import finding
+from framegate.proxy.config.model import BrokersConfig, KafkaCluster, ListenerConfig, ProxyConfig, UpstreamConfig
 
 EDGE = Broker(1, "edge", 9093)
-
-
-def test_the_newest_version_that_both_know_is_asked_for_brokers_alone() -> None:
-    head = struct.pack(">h", 9) + b"framegate"
-    for least, most, version, rest in (
-        (0, 1, 1, b""),
-        (0, 3, 3, b""),
-        (0, 5, 5, b"\0"),
-        (0, 7, 7, b"\0"),
-        (0, 13, 8, b"\0\0\0"),
-        (8, 20, 8, b"\0\0\0"),
-    ):
-        body = struct.pack(">hhi", 3, version, 1) + head + bytes(4) + rest
-        assert metadata_question([ApiRange(18, 0, 4), ApiRange(3, least, most)]) == (version, struct.pack(">i", len(body)) + body)
-    for ranges in ([], [ApiRange(18, 0, 4)], [ApiRange(3, 0, 0)], [ApiRange(3, 9, 13)]):
-        assert metadata_question(ranges) is None
-
-
-def test_brokers_are_read_of_every_version_and_what_is_cut_is_no_answer() -> None:
-    broker = struct.pack(">ih4sih1s", 1, 4, b"edge", 9093, 1, b"r")
-    for version, time in ((1, b""), (2, b""), (3, bytes(4)), (8, bytes(4))):
-        body = struct.pack(">i", 1) + time + struct.pack(">i", 1) + broker
-        assert brokers_in(body + b"what follows", version) == [EDGE]
-        with pytest.raises(MalformedError):
-            brokers_in(body[:-1], version)
-    with pytest.raises(MalformedError):
-        brokers_in(struct.pack(">ii", 2, 0), 1)
 
 
 def test_brokers_of_one_cluster_behind_one_listener_are_the_wrong_ones_for_clients() -> None:
@@ -67,3 +37,18 @@ def test_brokers_of_one_cluster_behind_one_listener_are_the_wrong_ones_for_clien
     assert judged([EDGE], "b1:9092", address="unix:/s")[0] == "warning"
     five = [Broker(number, f"b{number}", 1) for number in range(5)]
     assert judged(five, "b1:9092")[1] == "Metadata sends clients to b0:1, b1:1, b2:1 and 2 more, which is no listener here: they walk past framegate"
+
+
+def test_a_cluster_needs_nothing_of_its_brokers_but_ports_enough_here() -> None:
+    brokers = [Broker(node, f"b{node}", 9092) for node in (0, 2, 5)]
+
+    def judged(**given: Any) -> tuple[str, str]:
+        listener = ListenerConfig(name="a", address="127.0.0.1:9093", upstream="up", protocol="kafka", brokers=BrokersConfig(**given))
+        upstream = UpstreamConfig(name="up", kafka=KafkaCluster(bootstrap=("b0:9092",)))
+        found = finding("up, x", ProxyConfig(node="n", listeners=(listener,), upstreams=(upstream,)), upstream, [], brokers)
+        return found.level, found.found.partition("; the")[2]
+
+    assert judged(hosts="{id}.x") == judged(ports="1-6") == judged(ports="1-3", by="order") == ("ok", "")
+    assert judged(ports="1-5") == ("warning", " ports of a have no place for node 5")
+    assert judged(ports="1-2", by="order") == ("warning", " ports of a have no place for node 5")
+    assert judged(ports="1") == ("warning", " ports of a have no place for node 2, 5")

@@ -52,7 +52,7 @@ async def test_a_closed_row_is_published_unread_if_its_connection_is_known(made:
     processor = made.supervisor.running[0]
     token = made.supervisor.connections.token(processor)
     for accepted_ns in (5, 6):
-        made.acceptor.listeners["a"].handed += 1
+        made.acceptor.listeners["a"].count.handed += 1
         made.acceptor.handed.append(PassedConnection(token, Handover(accepted_ns, socket.AF_INET, "a", "192.0.2.1:1")))
     lines = [line_of(closed_row(id=1, listener="a"), 5), line_of(closed_row(id=2, listener="a"), 6).replace("mutes", "mutters")]
     made.supervisor._notice(processor, {"type": "closed", "rows": lines})
@@ -72,7 +72,7 @@ async def test_a_connection_passed_to_a_processor_that_has_ended_has_a_closed_ro
     token = made.supervisor.connections.token(processor)
     processor.kill("died")
     await until(lambda: made.supervisor.status()[0].state == "running" and made.supervisor.status()[0].restarts == 1)
-    made.acceptor.listeners["a"].handed += 1
+    made.acceptor.listeners["a"].count.handed += 1
     made.acceptor.handed.append(PassedConnection(token, Handover(5, socket.AF_INET, "a", "192.0.2.1:1")))
     made.supervisor.connections.count_handed()
     (row,) = made.log.events("closed")

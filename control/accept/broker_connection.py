@@ -1,0 +1,138 @@
+"""Control's own connections to Kafka brokers: over TCP or TLS, logged in if the upstream has a login, one frame asked and answered at a time."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from framegate.proxy.config.model import UpstreamConfig
+from framegate.proxy.errors import AuthenticationError
+from framegate.proxy.server.rows import Store, upstream_owner
+
+if TYPE_CHECKING:
+    import ssl
+
+    from framegate.proxy.auth.auth_requests import AuthRequest, AuthResponse
+    from framegate.proxy.auth.client import SaslClientSettings
+    from framegate.proxy.auth.messages import ApiRange
+
+__all__ = ["MAX_ANSWER", "BrokerConnection", "Login", "Tls", "TlsOf", "Wire", "connected", "log_in", "tls_of"]
+
+MAX_ANSWER: Final = 1 << 20
+"""Bytes of an answer; who announces more does not speak Kafka's protocol."""
+Wire = Sequence[Any]
+"""An address as the link has it (``resolver``)."""
+
+
+class Tls(NamedTuple):
+    """How an endpoint is spoken to: the context, the name that its certificate must have, and ``UpstreamTls.pins``."""
+
+    context: "ssl.SSLContext"
+    name: str
+    pins: tuple[str, ...] = ()
+
+
+TlsOf = Callable[[str], Tls | None]
+"""How an endpoint is spoken to, by its host; None for plaintext. Takes milliseconds; may raise ProxyError. Any thread."""
+
+
+class Login(NamedTuple):
+    """A login of framegate's own. ``answer``: to what the mechanism asks for; may read files and take milliseconds; any thread."""
+
+    settings: "SaslClientSettings"
+    answer: "Callable[[AuthRequest], AuthResponse]"
+
+
+def tls_of(upstream: UpstreamConfig, stores: Callable[[], Mapping[str, Store]]) -> TlsOf:
+    """How the endpoints of an upstream are spoken to. ``stores``: the certificates, keys and authorities in force, by owner."""
+
+    def tls(host: str) -> Tls | None:
+        config = upstream.tls
+        if config is None:
+            return None
+        from framegate.proxy.network.tls_context import upstream_context  # it loads OpenSSL
+
+        files = {path: content.encode("latin-1") for path, content in stores()[upstream_owner(upstream.name)].files.items()}
+        return Tls(upstream_context(config, files), config.server_name or host.rstrip(".") or "localhost", config.pins)
+
+    return tls
+
+
+class BrokerConnection:
+    """An open connection. Errors are OSError (a TimeoutError is one) and EOFError."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, body: bytes) -> None:
+        """Send a frame."""
+        self._writer.write(len(body).to_bytes(4, "big") + body)
+        await self._writer.drain()
+
+    async def receive(self, most: int = MAX_ANSWER) -> bytes:
+        """The body of the next frame, of at most so many bytes."""
+        size = int.from_bytes(await self._reader.readexactly(4), "big")
+        if size > most:
+            raise OSError(f"an answer of {size} bytes: it does not speak Kafka's protocol")
+        return await self._reader.readexactly(size)
+
+    async def ask(self, body: bytes, most: int = MAX_ANSWER) -> bytes:
+        """Send a frame, and return the body of the next one."""
+        await self.send(body)
+        return await self.receive(most)
+
+
+@contextlib.asynccontextmanager
+async def connected(address: Wire, tls_of: TlsOf) -> AsyncIterator[BrokerConnection]:
+    """Connect, with TLS if the upstream has it; the connection is closed at the end, also of a cancelled call. The caller limits the time.
+
+    Raises:
+        OSError: no connection, or no TLS. ProxyError: the context cannot be made, or the certificate's key is not one of ``pins``.
+    """
+    host, family, *rest = address
+    tls = await asyncio.to_thread(tls_of, host)  # to build a context takes milliseconds, and to read the system's authorities tens
+    context, name = (None, None) if tls is None else (tls.context, tls.name)
+    if family == socket.AF_UNIX:
+        reader, writer = await asyncio.open_unix_connection(rest[0], ssl=context, server_hostname=name)
+    else:
+        reader, writer = await asyncio.open_connection(rest[0], rest[1], ssl=context, server_hostname=name)
+    try:
+        if tls is not None and tls.pins:
+            _check_key(writer, tls.pins)
+        yield BrokerConnection(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+def _check_key(writer: asyncio.StreamWriter, pins: tuple[str, ...]) -> None:
+    """As processors do, who say more of it. Raises AuthenticationError."""
+    from framegate.proxy.auth.certificates import key_pin
+
+    pin = key_pin(writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
+    if pin not in pins:
+        raise AuthenticationError(f"the certificate has the key {pin}, which is none of pins")
+
+
+async def log_in(connection: BrokerConnection, login: Login) -> "tuple[ApiRange, ...]":
+    """Log in with SASL, by the code that processors use. Returns the requests that the broker understands.
+
+    Raises:
+        OSError, EOFError: of the connection. ProxyError: the broker refuses the login, or answers wrongly.
+    """
+    from framegate.control.accept.broker_login import Exchange  # loaded only for a login
+
+    exchange = Exchange(login.settings)
+    with contextlib.closing(exchange):
+        while True:
+            complete = exchange.step()
+            for body in exchange.taken():
+                await connection.send(body)
+            if complete:
+                return exchange.ranges
+            pending = exchange.pending
+            if pending is None:
+                exchange.body = await connection.receive()
+            else:
+                pending.complete(await asyncio.to_thread(login.answer, pending.auth_request))
