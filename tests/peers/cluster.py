@@ -157,7 +157,8 @@ class ClusterWorld:
             else:
                 brokers = {"hosts": self._broker_name("{id}"), "advertise": DOMAIN}
             keys = {**({"tls": tls} if self._tls(by, way) else {}), **kept.get(way, {}), "brokers": brokers}
-            listeners.append({"name": f"{by}-{way.lower()}", "address": f"{HOST}:{port}", "upstream": way.lower(), "protocol": "kafka", **keys})
+            keys |= {"protocol": "kafka", "max_receive_size": "4MiB"}
+            listeners.append({"name": f"{by}-{way.lower()}", "address": f"{HOST}:{port}", "upstream": way.lower(), **keys})
         clusters = [{"name": way.lower(), "kafka": {"bootstrap": self.cluster.bootstrap(way.upper())[:2]}, **keys} for way, keys in upstreams.items()]
         return {"memory_pool": {"size": "64MiB"}, "listeners": listeners, "upstreams": clusters}
 
