@@ -17,33 +17,7 @@ from mypy_extensions import i64
 
 from framegate.proxy.kafka.schema import FIXED_SIZES, Api, Field
 
-__all__ = [
-    "ARRAY",
-    "BYTES",
-    "END",
-    "FLAT",
-    "INT8",
-    "INT16",
-    "INT32",
-    "KIND",
-    "KIND_BITS",
-    "LEAVE",
-    "LOOP",
-    "MARK",
-    "MAX_DEPTH",
-    "NUMBER",
-    "PEEK",
-    "READS",
-    "SIZE_MARK",
-    "SKIP",
-    "STRUCT",
-    "TAG",
-    "TAGS",
-    "TAG_SIZE",
-    "VARINT",
-    "Program",
-    "compile_program",
-]
+__all__ = ["MAX_DEPTH", "SIZE_MARK", "Program", "compile_program"]  # and the operations, for the walker
 
 # Operations with their operands. Those from READS on first read a number, of the kind in their low bits.
 SKIP: Final = 0  # bytes
