@@ -17,7 +17,7 @@ def test_list_shows_each_listener(cli: Cli) -> None:
 def test_list_shows_each_upstream(cli: Cli) -> None:
     assert [" ".join(line.split()) for line in cli("upstreams", "list").stdout.splitlines()] == [
         "NAME ADDRESS BROKER STATE SINCE WHY OPEN WEIGHT ZONE TLS",
-        "brokers 10.1.0.1:9092 - up - - 7 2 a no",
+        "brokers 10.1.0.1:9092 - up - - 14 2 a no",
         "brokers 10.1.0.2:9092 3 down 1970-01-01 00:00:01 UTC refused: Connection refused; out in 2 processors 0 1 - no",
     ]
     listed = cli.json("upstreams", "list")[0]["endpoint_states"]
