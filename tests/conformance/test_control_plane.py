@@ -15,6 +15,7 @@ from framegate.control.events import Event
 from framegate.control.fleet.processor import COMMAND
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
+from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.rows import Audit
 from framegate.control.steering.state import State
 from framegate.control.steering.steering import Parts, Steering
@@ -22,7 +23,7 @@ from framegate.control.steering.users import Users
 from framegate.proxy.config.model import MIB, TapConfig, TapRule
 from tests.fakes.conformance import Kind
 from tests.fakes.fleet import Fleet, fleet_config
-from tests.fakes.plane import FakeAudit, FakeCertificates, FakePlane, FakeRotation, FakeUsers
+from tests.fakes.plane import FakeAudit, FakeBrokers, FakeCertificates, FakePlane, FakeRotation, FakeUsers
 
 ALL = TapRule(name="all")
 
@@ -49,8 +50,8 @@ async def real() -> AsyncIterator[Parts]:
             await made.close()
 
 
-INTERFACE: Final = (State, Audit, TlsStores, Rotation, Users)
-FAKES: Final = (FakePlane, FakeAudit, FakeCertificates, FakeRotation, FakeUsers)
+INTERFACE: Final = (Brokers, State, Audit, TlsStores, Rotation, Users)
+FAKES: Final = (FakeBrokers, FakePlane, FakeAudit, FakeCertificates, FakeRotation, FakeUsers)
 PROVES: Final = INTERFACE + FAKES
 KINDS: Final = {"fake": Kind(FakePlane, fake), "real": Kind(Steering, real)}
 
@@ -74,6 +75,9 @@ async def test_what_there_is_before_and_in_a_drain(parts: Parts) -> None:
     assert [(item.rule, item.expired, item.stops) for item in parts.taps.rules()] == [(ALL, False, ())]
     assert [(item.listener, item.max_receive_size) for item in parts.limits.get()] == [("a", MIB)]
     assert parts.state.handler_processes() == []
+    assert await parts.brokers.statuses() == await parts.brokers.statuses("u") == []
+    with pytest.raises(NotFoundError):
+        await parts.brokers.statuses("none")
     assert (parts.certificates.statuses(parts.rotation), await parts.rotation.reload()) == ([], []), "nothing here speaks TLS"
     health = parts.state.health()
     assert (health.started, health.alive, health.ready, health.draining) == (True, True, True, False)

@@ -350,7 +350,7 @@ def test_a_processor_that_goes_costs_nobody_else_and_is_not_told(scripted):
         other = opened(scripted, 6)
         other.request(6, 0, b"echo fine")
         assert other.reply().body == b"fine", when
-    scripted.handover.send(b"%d 1 @handler 0.9" % 77)
+    scripted.handover.send(b"%d 1 -1 @handler 0.9" % 77)
     assert scripted.message("parted") == {"type": "parted", "pair": 77, "error": "its descriptor was lost"}, "the first that control hears of"
 
 
