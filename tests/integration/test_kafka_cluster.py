@@ -20,14 +20,12 @@ pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed"
 from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from framegate.proxy.config import model
 from tests.demo.brokers import Cluster, Watch, free_ports
 from tests.demo.kafka import create_topics
 from tests.fakes.framegate import Framegate, Row, until
 from tests.fakes.real_kafka import REAL_KAFKA
 
-NEEDS_CLUSTERS = pytest.mark.skipif(not hasattr(model, "BrokersConfig"), reason="framegate knows no clusters yet")
-pytestmark = [*REAL_KAFKA, pytest.mark.extended, NEEDS_CLUSTERS]
+pytestmark = [*REAL_KAFKA, pytest.mark.extended]
 NODES = (1, 2, 3)
 RATE = 500
 WAIT_S = 30.0

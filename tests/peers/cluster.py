@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
@@ -187,13 +186,3 @@ def open_cluster(folder: Path) -> Iterator[ClusterWorld]:
     """The brokers and framegate, for the length of a block."""
     with contextlib.ExitStack() as undo:
         yield ClusterWorld(folder, undo)
-
-
-def accepted() -> bool:
-    """Whether framegate knows clusters."""
-    from framegate.proxy.config import model
-
-    return hasattr(model, "BrokersConfig")
-
-
-NEEDS_CLUSTERS = pytest.mark.skipif(not accepted(), reason="framegate knows no clusters yet")

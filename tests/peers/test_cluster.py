@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.peers.clients import EVERYTHING, Built, Said, require
-from tests.peers.cluster import BY, NEEDS_CLUSTERS, NODES, WAYS, ClusterWorld, open_cluster
+from tests.peers.cluster import BY, NODES, WAYS, ClusterWorld, open_cluster
 from tests.peers.namespace import Namespace
 from tests.peers.table import CLUSTER, TABLES
 
-pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(240), NEEDS_CLUSTERS]
+pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(240)]
 COUNT = 500
 CELLS = [(name, by, way) for name in EVERYTHING for by in BY for way in WAYS if (name, f"{by} {way}") not in TABLES[CLUSTER]]
 
