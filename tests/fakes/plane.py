@@ -31,9 +31,7 @@ from framegate.control.status import (
     BrokerStatus,
     BuildInfo,
     CertificateStatus,
-    DownEndpoint,
     DrainResult,
-    EndpointStatus,
     HandlerProcessStatus,
     HandlerStatus,
     Health,
@@ -83,7 +81,7 @@ from framegate.proxy.config.model import (
 )
 from framegate.proxy.network.connection_id import format_connection_id, parse_connection_id
 from framegate.proxy.server.messages import Change
-from framegate.proxy.server.rows import OpenRow
+from framegate.proxy.server.rows import EndpointRow, OpenRow
 from tests.fakes import rows
 from tests.fakes.rows import OPENED_NS
 
@@ -377,6 +375,9 @@ class FakeListeners(Listeners):
         ]
 
 
+COMMON: Any = {"upstream": "brokers", "reason": "", "detail": "", "since_ns": 0, "out": 0}
+
+
 class FakeUpstreams(Upstreams):
     """Those of the configuration."""
 
@@ -392,29 +393,13 @@ class FakeUpstreams(Upstreams):
                 tls=False,
                 max_receive_size=upstream.max_receive_size,
                 error="",
-                down=(DownEndpoint(address="10.1.0.2:9092", reason="refused", detail="Connection refused", processors=2),),
                 states=(
-                    EndpointStatus(
-                        address="10.1.0.1:9092",
-                        broker=None,
-                        state="up",
-                        reason="",
-                        detail="",
-                        since_ns=0,
-                        out=0,
-                        connections=7,
-                        weight=2,
-                        zone="a",
-                        latency_ns=3_000_000,
-                    ),
-                    EndpointStatus(
-                        address="10.1.0.2:9092",
+                    EndpointRow(**COMMON, endpoint="10.1.0.1:9092", state="up", connections=7, weight=2, zone="a", latency_ns=3_000_000),
+                    EndpointRow(
+                        **{**COMMON, "reason": "refused", "detail": "Connection refused", "since_ns": 1_000_000_000, "out": 2},
+                        endpoint="10.1.0.2:9092",
                         broker=3,
                         state="down",
-                        reason="refused",
-                        detail="Connection refused",
-                        since_ns=1_000_000_000,
-                        out=2,
                         connections=0,
                         weight=1,
                         zone="",
