@@ -7,7 +7,7 @@ from typing import Final, Literal
 from framegate.proxy.config.limits import UNLIMITED, LimitsConfig, RateLimits
 from framegate.proxy.config.log import LogFormat, LogLevel
 from framegate.proxy.config.model import Forwarding, PoolKind, TapRule
-from framegate.proxy.server.rows import EndpointState
+from framegate.proxy.server.rows import EndpointRow
 
 __all__ = [
     "RETIRED",
@@ -17,9 +17,7 @@ __all__ = [
     "BrokerStatus",
     "BuildInfo",
     "CertificateStatus",
-    "DownEndpoint",
     "DrainResult",
-    "EndpointStatus",
     "HandlerProcessStatus",
     "HandlerStatus",
     "Health",
@@ -121,45 +119,9 @@ class ListenerStatus:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DownEndpoint:
-    """An address that processors leave out. ``reason`` and ``detail`` of its last failure; ``processors``: how many leave it out."""
-
-    address: str
-    reason: str
-    detail: str
-    processors: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointStatus:
-    """An address of an upstream, over all processors.
-
-    Attributes:
-        broker: the node id; None: it is not of a broker.
-        state: the worst of all processors; ``reason`` and ``detail`` of that one, empty unless it is left out; ``since_ns``: since when; 0: not
-            known.
-        out: how many processors leave it out.
-        connections: open ones and attempts of all processors.
-        latency_ns: the longest of all processors; 0: not measured.
-    """
-
-    address: str
-    broker: int | None
-    state: EndpointState
-    reason: str
-    detail: str
-    since_ns: int
-    out: int
-    connections: int
-    weight: int
-    zone: str
-    latency_ns: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamStatus:
-    """One upstream. ``endpoints`` as configured, ``addresses`` as resolved last, ``error`` of the last resolution (empty: none), ``down``: addresses
-    that are left out for a while because they failed; ``states`` of all addresses.
+    """One upstream. ``endpoints`` as configured, ``addresses`` as resolved last, ``error`` of the last resolution (empty: none), ``states`` of all
+    addresses: of each the row of the processor where its state is worst, with the sums of ``connections`` and ``out``, and the greatest latency.
     """
 
     name: str
@@ -168,8 +130,7 @@ class UpstreamStatus:
     tls: bool
     max_receive_size: int
     error: str
-    down: tuple[DownEndpoint, ...] = ()
-    states: tuple[EndpointStatus, ...] = ()
+    states: tuple[EndpointRow, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

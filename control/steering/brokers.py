@@ -196,7 +196,7 @@ def _by_broker(answers: Iterable[Sequence[EndpointRow]]) -> dict[str, dict[int, 
     found: dict[str, dict[int, dict[str, str]]] = {}
     for rows in answers:
         for row in rows:
-            if row["state"] in ("up", "full"):
+            if not row["out"]:
                 continue
             each = found.setdefault(row["upstream"], {}).setdefault(row.get("broker", -1), {})
             each.setdefault(row["endpoint"], f"{row['reason']}: {row['detail']}" if row["detail"] else row["reason"])

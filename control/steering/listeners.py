@@ -12,7 +12,7 @@ from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.processor import REQUEST_MS
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
-from framegate.control.status import DownEndpoint, EndpointStatus, ListenerStatus, UpstreamStatus
+from framegate.control.status import ListenerStatus, UpstreamStatus
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, forwarding_of
 from framegate.proxy.server.messages import Change, Endpoints
 from framegate.proxy.server.protocol import upstreams_request
@@ -92,23 +92,18 @@ class Upstreams:
                 tls=item.tls is not None,
                 max_receive_size=item.max_receive_size,
                 error=self._resolver.current[item.name].error,
-                down=tuple(
-                    DownEndpoint(address=each.address, reason=each.reason, detail=each.detail, processors=each.out)
-                    for each in states.get(item.name, ())
-                    if each.out
-                ),
                 states=states.get(item.name, ()),
             )
             for item in self._supervisor.desired.config.upstreams
         ]
 
-    async def _states(self) -> dict[str, tuple[EndpointStatus, ...]]:
+    async def _states(self) -> dict[str, tuple[EndpointRow, ...]]:
         """Every endpoint by upstream."""
         found: dict[str, dict[tuple[str, int | None], list[EndpointRow]]] = {}
         for rows in await endpoint_rows(self._supervisor):
             for row in rows:
                 found.setdefault(row["upstream"], {}).setdefault((row["endpoint"], row.get("broker")), []).append(row)
-        return {name: tuple(map(_endpoint_status, each.values())) for name, each in found.items()}
+        return {name: tuple(map(_joined, each.values())) for name, each in found.items()}
 
     async def set_endpoints(self) -> None:
         """Give the resolver's addresses to every processor, if they changed. A refusal is logged; the next call tries again."""
@@ -127,22 +122,12 @@ class Upstreams:
             self._log.write("endpoints_refused", level="error", error=str(error))
 
 
-def _endpoint_status(rows: Sequence[EndpointRow]) -> EndpointStatus:
-    """An endpoint, of the rows of each processor."""
-    worst = max(rows, key=lambda row: _STATES.index(row["state"]))
-    return EndpointStatus(
-        address=worst["endpoint"],
-        broker=worst.get("broker"),
-        state=worst["state"],
-        reason=worst["reason"],
-        detail=worst["detail"],
-        since_ns=worst["since_ns"],
-        out=sum(row["state"] not in ("up", "full") for row in rows),
-        connections=sum(row["connections"] for row in rows),
-        weight=worst["weight"],
-        zone=worst["zone"],
-        latency_ns=max(row["latency_ns"] for row in rows),
-    )
+def _joined(rows: Sequence[EndpointRow]) -> EndpointRow:
+    """One row of those of all processors; see ``UpstreamStatus``."""
+    row = max(rows, key=lambda row: _STATES.index(row["state"])).copy()
+    row["connections"], row["out"] = sum(each["connections"] for each in rows), sum(each["out"] for each in rows)
+    row["latency_ns"] = max(each["latency_ns"] for each in rows)
+    return row
 
 
 def _as_sets(endpoints: Endpoints) -> dict[str, set[tuple[Any, ...]]]:

@@ -13,7 +13,7 @@ Theory of operation. An endpoint that refuses connections is down after the firs
 Source: Envoy's outlier detection, HAProxy's ``observe layer4``.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from mypy_extensions import i64
 
@@ -30,15 +30,14 @@ MOST_TIMES: Final = 10
 WATCHED: Final = 1_000  # connections at a time whose first answer is waited for; others are not measured
 
 
-class _Watch:
+class _Watch(NamedTuple):
     """A connection whose first answer is waited for. ``connected_ns``: how long the attempt took; ``ready_ns``: when it was READY."""
 
-    def __init__(self, endpoint: Endpoint, requests: WriteHalf, answers: WriteHalf, connected_ns: i64, ready_ns: i64) -> None:
-        self.endpoint: Final = endpoint
-        self.requests: Final = requests
-        self.answers: Final = answers
-        self.connected_ns: Final[i64] = connected_ns
-        self.ready_ns: Final[i64] = ready_ns
+    endpoint: Endpoint
+    requests: WriteHalf
+    answers: WriteHalf
+    connected_ns: int
+    ready_ns: int
 
 
 class Ejection:
@@ -55,7 +54,7 @@ class Ejection:
     def watch(self, endpoint: Endpoint, requests: WriteHalf, answers: WriteHalf, began_ns: i64, ready_ns: i64) -> None:
         """Measure a connection that is READY. ``requests`` writes to the endpoint, ``answers`` to the client."""
         if len(self._watched) < WATCHED:
-            self._watched.append(_Watch(endpoint, requests, answers, ready_ns - began_ns, ready_ns))
+            self._watched.append(_Watch(endpoint, requests, answers, int(ready_ns - began_ns), int(ready_ns)))
 
     def take_answers(self) -> list[tuple[Endpoint, int, int]]:
         """Of each connection whose first answer has come: the endpoint, its latency in ns, and when it was READY. Those that closed without one are
@@ -70,8 +69,8 @@ class Ejection:
                     waiting.append(each)
                 continue
             asked_ns = each.requests.first_ns
-            since_ns = asked_ns if 0 < asked_ns <= came_ns else each.ready_ns  # else the server speaks first
-            found.append((each.endpoint, int(each.connected_ns + max(came_ns - since_ns, 0)), int(each.ready_ns)))
+            since_ns: i64 = asked_ns if 0 < asked_ns <= came_ns else i64(each.ready_ns)  # else the server speaks first
+            found.append((each.endpoint, each.connected_ns + int(max(came_ns - since_ns, 0)), each.ready_ns))
         self._watched = waiting
         return found
 

@@ -237,8 +237,11 @@ class Loop:
 
     def _judge_endpoints(self, now_ns: i64) -> None:
         for upstream in self._settings.upstreams.values():
-            for endpoint in upstream.look(now_ns):
-                self.on_endpoint_changed(upstream, endpoint)
+            try:
+                for endpoint in upstream.look(now_ns):
+                    self.on_endpoint_changed(upstream, endpoint)
+            except Exception as error:  # the others are to be looked at
+                self._selector.faults.note("loop", error)
 
     def _look_at_tap(self, tap: TapWriter, now_ns: i64, timeout_ms: i64) -> i64:
         """Let the tap write the blocks that are due; returns how long the next poll may wait, in ms."""

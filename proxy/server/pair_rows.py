@@ -345,6 +345,7 @@ def endpoint_row(upstream: Upstream, endpoint: Endpoint, wall_offset_ns: i64) ->
         reason=reason,
         detail=detail,
         since_ns=int(endpoint.down_ns + wall_offset_ns) if endpoint.down else 0,
+        out=int(endpoint.is_out),
         connections=int(endpoint.connections),
         weight=int(endpoint.weight),
         zone=endpoint.zone,

@@ -197,6 +197,7 @@ class EndpointRow(TypedDict):
     Attributes:
         broker: as of ``EndpointDownRow``.
         reason, detail: why it is left out; empty: it is not. ``since_ns``: since when; 0: it is not, or control knows (``failing``).
+        out: in how many processors it is left out.
         connections: open ones and attempts.
         latency_ns: the mean time until the first answer; 0: not measured.
     """
@@ -208,6 +209,7 @@ class EndpointRow(TypedDict):
     reason: str
     detail: str
     since_ns: int
+    out: int
     connections: int
     weight: int
     zone: str

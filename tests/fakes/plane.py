@@ -235,10 +235,10 @@ class FakeProcessor:
         return {"rows": rows}
 
     def upstreams(self, command: Any) -> Any:
-        up = {"endpoint": "10.1.0.1:9092", "state": "up", "reason": "", "detail": "", "since_ns": 0}
+        up = {"endpoint": "10.1.0.1:9092", "state": "up", "reason": "", "detail": "", "since_ns": 0, "out": 0}
         up |= {"connections": 7, "weight": 2, "zone": "a", "latency_ns": 3_000_000}
         down = {"endpoint": "10.1.0.2:9092", "broker": 3, "state": "down", "reason": "refused", "detail": "Connection refused"}
-        down |= {"since_ns": 1_000_000_000, "connections": 0, "weight": 1, "zone": "", "latency_ns": 0}
+        down |= {"since_ns": 1_000_000_000, "out": 1, "connections": 0, "weight": 1, "zone": "", "latency_ns": 0}
         return {"rows": [{"upstream": upstream.name, **row} for upstream in self.fake.config.upstreams for row in (up, down)]}
 
 

@@ -353,8 +353,8 @@ class FakeProcessor:
 
     def on_upstreams(self, message: dict[str, Any]) -> None:
         row = EndpointRow(
-            upstream="u", endpoint="127.0.0.1:1", state="down", reason="refused", detail=f"says {self.slot}", since_ns=5, connections=2, weight=1,
-            zone="", latency_ns=self.slot,
+            upstream="u", endpoint="127.0.0.1:1", state="down", reason="refused", detail=f"says {self.slot}", since_ns=5, out=1,
+            connections=2, weight=1, zone="", latency_ns=self.slot,
         )  # fmt: skip
         rows = [row] if self.mode == "down" else []
         if self.mode == "broker_down":  # the first address of each

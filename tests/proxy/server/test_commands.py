@@ -82,7 +82,7 @@ def test_what_cannot_be_read_is_answered_with_an_error_that_names_the_key(steere
 
 
 def test_endpoints_are_told_with_why_they_are_left_out(steered):
-    up = {"state": "up", "reason": "", "detail": "", "since_ns": 0}
+    up = {"state": "up", "reason": "", "detail": "", "since_ns": 0, "out": 0}
     common = {"upstream": "u", "endpoint": "127.0.0.1:1", "connections": 0, "weight": 1, "zone": "", "latency_ns": 0}
     assert steered.ask("upstreams") == {"type": "result", "rows": [{**common, **up}]}
     upstream = steered.settings.upstreams["u"]
@@ -90,7 +90,7 @@ def test_endpoints_are_told_with_why_they_are_left_out(steered):
     since_ns = 5 + int(steered.world.relay.pairs.wall_offset_ns)
     assert steered.ask("upstreams") == {
         "type": "result",
-        "rows": [{**common, "state": "down", "reason": "tls", "detail": "no", "since_ns": since_ns}],
+        "rows": [{**common, "state": "down", "reason": "tls", "detail": "no", "since_ns": since_ns, "out": 1}],
     }
 
 
