@@ -236,9 +236,6 @@ def _end_or_go_on(pair: Pair, rewriting: Rewriting, leg: Leg, channel: Channel) 
         ending.end(pair, Cause.WRONG_PROTOCOL, rewriting.fault, channel.options.side)
         return
     _look_whether_done(pair, leg)
-    if leg.is_client and rewriting.waits and not pair.full:
-        pair.full = True
-        channel.mute(PEER)
 
 
 # Pairing and tapping.
@@ -352,10 +349,10 @@ def _append(pair: Pair, tap: FrameTap, leg: Leg, run: Run, now_ns: i64) -> bool:
 
 
 def hold(pair: Pair, pairing: Pairing, leg: Leg) -> None:
-    """Mute a client with too many open requests; unmute it when half are answered; end a half-closed pair with none."""
+    """Mute a client with too many open requests, or prepared answers; unmute it when half are answered; end a half-closed pair with none."""
     client = pair.client.channel
     if leg.is_client:
-        if not pair.full and pairing.full and client is not None:
+        if not pair.full and (pairing.full or (pair.rewriting is not None and pair.rewriting.waits)) and client is not None:
             pair.full = True
             client.mute(PEER)
         return

@@ -252,7 +252,10 @@ class Rewriting:
             return None
         key, version = api >> 16, api & 0xFFFF
         try:
-            new = narrowed(version, data, start, end) if key == API_VERSIONS else self._brokers.rewriter.rewrite(key, version, data, start, end, size)
+            if key != API_VERSIONS:
+                new = self._brokers.rewriter.rewrite(key, version, data, start, end, size)
+            else:
+                new = narrowed(version, data, start, end) if self._brokers.narrow else None
         except KafkaFormatError as error:
             self.fault = f"an answer to {_name(api)}: {error}"
             return None

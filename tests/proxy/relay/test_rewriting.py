@@ -138,6 +138,17 @@ def test_api_versions_promises_only_what_can_be_rewritten(make):
     assert 300 not in promised
 
 
+def test_where_every_version_passes_what_is_known_is_rewritten_and_the_rest_is_not(make):
+    """The danger of it: an answer of a version from the future names the brokers themselves."""
+    world = make("kafka", brokers=cluster.brokers(narrow=False))
+    client, upstream, _ = world.pair()
+    unknown, versions = answer(8, SECRET), cluster.api_versions(9)
+    ask(world, client, upstream, METADATA_ASKED, request(METADATA, 99, 8), request(API_VERSIONS, 3, 9), request(300, 0, 10))
+    upstream.sendall(cluster.metadata() + unknown + versions + answer(10))
+    assert decoded(read_frame(world, client)[4:], METADATA, 12) == expected(cluster.metadata(), METADATA, 12)
+    assert [read_frame(world, client) for _ in range(3)] == [unknown, versions, answer(10)]
+
+
 BROKEN = [
     ("cut off", (METADATA, 12), lambda: frame(cluster.metadata()[4:40]), "an answer to version 12 of Metadata"),
     ("of another API", (METADATA, 12), lambda: answer(7, b"\xff" * 40), "an answer to version 12 of Metadata"),
@@ -647,6 +658,18 @@ def test_a_handler_gets_the_substitute_and_the_client_the_prepared_answer(handle
         assert_nothing_to_read(client)
         client.settimeout(2)
         assert (prepared.count, prepared.booked) == (0, 0), action
+
+
+def test_too_many_prepared_answers_behind_a_handler_mute_the_client_as_well(handled):
+    world, process, client, upstream, pair = handled()
+    substitute = request(API_VERSIONS, 0, 5)
+    count = MOST_PREPARED + 100
+    send_all(world, client, request(API_VERSIONS, 9, 5) * count)
+    for _ in range(count):
+        process.reply(*process.take(1), wire.PASS)
+    assert world.read(upstream, len(substitute) * count) == substitute * count
+    assert pair.client.channel.mute_causes & mute.PEER
+    assert pair.full
 
 
 def test_what_a_handler_may_not_see_or_send_ends_the_connection(handled):
