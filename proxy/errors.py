@@ -7,6 +7,7 @@
     ├── PeerError                   the other end broke the rules
     │   ├── FrameTooLargeError      a size above the limit in force
     │   ├── NegativeSizeError       a size below zero
+    │   ├── KafkaFormatError        a Kafka message that does not follow its schema
     │   └── WrongProtocolError      the first bytes belong to another protocol
     ├── TransportError              the network failed
     │   ├── ConnectError            an upstream refused, or did not answer in time
@@ -26,6 +27,7 @@ __all__ = [
     "FrameTooLargeError",
     "IllegalTransitionError",
     "InternalError",
+    "KafkaFormatError",
     "LoginError",
     "NegativeSizeError",
     "PeerError",
@@ -80,6 +82,14 @@ class NegativeSizeError(PeerError):
     def __init__(self, size: int, *, side: Side) -> None:
         super().__init__(f"frame size {size} is negative", side=side)
         self.size = size
+
+
+class KafkaFormatError(PeerError):
+    """A Kafka message does not follow its schema. ``position``: of the fault, in bytes from the beginning of the frame's body."""
+
+    def __init__(self, what: str, position: int, *, side: Side = "upstream") -> None:
+        super().__init__(f"{what} at byte {position} of a Kafka message", side=side)
+        self.position = position
 
 
 class WrongProtocolError(PeerError):

@@ -1,0 +1,253 @@
+"""Replaces the addresses of brokers in answers by those that clients are told.
+
+Metadata, FindCoordinator and DescribeCluster have them at the beginning (``HEAD``); Produce, Fetch, ShareFetch and ShareAcknowledge have those of new
+leaders at the end (``TAIL``), usually none. In all of them an address is three fields in a row: node id, host, port. Only lengths and addresses change:
+an answer is returned as slices of the old one with replacements between them.
+
+Answers of the first kind need no look behind their last address. Answers of the second kind are walked to the end, without a look at records. One that
+passes in pieces cannot change its size: see ``endpoint_eraser``.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from librt.strings import read_i16_be, read_i32_be
+from mypy_extensions import i64
+
+from framegate.proxy.errors import KafkaFormatError
+from framegate.proxy.kafka.program import SIZE_MARK, Program, compile_program
+from framegate.proxy.kafka.schema import api
+from framegate.proxy.kafka.values import string_at, varint, varint_at
+from framegate.proxy.kafka.walker import Walker
+
+__all__ = ["HEAD", "NONE", "TAIL", "AddressRewriter", "AdvertisedBrokers", "SeenBroker", "carries_addresses"]
+
+NONE: Final = 0
+"""No addresses of brokers."""
+HEAD: Final = 1
+"""Addresses at the beginning of the answer."""
+TAIL: Final = 2
+"""Addresses at the end of the answer."""
+
+_PRODUCE: Final = 0
+_FETCH: Final = 1
+_METADATA: Final = 3
+_FIND_COORDINATOR: Final = 10
+_DESCRIBE_CLUSTER: Final = 60
+_SHARE_FETCH: Final = 78
+_SHARE_ACKNOWLEDGE: Final = 79
+_BROKERS: Final = 1  # an endpoint type of DescribeCluster
+
+_ADDRESS: Final = 1  # marks
+_ADDRESS_END: Final = 2
+_LIST: Final = 3
+_LIST_END: Final = 4
+_TYPE: Final = 5
+_CONTENT_END: Final = 6
+_LISTS: Final = {"Brokers<": _LIST, "Brokers>": _LIST_END, "EndpointType<": _TYPE, "Brokers.Port>": _ADDRESS_END}
+_MARKS: Final[dict[int, dict[str, int]]] = {
+    _METADATA: {**_LISTS, "Brokers.NodeId<": _ADDRESS},
+    _DESCRIBE_CLUSTER: {**_LISTS, "Brokers.BrokerId<": _ADDRESS},
+    _FIND_COORDINATOR: {
+        "NodeId<": _ADDRESS,
+        "Port>": _ADDRESS_END,
+        "Coordinators.NodeId<": _ADDRESS,
+        "Coordinators.Port>": _ADDRESS_END,
+    },
+}
+_ENDPOINTS: Final = {"NodeEndpoints.NodeId<": _ADDRESS, "NodeEndpoints.Port>": _ADDRESS_END, "NodeEndpoints>": _CONTENT_END}
+
+
+def carries_addresses(key: i64, version: i64) -> i64:
+    """Whether answers to a request have addresses of brokers, and where: ``NONE``, ``HEAD`` or ``TAIL``."""
+    if key > _METADATA:
+        if key == _FIND_COORDINATOR or key == _DESCRIBE_CLUSTER:
+            return HEAD
+        return TAIL if key == _SHARE_FETCH or key == _SHARE_ACKNOWLEDGE else NONE
+    if key == _METADATA:
+        return HEAD
+    if key == _PRODUCE:
+        return TAIL if version >= 10 else NONE
+    return TAIL if key == _FETCH and version >= 16 else NONE
+
+
+class SeenBroker(NamedTuple):
+    """A broker as an answer names it."""
+
+    node: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class AdvertisedBrokers:
+    """What clients are told: the address of each broker; of a broker that has none, the bootstrap address.
+
+    Args:
+        host, port: the bootstrap address.
+        brokers: addresses by node id.
+    """
+
+    def __init__(self, host: str, port: int, brokers: Mapping[int, tuple[str, int]]) -> None:
+        self._bootstrap: Final = _encoded(host, port)
+        self._brokers: Final = {node: _encoded(*address) for node, address in brokers.items()}
+
+    def encoded(self, node: i64, compact: bool) -> bytes:
+        """Host and port of a broker as in a message."""
+        found = self._brokers.get(node, self._bootstrap)
+        return found[1] if compact else found[0]
+
+
+def _encoded(host: str, port: int) -> tuple[bytes, bytes]:
+    name = host.encode()
+    rest = name + port.to_bytes(4, "big")
+    return len(name).to_bytes(2, "big") + rest, varint(len(name) + 1) + rest
+
+
+class AddressRewriter:
+    """Rewrites answers, one after the other.
+
+    Attributes:
+        advertised: what clients are told; may be replaced at any time.
+        brokers: the brokers that the last answer names, if it is one that names all of them (Metadata, DescribeCluster) and its list is another than in
+            the answer of the same kind before it; else None.
+        change: bytes by which the last answer became longer.
+    """
+
+    def __init__(self, advertised: AdvertisedBrokers) -> None:
+        self.advertised = advertised
+        self.brokers: list[SeenBroker] | None = None
+        self.change: i64 = 0
+        self._walker: Final = Walker()
+        self._programs: Final[dict[int, Program]] = {}
+        self._seen: Final[dict[int, bytes]] = {}
+
+    def rewrite(self, key: i64, version: i64, data: bytes, start: i64, end: i64, size: i64 = -1) -> list[bytes] | None:
+        """Replace the addresses in an answer.
+
+        Args:
+            key, version: of the request; ``carries_addresses`` is not NONE.
+            data: has the body of the answer, from the correlation id on, from ``start`` to ``end``.
+            start, end: see above.
+            size: bytes of the whole body, if only its first part is there. All addresses must be within it.
+
+        Returns:
+            The new bytes in place of those from ``start`` to ``end``, in pieces; None: nothing changes.
+
+        Raises:
+            KafkaFormatError: the answer does not follow its schema, or has addresses beyond the part that is there.
+        """
+        program = self._program(key, version)
+        walker = self._walker
+        walker.begin(program, start, end if size < 0 else start + size)
+        if not walker.feed(data, start, end):
+            raise KafkaFormatError(f"addresses beyond the first {end - start} bytes", walker.position - start)
+        self.brokers = None
+        self.change = 0
+        if not len(walker.marks):
+            return None
+        if key == _METADATA or key == _DESCRIBE_CLUSTER:
+            self._note(key, version, data, program.compact)
+        return self._pieces(data, start, end, program.compact)
+
+    def _program(self, key: i64, version: i64) -> Program:
+        found = self._programs.get(key << 16 | version)
+        if found is None:
+            known = api(key)
+            if known is None or not known.least <= version <= known.most:
+                raise KafkaFormatError(f"an answer to version {version} of API {key}", 0)
+            marks = _MARKS.get(key)
+            found = compile_program(known, version, answer=True, marks=_ENDPOINTS if marks is None else marks, head=marks is not None)
+            self._programs[key << 16 | version] = found
+        return found
+
+    def _pieces(self, data: bytes, start: i64, end: i64, compact: bool) -> list[bytes] | None:
+        """The answer with other addresses, from the walker's marks."""
+        marks = self._walker.marks
+        pieces: list[bytes] = []
+        done = start
+        address: i64 = 0
+        size_at: i64 = -1  # of the tagged field that has the addresses
+        first = _FirstPiece(start, 0)
+        index: i64 = 0
+        while index < i64(len(marks)):
+            pos = marks[index + 1]
+            mark = marks[index]
+            if mark == _ADDRESS:
+                address = pos
+            elif mark == _ADDRESS_END:
+                new = self.advertised.encoded(i64(read_i32_be(data, address)), compact)
+                old = data[address + 4 : pos]
+                if old != new and not _is_empty(old, compact):
+                    pieces.append(data[done : address + 4])
+                    pieces.append(new)
+                    done = pos
+                    self.change += i64(len(new)) - i64(len(old))
+            elif mark == SIZE_MARK:
+                size_at = pos
+                first = _FirstPiece(done, i64(len(pieces)))
+            elif size_at >= 0 and self.change != 0:  # _CONTENT_END
+                self._resize(data, size_at, pos, pieces, first)
+            index += 2
+        if not pieces:
+            return None
+        pieces.append(data[done:end])
+        return pieces
+
+    def _resize(self, data: bytes, size_at: i64, end: i64, pieces: list[bytes], first: "_FirstPiece") -> None:
+        """Replace the size of the tagged field, within the first piece that was cut behind it."""
+        content = varint_at(data, size_at)[1]
+        new = varint(end - content + self.change)
+        piece = pieces[first.index]
+        pieces[first.index : first.index + 1] = [piece[: size_at - first.start], new, piece[content - first.start :]]
+        self.change += i64(len(new)) - (content - size_at)
+
+    def _note(self, key: i64, version: i64, data: bytes, compact: bool) -> None:
+        """Set ``brokers`` if the list is another one than before."""
+        marks = self._walker.marks
+        begin: i64 = 0
+        index: i64 = 0
+        count = i64(len(marks))
+        while marks[index] != _LIST:
+            if marks[index] == _TYPE and data[marks[index + 1]] != _BROKERS:
+                return
+            index += 2
+        begin = index + 2
+        seen = data[marks[index + 1] : marks[count - 1]]
+        kind = key << 16 | version
+        if self._seen.get(kind) == seen:
+            return
+        self._seen[kind] = seen
+        found: list[SeenBroker] = []
+        index = begin
+        while index < count - 2:
+            broker = _broker(key, version, data, marks[index + 1], marks[index + 3], compact)
+            if broker is not None:
+                found.append(broker)
+            index += 4
+        self.brokers = found
+
+
+class _FirstPiece:
+    """Where in the answer, and at which place among the pieces, the first one behind the size of a tagged field begins."""
+
+    def __init__(self, start: i64, index: i64) -> None:
+        self.start: Final = start
+        self.index: Final = index
+
+
+def _is_empty(address: bytes, compact: bool) -> bool:
+    """Whether the host is empty: Kafka's "no node"."""
+    return address[0] == 1 if compact else read_i16_be(address, 0) == 0
+
+
+def _broker(key: i64, version: i64, data: bytes, start: i64, end: i64, compact: bool) -> SeenBroker | None:
+    """A broker of a list whose address goes from ``start`` to ``end``; None: it is fenced, so it does not serve clients."""
+    host, _ = string_at(data, start + 4, compact)
+    rack: str | None = None
+    after = end
+    if key == _DESCRIBE_CLUSTER or version >= 1:
+        rack, after = string_at(data, end, compact)
+    if key == _DESCRIBE_CLUSTER and version >= 2 and data[after] != 0:
+        return None
+    return SeenBroker(read_i32_be(data, start), host or "", read_i32_be(data, end - 4), rack)
