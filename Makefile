@@ -46,7 +46,7 @@ lint:  ## ruff, mypy strict, import contracts
 	@$(setup) pure -- ruff check .
 	@$(setup) pure -- ruff format --check .
 	@$(setup) pure -- mypy
-	@MYPYPATH=deploy $(setup) pure -- mypy deploy/environment.py deploy/hatch_build.py deploy/image.py deploy/image_root.py deploy/locks.py deploy/programs.py deploy/spark_wheel.py deploy/telemetry.py
+	@MYPYPATH=deploy $(setup) pure -- mypy deploy/environment.py deploy/hatch_build.py deploy/image.py deploy/image_root.py deploy/kafka_tables.py deploy/locks.py deploy/programs.py deploy/spark_wheel.py deploy/telemetry.py
 	@MYPYPATH=deploy $(setup) pure -- mypy deploy/dashboards
 	@MYPYPATH=tests/benchmarks $(setup) pure -- mypy tests/benchmarks
 	@$(setup) pure -- mypy -m tests.demo.__main__

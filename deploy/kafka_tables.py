@@ -1,8 +1,8 @@
 """Write the tables of Kafka's messages: ``python3 deploy/kafka_tables.py kafka-clients-VERSION.jar > proxy/kafka/tables.py``.
 
-It reads the message schemas that Kafka publishes in its client library (JSON with comments, ``common/message``): requests and answers of every API that
-a broker offers to clients (``listeners`` has ``broker``), in all valid versions. ``framegate.proxy.kafka.schema`` describes and reads the form of a
-message's text.
+It reads the message schemas that Kafka publishes in its client library (JSON with comments, ``common/message``): requests and answers of every API
+that a broker offers to clients (``listeners`` has ``broker``), in all valid versions. ``framegate.proxy.kafka.schema`` describes and reads the form
+of a message's text.
 """
 
 from __future__ import annotations

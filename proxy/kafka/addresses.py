@@ -1,11 +1,11 @@
 """Replaces the addresses of brokers in answers by those that clients are told.
 
-Metadata, FindCoordinator and DescribeCluster have them at the beginning (``HEAD``); Produce, Fetch, ShareFetch and ShareAcknowledge have those of new
-leaders at the end (``TAIL``), usually none. In all of them an address is three fields in a row: node id, host, port. Only lengths and addresses change:
-an answer is returned as slices of the old one with replacements between them.
+Metadata, FindCoordinator and DescribeCluster have them at the beginning (``HEAD``); Produce, Fetch, ShareFetch and ShareAcknowledge have those of
+new leaders at the end (``TAIL``), usually none. In all of them an address is three fields in a row: node id, host, port. Only lengths and addresses
+change: an answer is returned as slices of the old one with replacements between them.
 
-Answers of the first kind need no look behind their last address. Answers of the second kind are walked to the end, without a look at records. One that
-passes in pieces cannot change its size: see ``endpoint_eraser``.
+Answers of the first kind need no look behind their last address. Answers of the second kind are walked to the end, without a look at records. One
+that passes in pieces cannot change its size: see ``endpoint_eraser``.
 """
 
 from collections.abc import Mapping
@@ -61,9 +61,9 @@ _ENDPOINTS: Final = {"NodeEndpoints.NodeId<": _ADDRESS, "NodeEndpoints.Port>": _
 def carries_addresses(key: i64, version: i64) -> i64:
     """Whether answers to a request have addresses of brokers, and where: ``NONE``, ``HEAD`` or ``TAIL``."""
     if key > _METADATA:
-        if key == _FIND_COORDINATOR or key == _DESCRIBE_CLUSTER:
+        if key in (_FIND_COORDINATOR, _DESCRIBE_CLUSTER):
             return HEAD
-        return TAIL if key == _SHARE_FETCH or key == _SHARE_ACKNOWLEDGE else NONE
+        return TAIL if key in (_SHARE_FETCH, _SHARE_ACKNOWLEDGE) else NONE
     if key == _METADATA:
         return HEAD
     if key == _PRODUCE:
@@ -109,8 +109,8 @@ class AddressRewriter:
 
     Attributes:
         advertised: what clients are told; may be replaced at any time.
-        brokers: the brokers that the last answer names, if it is one that names all of them (Metadata, DescribeCluster) and its list is another than in
-            the answer of the same kind before it; else None.
+        brokers: the brokers that the last answer names, if it names all of them (Metadata, DescribeCluster) and its list is another than in the
+            answer of the same kind before it; else None.
         change: bytes by which the last answer became longer.
     """
 
@@ -146,7 +146,7 @@ class AddressRewriter:
         self.change = 0
         if not len(walker.marks):
             return None
-        if key == _METADATA or key == _DESCRIBE_CLUSTER:
+        if key in (_METADATA, _DESCRIBE_CLUSTER):
             self._note(key, version, data, program.compact)
         return self._pieces(data, start, end, program.compact)
 

@@ -1,7 +1,7 @@
 """Erases the node endpoints of an answer that passes in pieces: Produce, Fetch, ShareFetch and ShareAcknowledge.
 
-The frame's size has been sent before the endpoints come, at the end of the answer, so they cannot be replaced by others. They are a hint: without them a
-client asks for metadata. From where they begin up to the end of the frame, the answer is replaced by as many bytes without an address:
+The frame's size has been sent before the endpoints come, at the end of the answer, so they cannot be replaced by others. They are a hint: without
+them a client asks for metadata. From where they begin up to the end of the frame, the answer is replaced by as many bytes without an address:
 
 - Produce and Fetch have them in the top-level tagged field 0. It becomes one with a number that no version of Kafka uses and zeros as content, which
   clients skip. Tagged fields behind it, which the tables do not know, become empty ones behind that.

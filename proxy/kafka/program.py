@@ -1,9 +1,9 @@
 """Compiles the schema of a message into a program: a flat array of operations that ``walker`` executes over its bytes.
 
-A program finds positions. Which ones is said by marks: a path, and a number that the walker reports with the position. The path of a field is its name
-behind those of the structs around it, with dots; then ``<`` for where the field begins or ``>`` for where it ends. ``Topics<`` is where the array
-begins, its size included; ``Topics[]<`` and ``Topics[]>`` are where each element begins and ends; ``Topics.Name<`` is where the name in each element
-begins, its length included.
+A program finds positions. Marks say which ones: a mark is a path, and a number that the walker reports with the position. The path of a field is its
+name behind those of the structs around it, with dots; then ``<`` for where the field begins or ``>`` for where it ends. ``Topics<`` is where the
+array begins, its size included; ``Topics[]<`` and ``Topics[]>`` are where each element begins and ends; ``Topics.Name<`` is where the name in each
+element begins, its length included.
 
 Fields of fixed size without marks between them are one operation. Tagged fields without marks are skipped by their size.
 """
@@ -21,9 +21,9 @@ __all__ = [
     "BYTES",
     "END",
     "FLAT",
+    "INT8",
     "INT16",
     "INT32",
-    "INT8",
     "KIND",
     "KIND_BITS",
     "LEAVE",
@@ -68,7 +68,7 @@ TAG_SIZE: Final = 7  # TAG, what follows, how many are entered; of each its numb
 SIZE_MARK: Final = 0
 """The mark that stands before the marks of a tagged field: where the size of its content begins."""
 MAX_DEPTH: Final = 64
-"""Entries of the walker's stack: no schema needs more than a third."""
+"""Entries of the walker's stack: no schema needs more than half of them."""
 
 
 class Program:

@@ -1,8 +1,8 @@
 """Reads the texts of ``tables``: the fields of Kafka's messages, and facts about its APIs.
 
-A message is the text of its fields with spaces between them. A field is ``Name:type``, for an array ``Name:[]type``; a struct has its fields in braces
-in place of a type. Then, where they apply: ``/3-9`` the versions that have it (else all that are valid), ``?3-9`` versions in which it may be null,
-``#0@3-9`` its tag and the versions in which it is a tagged field, ``~topicName`` what it identifies, ``=-1`` its default if that is not zero.
+A message is the text of its fields with spaces between them. A field is ``Name:type``, for an array ``Name:[]type``; a struct has its fields in
+braces in place of a type. Then, where they apply: ``/3-9`` the versions that have it (else all that are valid), ``?3-9`` versions in which it may be
+null, ``#0@3-9`` its tag and the versions in which it is a tagged field, ``~topicName`` what it identifies, ``=-1`` its default if that is not zero.
 """
 
 import re

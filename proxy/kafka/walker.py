@@ -16,7 +16,6 @@ from framegate.proxy.errors import KafkaFormatError
 from framegate.proxy.kafka.program import (
     ARRAY,
     BYTES,
-    END,
     FLAT,
     INT16,
     INT32,
@@ -63,6 +62,7 @@ class Walker:
         self._stack: vec[i64] = vec[i64]([0] * MAX_DEPTH)
         self._place: i64 = 0
         self._top: i64 = 0
+        self._start: i64 = 0
         self._limit: i64 = 0
         self._received: i64 = 0
         self._value: i64 = 0
@@ -72,7 +72,7 @@ class Walker:
     def begin(self, program: Program, start: i64, end: i64) -> None:
         """The next message: its positions go from ``start`` to ``end``."""
         self.marks = _no_marks()
-        self.position = self._received = start
+        self.position = self._received = self._start = start
         self._limit = end
         self._code = program.code
         self._place = self._top = self._value = self._got = self.tags_left = 0
@@ -83,7 +83,7 @@ class Walker:
         self.feed(data, start, end)
         return self.marks
 
-    def feed(self, data: bytes, start: i64, end: i64) -> bool:
+    def feed(self, data: bytes, start: i64, end: i64) -> bool:  # noqa: C901 (one loop on local variables, so that an operation costs 2 ns)
         """Walk over the next piece of the message; whether the program has ended. Raises KafkaFormatError."""
         code = self._code
         stack = self._stack
@@ -93,6 +93,7 @@ class Walker:
         value = self._value
         got = self._got
         shift = start - self._received  # from positions in the message to those in the piece
+        origin = self._start + shift  # of the message, in the piece
         pos = self.position + shift
         limit = self._limit + shift
         stop = end if end < limit else limit
@@ -105,7 +106,7 @@ class Walker:
                     pos += code[place + 1]
                     place += 2
                     if pos > limit:
-                        raise KafkaFormatError("the end of the message within fields", limit - shift)
+                        raise KafkaFormatError("the end of the message within fields", limit - origin)
                 elif op == MARK:
                     marks = append(append(marks, code[place + 1]), pos - shift)
                     place += 2
@@ -119,7 +120,7 @@ class Walker:
                         place += 2
                 elif op == LEAVE:
                     if pos != limit:
-                        raise KafkaFormatError("a tagged field with another size", pos - shift)
+                        raise KafkaFormatError("a tagged field with another size", pos - origin)
                     top -= 1
                     limit = stack[top] + shift
                     stop = end if end < limit else limit
@@ -133,7 +134,7 @@ class Walker:
                 elif op == PEEK:
                     if pos == stop:
                         if stop == limit:
-                            raise KafkaFormatError("the end of the message before a number", pos - shift)
+                            raise KafkaFormatError("the end of the message before a number", pos - origin)
                         break
                     if (i64(data[pos]) == code[place + 2]) == (code[place + 3] == 1):
                         marks = append(append(marks, code[place + 1]), pos - shift)
@@ -143,7 +144,7 @@ class Walker:
                     place += 4
                 else:
                     if code[place + 1] == 1 and pos != limit:
-                        raise KafkaFormatError("bytes behind the last field", pos - shift)
+                        raise KafkaFormatError("bytes behind the last field", pos - origin)
                     ended = True
                     break
                 continue
@@ -163,13 +164,13 @@ class Walker:
                         pos += 1
                         got += 7
                         if got == _MAX_VARINT and byte >= 0x10:
-                            raise KafkaFormatError("a varint of more than 32 bits", pos - shift)
+                            raise KafkaFormatError("a varint of more than 32 bits", pos - origin)
                     if byte >= 0x80:
                         if stop == limit:
-                            raise KafkaFormatError("the end of the message within a number", pos - shift)
+                            raise KafkaFormatError("the end of the message within a number", pos - origin)
                         break
                     if byte == 0 and op >> KIND_BITS == TAG:
-                        raise KafkaFormatError("a tag with leading zeros", pos - shift)
+                        raise KafkaFormatError("a tag with leading zeros", pos - origin)
                     got = 0
             elif got == 0 and pos + kind <= stop:
                 if kind == INT16:
@@ -187,7 +188,7 @@ class Walker:
                     got += 1
                 if got < kind:
                     if stop == limit:
-                        raise KafkaFormatError("the end of the message within a number", pos - shift)
+                        raise KafkaFormatError("the end of the message within a number", pos - origin)
                     break
                 value -= (value >> (8 * kind - 1)) << (8 * kind)
                 got = 0
@@ -197,7 +198,7 @@ class Walker:
                     value -= 1
                 if value < 0:
                     if value < -1 or code[place + 1] == 0:
-                        raise KafkaFormatError(f"a length of {value}", pos - shift)
+                        raise KafkaFormatError(f"a length of {value}", pos - origin)
                     value = 0
                 if what == BYTES:
                     place += 2
@@ -205,7 +206,7 @@ class Walker:
                     value *= code[place + 2]
                     place += 3
                 if value > limit - pos:
-                    raise KafkaFormatError(f"a length of {value} where {limit - pos} bytes are left", pos - shift)
+                    raise KafkaFormatError(f"a length of {value} where {limit - pos} bytes are left", pos - origin)
                 if what != ARRAY:
                     pos += value
                 elif value == 0:
@@ -218,7 +219,7 @@ class Walker:
                 place = code[place + 1] if value < 0 else place + 2
             elif what == TAGS:
                 if value > (limit - pos) >> 1:
-                    raise KafkaFormatError(f"{value} tagged fields where {limit - pos} bytes are left", pos - shift)
+                    raise KafkaFormatError(f"{value} tagged fields where {limit - pos} bytes are left", pos - origin)
                 if value == 0:
                     place = code[place + 1]
                 else:
@@ -228,12 +229,12 @@ class Walker:
                     place += 2
             elif what == TAG:
                 if value <= stack[top - 1]:
-                    raise KafkaFormatError(f"tag {value} behind tag {stack[top - 1]}", pos - shift)
+                    raise KafkaFormatError(f"tag {value} behind tag {stack[top - 1]}", pos - origin)
                 stack[top - 1] = value
                 place += 1
             else:  # TAG_SIZE
                 if value > limit - pos:
-                    raise KafkaFormatError(f"a tagged field of {value} bytes where {limit - pos} are left", pos - shift)
+                    raise KafkaFormatError(f"a tagged field of {value} bytes where {limit - pos} are left", pos - origin)
                 entry = place + 4
                 last = entry + 2 * code[place + 3]
                 while entry < last and code[entry] != stack[top - 1]:

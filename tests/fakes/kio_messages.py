@@ -115,3 +115,25 @@ def decoded(body: bytes, key: int, version: int, *, answer: bool = True) -> Any:
     entity, size = entity_reader(kind)(body, start)
     assert start + size == len(body)
     return entity
+
+
+def told(entity: Any, address: Callable[[int], tuple[str, int]]) -> Any:
+    """The entity with other addresses of brokers: a host that is not empty, and its port, by the node id beside it."""
+    values = {name: getattr(entity, name) for name, *_ in fields(type(entity))}
+    if values.get("host"):
+        values["host"], values["port"] = address(values["node_id"] if "node_id" in values else values["broker_id"])
+    for name, value in values.items():
+        if isinstance(value, tuple):
+            values[name] = tuple(told(item, address) if dataclasses.is_dataclass(item) else item for item in value)
+        elif dataclasses.is_dataclass(value):
+            values[name] = told(value, address)
+    return type(entity)(**values)
+
+
+def mutated(body: bytes, rng: random.Random) -> bytes:
+    """The body with one to three faults: other bytes, a few more or less, extreme lengths."""
+    for _ in range(rng.randint(1, 3)):
+        at, width = rng.randrange(len(body) + 1), rng.choice((1, 1, 2, 4))
+        new = rng.choice((b"", b"\0" * width, b"\xff" * width, b"\x7f" + b"\xff" * (width - 1), rng.randbytes(width)))
+        body = body[:at] + new + body[at + rng.choice((width, len(new))) :]
+    return body

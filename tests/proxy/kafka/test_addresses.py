@@ -1,0 +1,210 @@
+"""framegate.proxy.kafka.addresses: only hosts and ports differ, whatever the version; nothing real is left in plain view."""
+
+import contextlib
+import dataclasses
+import os
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.index import load_response_schema
+
+from framegate.proxy.errors import KafkaFormatError
+from framegate.proxy.kafka.addresses import HEAD, NONE, TAIL, AddressRewriter, AdvertisedBrokers, SeenBroker, carries_addresses
+from framegate.proxy.kafka.schema import apis
+from tests.fakes.cases import each_of
+from tests.fakes.kio_messages import HOST, answer_body, decoded, fields, mutated, sample, schema, told
+
+TABLE = {**{node: (f"broker-{node}.example.org", 9100 + node) for node in range(8)}, 3: ("h" * 200, 1), 1 << 30: ("far", 65535)}
+BOOTSTRAP = ("kafka.example.org", 9092)
+ADVERTISED = AdvertisedBrokers(*BOOTSTRAP, TABLE)
+VERSIONS = [(api.key, version) for api in apis() for version in range(api.least, api.most + 1) if carries_addresses(api.key, version) != NONE]
+SEEDS = st.integers(0, 1 << 32)
+MUTATIONS = int(os.environ.get("FRAMEGATE_TEST_MUTATIONS", "3000"))
+
+
+def address(node: int) -> tuple[str, int]:
+    return TABLE.get(node, BOOTSTRAP)
+
+
+def rewritten(key: int, version: int, body: bytes, advertised: AdvertisedBrokers = ADVERTISED) -> bytes | None:
+    """The new body, from the middle of other bytes."""
+    rewriter = AddressRewriter(advertised)
+    pieces = rewriter.rewrite(key, version, b"##" + body + b"#", 2, 2 + len(body))
+    if pieces is None:
+        assert rewriter.change == 0
+        return None
+    out = b"".join(pieces)
+    assert rewriter.change == len(out) - len(body)
+    return out
+
+
+def entity(key: int, version: int, **values: Any) -> Any:
+    """An answer with only these fields, and others of no meaning."""
+    return dataclasses.replace(sample(schema(key, version, True), random.Random(1), 0), **values)
+
+
+def element(key: int, version: int, array: str, **values: Any) -> Any:
+    kind = next(inner for name, _, inner, *_ in fields(schema(key, version, True)) if name == array)
+    return kind(**values)
+
+
+def test_which_answers_carry_addresses() -> None:
+    named = {HEAD: [3, 10, 60], TAIL: [0, 1, 78, 79]}
+    for where, keys in named.items():
+        assert sorted({key for key, version in VERSIONS if carries_addresses(key, version) == where}) == keys
+    assert [carries_addresses(0, version) for version in (9, 10)] == [NONE, TAIL]
+    assert [carries_addresses(1, version) for version in (15, 16)] == [NONE, TAIL]
+    assert carries_addresses(-1, 0) == carries_addresses(2, 0) == carries_addresses(32767, 0) == NONE
+
+
+def test_every_answer_with_a_host_and_a_port_is_rewritten() -> None:
+    """By kio's schemas: no other answer that framegate understands has both beside an id of a broker."""
+
+    def has_address(kind: type) -> bool:
+        found = fields(kind)
+        return {"host", "port"} <= {name for name, *_ in found} or any(has_address(inner) for _, primitive, inner, *_ in found if primitive is None)
+
+    # StreamsGroupDescribe and StreamsGroupHeartbeat name endpoints of applications, which are clients
+    every = [(api.key, version) for api in apis() for version in range(api.least, api.most + 1) if api.key not in (88, 89)]
+    assert [item for item in every if has_address(load_response_schema(*item))] == VERSIONS
+
+
+@pytest.mark.slow
+@given(SEEDS)
+def test_only_hosts_and_ports_differ(seed: int) -> None:
+    rng = random.Random(seed)
+    for key, version in VERSIONS:
+        answer = sample(schema(key, version, True), rng)
+        body, expected = answer_body(answer), answer_body(told(answer, address))
+        new = rewritten(key, version, body)
+        assert (body if new is None else new) == expected, (key, version)
+        assert HOST.encode() not in expected
+        assert decoded(expected, key, version) == told(answer, address)
+        assert rewritten(key, version, expected) is None, "what is right already is left alone"
+
+
+@pytest.mark.slow
+def test_nothing_changes_if_the_brokers_advertise_what_clients_are_told() -> None:
+    for key, version in VERSIONS:
+        answer = told(sample(schema(key, version, True), random.Random(version)), lambda node: ("same", 1))
+        assert rewritten(key, version, answer_body(answer), AdvertisedBrokers("same", 1, {})) is None, (key, version)
+
+
+@each_of("version", range(7))
+def test_no_node_stays_no_node(version: int) -> None:
+    if version < 4:
+        answer = entity(10, version, node_id=-1, host="", port=-1)
+    else:
+        kind = next(inner for name, _, inner, *_ in fields(schema(10, version, True)) if name == "coordinators")
+        answer = entity(10, version, coordinators=(dataclasses.replace(sample(kind, random.Random(1)), node_id=-1, host="", port=-1),))
+    assert rewritten(10, version, answer_body(answer)) is None
+
+
+def test_a_broker_without_an_entry_gets_the_bootstrap_address() -> None:
+    answer = entity(
+        3, 0, brokers=(element(3, 0, "brokers", node_id=99, host=HOST, port=9092), element(3, 0, "brokers", node_id=1, host=HOST, port=9092))
+    )
+    new = decoded(rewritten(3, 0, answer_body(answer)) or b"", 3, 0)
+    assert [(broker.host, broker.port) for broker in new.brokers] == [BOOTSTRAP, TABLE[1]]
+
+
+@pytest.mark.slow
+def test_the_first_part_of_an_answer_is_enough_if_it_has_all_addresses() -> None:
+    for key, version in VERSIONS:
+        if carries_addresses(key, version) == HEAD:
+            body = answer_body(sample(schema(key, version, True), random.Random(version)))
+            whole, refused = rewritten(key, version, body), 0
+            rewriter = AddressRewriter(ADVERTISED)
+            for end in range(len(body) + 1):
+                try:
+                    pieces = rewriter.rewrite(key, version, body, 0, end, len(body))
+                except KafkaFormatError:
+                    refused = end
+                else:
+                    out = body[:end] if pieces is None else b"".join(pieces)
+                    assert out + body[end:] == (whole or body)
+                    assert rewriter.change == len(whole or body) - len(body)
+                    assert end == refused + 1 or refused < end, "more is not worse"
+
+
+def test_an_address_beyond_the_first_part_is_refused_with_a_cause() -> None:
+    body = answer_body(entity(3, 1, brokers=tuple(element(3, 1, "brokers", node_id=1, host=HOST, port=1, rack=None) for _ in range(9))))
+    with pytest.raises(KafkaFormatError, match="addresses beyond the first 40 bytes"):
+        AddressRewriter(ADVERTISED).rewrite(3, 1, body, 0, 40, len(body))
+
+
+@each_of(("key", "version"), [(3, 0), (3, 1), (3, 8), (3, 13), (60, 0), (60, 1), (60, 2)])
+def test_the_list_of_brokers_is_reported_once(key: int, version: int) -> None:
+    racks = {"rack": "b"} if (key, version) != (3, 0) else {}
+    name = "node_id" if key == 3 else "broker_id"
+
+    def answer(fenced: bool, **others: Any) -> bytes:
+        extra = {"is_fenced": fenced} if (key, version) == (60, 2) else {}
+        listed = [element(key, version, "brokers", **{name: node}, host=f"h{node}", port=9, **racks, **extra) for node in (1, 200)]
+        return answer_body(entity(key, version, brokers=tuple(listed), **others))
+
+    rewriter = AddressRewriter(ADVERTISED)
+    kind = {"endpoint_type": 1} if key == 60 and version else {}
+    body = answer(False, **kind)
+    rewriter.rewrite(key, version, body, 0, len(body))
+    assert rewriter.brokers == [SeenBroker(node, f"h{node}", 9, racks.get("rack")) for node in (1, 200)]
+    rewriter.rewrite(key, version, body, 0, len(body))
+    assert rewriter.brokers is None
+    if (key, version) == (60, 2):
+        body = answer(True, **kind)
+        rewriter.rewrite(key, version, body, 0, len(body))
+        assert rewriter.brokers == [], "a fenced broker serves no client"
+    if kind:
+        body = answer(False, endpoint_type=2)  # controllers
+        assert AddressRewriter(ADVERTISED).rewrite(key, version, body, 0, len(body))
+        rewriter.rewrite(key, version, body, 0, len(body))
+        assert rewriter.brokers is None
+
+
+def test_other_answers_report_no_brokers() -> None:
+    rewriter = AddressRewriter(ADVERTISED)
+    body = answer_body(entity(10, 0, node_id=1, host="h", port=1))
+    assert rewriter.rewrite(10, 0, body, 0, len(body))
+    assert rewriter.brokers is None
+
+
+@each_of(("key", "version"), [(3, -1), (3, 14), (0, 2), (4, 0), (55, 2)])
+def test_an_answer_of_a_version_that_is_not_understood_is_refused(key: int, version: int) -> None:
+    with pytest.raises(KafkaFormatError, match=f"version {version} of API {key}"):
+        AddressRewriter(ADVERTISED).rewrite(key, version, bytes(100), 0, 100)
+
+
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 105, 106, 107, 108, 109, 110, 111, 16365, 16366, 16367, 16368, 16369])
+def test_the_size_of_the_tagged_field_has_as_many_bytes_as_it_needs(size: int) -> None:
+    """Endpoints that grow or shrink over 127 and 16,383 bytes."""
+    for key, version in ((0, 10), (0, 13), (1, 16), (1, 18)):
+        ends = tuple(element(key, version, "node_endpoints", node_id=node, host="r" * size, port=1, rack=None) for node in (3, 1))
+        answer = entity(key, version, node_endpoints=ends)
+        assert rewritten(key, version, answer_body(answer)) == (answer_body(told(answer, address)) if size else None)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(36000)
+def test_mutated_answers_are_refused_or_have_no_real_address() -> None:
+    """FRAMEGATE_TEST_MUTATIONS: how many."""
+    rng = random.Random(11)
+    rewriter = AddressRewriter(ADVERTISED)
+    bodies = [(key, version, answer_body(sample(schema(key, version, True), rng, 2))) for key, version in VERSIONS for _ in range(3)]
+    refused = 0
+    for _ in range(MUTATIONS):
+        key, version, body = rng.choice(bodies)
+        body = mutated(body, rng)
+        try:
+            pieces = rewriter.rewrite(key, version, body, 0, len(body))
+        except KafkaFormatError:
+            refused += 1
+            continue
+        new = body if pieces is None else b"".join(pieces)
+        answer = None
+        with contextlib.suppress(Exception):  # what kio cannot read, a client cannot read
+            answer = decoded(new, key, version)
+        assert answer is None or told(answer, address) == answer
+    assert 0.1 < refused / MUTATIONS < 0.9
