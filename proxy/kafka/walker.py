@@ -136,10 +136,13 @@ class Walker:
                         if stop == limit:
                             raise KafkaFormatError("the end of the message before a number", pos - origin)
                         break
-                    if (i64(data[pos]) == code[place + 2]) == (code[place + 3] == 1):
-                        marks = append(append(marks, code[place + 1]), pos - shift)
-                        self.tags_left = stack[top - 2] if code[place + 3] == 1 else 0
+                    if code[place + 3] == 0:
+                        ended = i64(data[pos]) != code[place + 2]
+                    elif i64(data[pos]) == code[place + 2] and stack[top - 1] < 0:
+                        self.tags_left = stack[top - 2]
                         ended = True
+                    if ended:
+                        marks = append(append(marks, code[place + 1]), pos - shift)
                         break
                     place += 4
                 else:

@@ -119,9 +119,9 @@ ENDPOINT = b"\x00\x0e\x02" + struct.pack(">ib2sib", 1, 3, b"hh", 9, 0) + b"\x00"
         (b"\x03" + ENDPOINT + b"\x01\x00\x02\x00", b"\x03" + filler(20, 3)),
         (b"\x20" + ENDPOINT + bytes(range(1, 32)) * 2, b"\x20" + filler(78, 32)),
         (b"\x01\x00\x00", b"\x01" + filler(2)),
-        (b"\x02\x01\x00\x00\x00", b"\x02\x01\x00" + filler(2)),  # out of order
         (b"\x01\x00", None),  # no room for a size
         (b"\x21" + ENDPOINT + bytes(range(1, 33)) * 2, None),  # more tagged fields than there are numbers of one byte
+        (b"\x02\x01\x00\x00\x00", None),  # the endpoints behind another field
         (b"\x01\x80\x00\x00", None),  # a zero of two bytes
         (b"\x01\x01\x00\x00", None),
     ],
