@@ -8,8 +8,8 @@ mechanism if that says nothing about users, else that the credentials are invali
 A session (KIP-368) lasts as long as the credential or the listener allows, whichever is shorter; it also ends for clients that are not told so.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mypy_extensions import i64
@@ -24,6 +24,7 @@ from framegate.proxy.auth.scram import HASHES, ScramServer, new_nonce
 from framegate.proxy.auth.server_state import ServerEvent, ServerState, next_state
 from framegate.proxy.auth.wire import MalformedError, Reader
 from framegate.proxy.errors import AuthenticationError, LoginError, quoted
+from framegate.proxy.kafka.schema import api
 from framegate.proxy.network.authenticator import WAIT, Authenticator, AuthenticatorFactory, Waker
 from framegate.proxy.network.frame_exchange import MAX_FRAME, FrameExchange
 from framegate.proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
@@ -55,6 +56,7 @@ class SaslServerSettings:
         max_frame: bytes of a frame before the client is authenticated (Kafka's ``sasl.server.max.receive.size``).
         reauthenticates: whether clients may authenticate again in the same connection; if not, they are not told how long the session lasts.
         allowed_principals: which of them may connect; None: all.
+        narrows: the answer to ApiVersions has only what framegate can read, because it must replace addresses in answers.
     """
 
     mechanisms: tuple[str, ...]
@@ -62,6 +64,7 @@ class SaslServerSettings:
     max_frame: int = MAX_FRAME
     reauthenticates: bool = True
     allowed_principals: AllowedPrincipals | None = None
+    narrows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +266,9 @@ class SaslServerAuthenticator(Authenticator):
             raise self._refusal(str(error), error.told) from None
 
     def _on_apis(self, frames: FrameExchange, known: messages.ApiVersionsAnswer) -> i64:
-        """Answer with the requests that the upstream understands, and our own versions of the three that we answer."""
-        merged = {item.key: item for item in known.ranges} | messages.SUPPORTED
+        """Answer with the requests that the upstream understands, and we as well if it matters, and our own versions of the three that we answer."""
+        ranges = known.ranges if not self._settings.narrows else tuple(_narrowed(known.ranges))
+        merged = {item.key: item for item in ranges} | messages.SUPPORTED
         self._move(ServerEvent.VERSIONS)
         answer = messages.ApiVersionsAnswer(messages.NONE, tuple(merged[key] for key in sorted(merged)), known.tags)
         return self._send_versions(frames, self._request.version, answer)
@@ -356,6 +360,14 @@ class SaslServerAuthenticator(Authenticator):
 
     def _move(self, event: ServerEvent) -> None:
         self._state = next_state(self._state, event)
+
+
+def _narrowed(ranges: Iterable[messages.ApiRange]) -> Iterator[messages.ApiRange]:
+    """What framegate can read of what an upstream understands."""
+    for each in ranges:
+        known = api(each.key)
+        if known is not None and each.least <= known.most:
+            yield replace(each, most=min(each.most, known.most))
 
 
 class SaslServerAuthenticators(AuthenticatorFactory):

@@ -330,9 +330,11 @@ def whole_request(max_receive_size: int, forward: Forward) -> int:
     return max_receive_size if forward == "whole" else min(max_receive_size, CUT_ABOVE - 4)
 
 
-def whole_response(max_receive_size: int, forward: Forward) -> int:
-    """The same for responses of an upstream with that limit; 0 if they are cut through, because those need no memory."""
-    return max_receive_size if forward == "whole" else 0
+def whole_response(max_receive_size: int, forward: Forward, *, brokers: bool = False) -> int:
+    """The same for responses of an upstream with that limit; 0 if they are cut through, because those need no memory. ``brokers``: the listener
+    replaces addresses in responses, so it needs the first part of each.
+    """
+    return max_receive_size if forward == "whole" else min(max_receive_size, CUT_ABOVE - 4) if brokers else 0
 
 
 def forwarding_of(listener: ListenerConfig) -> Forwarding:
@@ -345,7 +347,14 @@ def largest_whole(config: ProxyConfig) -> tuple[int, int]:
     answers = {upstream.name: upstream.max_receive_size for upstream in config.upstreams}
     return (
         max((whole_request(item.max_receive_size, forwarding_of(item).requests) for item in config.listeners), default=1),
-        max((whole_response(answers[item.upstream], forwarding_of(item).responses) for item in config.listeners if item.upstream), default=0),
+        max(
+            (
+                whole_response(answers[item.upstream], forwarding_of(item).responses, brokers=item.brokers is not None)
+                for item in config.listeners
+                if item.upstream
+            ),
+            default=0,
+        ),
     )
 
 

@@ -132,7 +132,7 @@ class LowMemoryReader:
             return verdict if verdict != FULL else header
         if size <= max(room, HEAD):
             return size
-        if not self._receive.can_cut:
+        if not self._receive.cuts_small:
             return header
         self._receive.cut_next(HEAD)
         return max(room, HEAD)
@@ -155,7 +155,7 @@ class LowMemoryReader:
     def _plan_begun(self, room: i64, *, drained: bool, readable: bool) -> i64:
         receive = self._receive
         unit = receive.unit()
-        if not receive.can_cut and receive.staged + unit > room and self._transport.is_plain:
+        if not receive.cuts_small and receive.staged + unit > room and self._transport.is_plain:
             return self._plan_large(room, unit, readable=readable)
         if not receive.cut and (receive.size > SMALL or self._reads > TLS_READS):
             return self._plan_large(room, unit, readable=readable)

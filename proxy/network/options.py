@@ -74,6 +74,7 @@ class ChannelOptions:
         account: the listener's account of the memory pool; None: the common one.
         cut_from: larger frames, in bytes with the header, are cut through; or ``NEVER_CUT``.
         first_piece: the least bytes of the first piece of such a frame, besides the beginning of the body; below ``cut_from``.
+        keeps_first: the first piece is not shorter while memory is short either, and smaller frames are not cut through then.
         framing: the framing of that side.
         onward: the framing of the other side, if it differs: frames that it cannot carry are refused.
         authenticators: the factory of authenticators.
@@ -98,6 +99,7 @@ class ChannelOptions:
         account: Account | None = None,
         cut_from: i64 = NEVER_CUT,
         first_piece: i64 = 0,
+        keeps_first: bool = False,
         framing: Framing = INT32,
         onward: Framing | None = None,
         socket: SocketConfig | None = None,
@@ -114,6 +116,7 @@ class ChannelOptions:
         self.account: Final = account
         self.cut_from: Final[i64] = cut_from
         self.first_piece: Final[i64] = first_piece
+        self.keeps_first: Final = keeps_first
         self.framing: Final = framing
         self.onward: Final = onward
         self.authenticators: AuthenticatorFactory = CertificateAuthenticators() if authenticators is None else authenticators

@@ -59,7 +59,15 @@ class ReadHalf(SlotOwner):
         options: ChannelOptions,
     ) -> None:
         self.receive: Final = Receive(
-            account, options.limit, options.stats, options.cut_from, options.first_piece, options.framing, options.onward, options.sasl_limit
+            account,
+            options.limit,
+            options.stats,
+            options.cut_from,
+            options.first_piece,
+            options.framing,
+            options.onward,
+            options.sasl_limit,
+            keeps_first=options.keeps_first,
         )
         self.ended: bool = False
         self.discards: bool = False

@@ -51,6 +51,7 @@ class Receive:
         framing: the framing of the channel's side.
         growth: how many bytes the shortest frame is longer in the framing of the other side.
         can_cut: frames may be cut through; False if either framing has a delimiter.
+        cuts_small: while memory is short also small ones, after any part; False with ``ChannelOptions.keeps_first``.
         staged: bytes kept of the frame in progress, header counted; 0 between frames.
         size: bytes of the frame in progress, header counted; -1 while its header is incomplete.
         cut: the frame in progress is cut through.
@@ -72,10 +73,13 @@ class Receive:
         framing: Framing = INT32,
         onward: Framing | None = None,
         sasl_limit: i64 = NEVER_CUT,
+        *,
+        keeps_first: bool = False,
     ) -> None:
         self.framing: Final = framing
         self.growth: Final[i64] = 0 if onward is None else max(onward.least_frame - framing.least_frame, 0)
         self.can_cut: Final[bool] = framing.tail == 0 and (onward is None or onward.tail == 0)
+        self.cuts_small: Final[bool] = self.can_cut and not keeps_first
         self._max_body: Final[i64] = framing.max_body if onward is None else onward.max_body
         self._account: Final = account
         self._leaks: Final = account if isinstance(account, LeakFindingAccount) else None
@@ -142,7 +146,9 @@ class Receive:
         return size * least // (least + self.growth)
 
     def longest(self) -> i64:
-        """The size of the frame in progress, or the largest that it may have."""
+        """The size of the frame in progress, or of its first piece if it is cut through, or the largest that it may have."""
+        if self.cut and self.passed == 0:
+            return self._least
         return self.size if self.size >= 0 else self.limit + self.framing.most_header + self.framing.tail
 
     def reach(self, data: bytes) -> i64:

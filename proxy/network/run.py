@@ -101,6 +101,14 @@ class Run:
             end = self.starts()[count] - self.head_size
         return Run(self.head, self.head_size, self.data, self.first, end, count, 0, 0, self.framing)
 
+    def frames_between(self, first: i64, last: i64, starts: vec[i64]) -> "Run":
+        """Return the frames from ``first`` up to ``last``, which is not included, as a run without a lease. ``starts``: of this run."""
+        end = self.end if last == self.frames else starts[last] - self.head_size
+        if first == 0:
+            return Run(self.head, self.head_size, self.data, self.first, end, last, 0, 0, self.framing)
+        data = self.data[starts[first] - self.head_size : end]
+        return Run(None, 0, data, 0, i64(len(data)), last - first, 0, 0, self.framing)
+
     def first_sizes(self) -> tuple[i64, i64]:
         """Return the sizes of the header and the body of the first frame. The run may be a first piece."""
         framing = self.framing

@@ -66,6 +66,7 @@ class TlsTransport(TlsWire):
         self._context: ssl.SSLContext = settings.context
         self._object: Any = None
         self._state: TlsState = NEW
+        self._host: str = ""  # in the client's first message
         self._hello: HelloReader | None = None  # while the client's first message is incomplete
         self._ahead: bytes = b""  # plaintext from ``read_ahead``
         self._rest: bool = False  # OpenSSL may have more plaintext of the last record; it is called only then
@@ -118,6 +119,7 @@ class TlsTransport(TlsWire):
         if hello is None:
             self._hello = reader
             return b""
+        self._host = hello.host
         self._context = store.context(hello.host)
         if not store.agrees(hello.protocols):
             asked, ours = ", ".join(map(quoted, hello.protocols[:MOST_NAMED])), ", ".join(store.protocols)
@@ -224,7 +226,7 @@ class TlsTransport(TlsWire):
         subject = subject_of(certificate) if certificate is not None and is_verified else None
         # Interned, because there are few versions and ciphers, and OpenSSL's module makes new strings for each connection.
         settings = self._settings
-        return Identity(
+        identity = Identity(
             sys.intern(tls.version() or ""),
             "" if cipher is None else sys.intern(cipher[0]),
             subject,
@@ -234,6 +236,8 @@ class TlsTransport(TlsWire):
             resumed=bool(tls.session_reused),
             serial=serial_of(certificate) if certificate is not None and is_verified else "",
         )
+        identity.host = self._host
+        return identity
 
     # Reading.
 

@@ -47,10 +47,12 @@ class ServerStore:
         reads_hello: the host and the protocols in the ClientHello are needed.
     """
 
-    def __init__(self, default: ssl.SSLContext, named: Mapping[str, ssl.SSLContext], protocols: Sequence[str] = ()) -> None:
+    def __init__(
+        self, default: ssl.SSLContext, named: Mapping[str, ssl.SSLContext], protocols: Sequence[str] = (), *, reads_host: bool = False
+    ) -> None:
         self.default: Final = default
         self.protocols: Final[list[str]] = list(protocols)
-        self.reads_hello: Final[bool] = bool(named or protocols)
+        self.reads_hello: Final[bool] = bool(named or protocols) or reads_host
         self._exact: Final[dict[str, ssl.SSLContext]] = {name: item for name, item in named.items() if not name.startswith(WILDCARD)}
         self._below: Final[dict[str, ssl.SSLContext]] = {name[len(WILDCARD) :]: item for name, item in named.items() if name.startswith(WILDCARD)}
 
@@ -68,12 +70,13 @@ class ServerStore:
         return any(name in self.protocols for name in protocols)
 
 
-def server_store(tls: ListenerTls, files: Files | None = None) -> ServerStore:
+def server_store(tls: ListenerTls, files: Files | None = None, *, reads_host: bool = False) -> ServerStore:
     """Make the contexts of a listener.
 
     Args:
         tls: its settings.
         files: the contents of the files in the settings, by path; None: they are read now.
+        reads_host: the host in the ClientHello is needed, even if there is only one context (``Identity.host``).
 
     Raises:
         ConfigError: a file is missing or invalid, or OpenSSL does not know a cipher or curve.
@@ -84,7 +87,7 @@ def server_store(tls: ListenerTls, files: Files | None = None) -> ServerStore:
         authorities, lists = (item.client_ca, item.crl) if item.client_ca is not None else (tls.client_ca, tls.crl)
         context = _listener_context(tls, item.certificate, item.key, authorities, lists, files)
         named.update((name.lower().rstrip("."), context) for name in item.names)
-    return ServerStore(default, named, tls.alpn)
+    return ServerStore(default, named, tls.alpn, reads_host=reads_host)
 
 
 def upstream_context(tls: UpstreamTls, files: Files | None = None) -> ssl.SSLContext:

@@ -54,6 +54,7 @@ class Identity:
         resumed: a TLS session was resumed, so no certificate was exchanged.
         peer: the peer's address as text.
         mechanism: the SASL mechanism with which the peer authenticated, or empty.
+        host: the name that a client gave for the server (SNI), in lower case, without a trailing dot; empty: none, or it was not read.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Identity:
         serial: str = "",
     ) -> None:
         self.mechanism: str = ""
+        self.host: str = ""
         self.peer: str = ""
         self.serial: Final = serial
         self.version = version

@@ -2,6 +2,9 @@
 
 A run is paired (``protocol: kafka``), tapped and sent. Its source is muted when the other channel (``peer``) or the tap's log (``tap``) cannot take
 more, or when too many requests are open (``peer``).
+
+On a listener with brokers (``rewriting``) another run may be sent than was received: after pairing, which says which answers are to be looked at. The
+tap has what was received.
 """
 
 from typing import Final
@@ -12,18 +15,20 @@ from mypy_extensions import i32, i64
 from framegate.proxy.cause import Cause
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
-from framegate.proxy.network.run import PART_FIRST, Run
+from framegate.proxy.network.run import PART_FIRST, PART_LAST, Buffer, Run
 from framegate.proxy.network.translation import Translation
 from framegate.proxy.network.write_half import WriteHalf
 from framegate.proxy.relay import ending, losses, tapping
 from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.pairing import MAX_OPEN, Pairing
+from framegate.proxy.relay.rewriting import UNPAIRED, Rewriting, replaced
 from framegate.proxy.relay.state import PairState
 from framegate.proxy.tap.frame_tap import FrameTap
 
 __all__ = ["hold", "let_ask", "look_at", "pipe_target", "received", "room_for", "sent", "translate", "wait_for_room", "was_piped"]
 
 NO_LIMIT: Final = 1 << 31
+NOTHING: Final = Run(None, 0, b"", 0, 0, 0, 0)
 PEER: Final = mute.PEER
 TAP: Final = mute.TAP
 HALF_CLOSED: Final = PairState.HALF_CLOSED
@@ -46,7 +51,15 @@ def received(pair: Pair, leg: Leg, channel: Channel, run: Run) -> None:
         channel.discard(run)
         return
     if leg.translation is None:
-        _pass_on(pair, leg, channel, out, run, run)
+        rewriting, pairing = pair.rewriting, pair.pairing
+        if rewriting is None or pairing is None:
+            _pass_on(pair, leg, channel, out, run, run)
+        elif run.part != 0:
+            _rewrite_part(pair, rewriting, pairing, leg, channel, out, run)
+        elif leg.is_client:
+            _rewrite_requests(pair, rewriting, pairing, leg, channel, out, run)
+        else:
+            _rewrite_answers(pair, rewriting, leg, channel, out, run)
         return
     translated = translate(leg.translation, run)
     if leg.translation.stopped_at < 0:
@@ -72,17 +85,162 @@ def _pass_on(pair: Pair, leg: Leg, channel: Channel, out: WriteHalf, run: Run, s
     """Pair and tap a run, and send it; ``sent`` is the run in the other side's framing."""
     now_ns = pair.owner.selector.read_clock()  # not the poll's: a response can come within the poll that passed its request on
     seen = run if leg.look is None or leg.tap is None else translate(leg.look, run)
-    accepted = look_at(pair, leg, seen, now_ns) if run.part == 0 else _look_at_part(pair, leg, seen, now_ns)
+    if run.part == 0:
+        accepted = look_at(pair, leg, seen, now_ns)
+    else:
+        _pair_part(pair, leg, seen, now_ns)
+        accepted = _tap_part(pair, leg, seen, now_ns)
     leg.frames += run.frames
     leg.bytes += run.size
+    _send(pair, leg, channel, out, run, sent, accepted)
+    _look_whether_done(pair, leg)
+
+
+def _send(pair: Pair, leg: Leg, channel: Channel, out: WriteHalf, run: Run, sent: Run, accepted: bool) -> None:
+    """Send a run in place of the one that was received. ``accepted``: the tap's log takes more."""
     if not accepted:
         channel.mute(TAP)
         pair.owner.tap_full(leg)
+    if sent.size == 0:
+        channel.discard(run)
+        return
     if run.lease != 0 and sent is not run:
         sent = run.give_lease(sent)
     if not out.send(sent):
         channel.mute(PEER)
+
+
+# On listeners with brokers.
+
+
+def _rewrite_answers(pair: Pair, rewriting: Rewriting, leg: Leg, channel: Channel, out: WriteHalf, run: Run) -> None:
+    """As ``_pass_on``, for answers."""
+    now_ns = pair.owner.selector.read_clock()
+    accepted = look_at(pair, leg, run, now_ns)
+    sent = rewriting.answers(run, now_ns)
+    leg.frames += run.frames
+    leg.bytes += run.size
+    if rewriting.fault:
+        leg.dropped_bytes += run.size - (run.first_frames(rewriting.good).size if rewriting.good != 0 else 0)
+    _send(pair, leg, channel, out, run, sent, accepted)
+    _end_or_go_on(pair, rewriting, leg, channel)
+
+
+def _rewrite_requests(pair: Pair, rewriting: Rewriting, pairing: Pairing, leg: Leg, channel: Channel, out: WriteHalf, run: Run) -> None:
+    """As ``_pass_on``, for requests: some are replaced, or end the connection."""
+    now_ns = pair.owner.selector.read_clock()
+    rewriting.fault = ""
+    odd = rewriting.first_odd(run)
+    if odd < 0:
+        accepted = look_at(pair, leg, run, now_ns)
+        leg.frames += run.frames
+        leg.bytes += run.size
+        sent = run
+        if pairing.lost:
+            rewriting.fault = UNPAIRED
+            leg.dropped_bytes += run.size
+            sent = NOTHING
+    else:
+        sent, accepted = _replace_requests(pair, rewriting, pairing, leg, run, odd, now_ns)
+    _send(pair, leg, channel, out, run, sent, accepted)
+    _end_or_go_on(pair, rewriting, leg, channel)
+
+
+def _replace_requests(pair: Pair, rewriting: Rewriting, pairing: Pairing, leg: Leg, run: Run, odd: i64, now_ns: i64) -> tuple[Run, bool]:
+    """The run that is sent in place of one with an odd request, and whether the tap's log takes more."""
+    starts = run.starts()
+    pieces: list[Buffer] = []
+    frames: i64 = 0
+    accepted = True
+    index: i64 = 0
+    while index < run.frames:
+        end = index + 1 if odd == index else run.frames if odd < 0 else odd
+        part = run.frames_between(index, end, starts)
+        answer = rewriting.judge(part) if odd == index else b""
+        if rewriting.fault:
+            losses.drop(pair, leg, run.frames - index, run.size - starts[index], None)
+            break
+        before = pairing.open
+        accepted = look_at(pair, leg, part, now_ns) and accepted
+        leg.frames += part.frames
+        leg.bytes += part.size
+        if pairing.lost:
+            rewriting.fault = UNPAIRED
+            leg.dropped_bytes += part.size
+            if end < run.frames:
+                losses.drop(pair, leg, run.frames - end, run.size - starts[end], None)
+            break
+        if odd != index:
+            pieces += part.pieces()
+            frames += part.frames
+        elif pairing.open > before:
+            pieces.append(replaced(pairing, part, answer))
+            frames += 1
+        else:
+            leg.dropped_bytes += part.size
+        if odd == index and end < run.frames:
+            odd = rewriting.first_odd(run, end, starts[end] - run.head_size)
+        index = end
+    size: i64 = 0
+    for piece in pieces:
+        size += len(piece)
+    return (Run(pieces, size, b"", 0, 0, frames, 0) if frames != 0 else NOTHING), accepted
+
+
+def _rewrite_part(pair: Pair, rewriting: Rewriting, pairing: Pairing, leg: Leg, channel: Channel, out: WriteHalf, run: Run) -> None:
+    """As ``_pass_on``, for a piece of a frame that is cut through."""
+    now_ns = pair.owner.selector.read_clock()
+    rewriting.fault = ""
+    if leg.is_client:
+        sent = _request_part(pair, rewriting, pairing, leg, run, now_ns)
+    else:
+        _pair_part(pair, leg, run, now_ns)
+        sent = rewriting.answer_part(run, now_ns)
+    if rewriting.fault:
+        losses.drop_part(pair, leg, channel, run)
+        channel.discard(run)
+    else:
+        accepted = _tap_part(pair, leg, run, now_ns)
+        leg.frames += run.frames
+        leg.bytes += run.size
+        _send(pair, leg, channel, out, run, sent, accepted)
+    _end_or_go_on(pair, rewriting, leg, channel)
+
+
+def _request_part(pair: Pair, rewriting: Rewriting, pairing: Pairing, leg: Leg, run: Run, now_ns: i64) -> Run:
+    """What is sent in place of a piece of a request: of a refused one the substitute, and nothing of its further pieces."""
+    if run.part & PART_FIRST == 0:
+        sent = NOTHING if rewriting.refuses_part else run
+    else:
+        passes = rewriting.passes_part(run)
+        answer = b"" if passes else rewriting.judge(run)
+        before = pairing.open
+        if not rewriting.fault:
+            _pair_part(pair, leg, run, now_ns)
+        if pairing.lost:
+            rewriting.fault = UNPAIRED
+        sent = run
+        if not passes and not rewriting.fault:
+            rewriting.refuses_part = True
+            frame = replaced(pairing, run, answer) if pairing.open > before else b""
+            sent = Run(None, 0, frame, 0, i64(len(frame)), 1, 0)
+    if run.part & PART_LAST:
+        rewriting.refuses_part = False
+    return sent
+
+
+def _end_or_go_on(pair: Pair, rewriting: Rewriting, leg: Leg, channel: Channel) -> None:
+    """End a pair with a fault; else do what follows a run."""
+    if rewriting.fault:
+        ending.end(pair, Cause.WRONG_PROTOCOL, rewriting.fault, channel.options.side)
+        return
     _look_whether_done(pair, leg)
+    if leg.is_client and rewriting.waits and not pair.full:
+        pair.full = True
+        channel.mute(PEER)
+
+
+# Pairing and tapping.
 
 
 def look_at(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
@@ -96,14 +254,18 @@ def look_at(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
     return leg.tap is None or _append(pair, leg.tap, leg, run, now_ns)
 
 
-def _look_at_part(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
-    """As ``look_at``, for a piece of a frame that is cut through."""
+def _pair_part(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> None:
+    """Pair a piece of a frame that is cut through."""
     pairing = pair.pairing
     if pairing is not None and run.part & PART_FIRST:
         if leg.is_client:
             pairing.request_part(run, now_ns)
         else:
             pairing.answer_part(run, now_ns)
+
+
+def _tap_part(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
+    """Tap such a piece; see ``look_at``."""
     if leg.tap is None:
         return True
     accepted = _append_part(pair, leg.tap, leg, run, now_ns)
@@ -130,7 +292,8 @@ def wait_for_room(leg: Leg, channel: Channel) -> None:
 
 def pipe_target(pair: Pair, leg: Leg) -> WriteHalf | None:
     """The destination of pieces after the first one, which need not be inspected."""
-    if leg.tap is not None or pair.state is CLOSING:
+    rewriting = pair.rewriting
+    if leg.tap is not None or pair.state is CLOSING or (rewriting is not None and (rewriting.refuses_part if leg.is_client else rewriting.erases)):
         return None
     out = leg.other.channel
     return None if out is None else out.write_half
@@ -202,7 +365,7 @@ def hold(pair: Pair, pairing: Pairing, leg: Leg) -> None:
 
 def let_ask(pair: Pair, pairing: Pairing) -> None:
     """Unmute a client that had too many open requests when half of them are answered."""
-    if pair.full and 2 * pairing.open <= MAX_OPEN:
+    if pair.full and 2 * pairing.open <= MAX_OPEN and (pair.rewriting is None or pair.rewriting.may_ask):
         pair.full = False
         client, upstream = pair.client.channel, pair.upstream.channel
         if client is not None and (upstream is None or upstream.can_send) and not _is_held(pair):

@@ -19,11 +19,14 @@ from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.timer import NEVER
 from framegate.proxy.network.translation import Translation
 from framegate.proxy.relay import ending, state, tapping
+from framegate.proxy.relay.cluster import BOOTSTRAP
 from framegate.proxy.relay.ending import ACTIVE, USED
 from framegate.proxy.relay.login import Logins
 from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.pairing import Pairing
+from framegate.proxy.relay.prepared_answers import PreparedAnswers
 from framegate.proxy.relay.renewal import Renewal
+from framegate.proxy.relay.rewriting import Rewriting
 from framegate.proxy.relay.state import PairEvent, PairState
 from framegate.proxy.relay.upstream import Attempt, Tried, Upstream
 from framegate.proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE
@@ -150,8 +153,11 @@ def _serve(pair: Pair, channel: Channel) -> None:
 def _connect(pair: Pair) -> None:
     """Try the endpoint that the upstream chooses; end the pair when every one has failed."""
     upstream, selector = _upstream(pair), pair.owner.selector
+    brokers, client = pair.route.brokers, pair.client.channel
+    if brokers is not None and pair.broker == BOOTSTRAP and client is not None and client.identity is not None:
+        pair.broker = brokers.broker_of(client.identity.host)
     while True:
-        attempt = upstream.pick(pair.tried, selector.now_ns)
+        attempt = upstream.pick(pair.tried, selector.now_ns, pair.broker)
         if attempt is None:
             _give_up(pair)
             return
@@ -207,13 +213,22 @@ def _give_up(pair: Pair) -> None:
     _give_login_back(pair)
     tried = pair.tried
     if tried is None:
-        ending.end(pair, Cause.UPSTREAM_REFUSED, "the upstream has no address", "upstream")
+        ending.end(pair, Cause.UPSTREAM_REFUSED, _no_address(pair), "upstream")
         return
     cause = tried.cause
     if cause is Cause.PEER_RESET or cause is Cause.PEER_CLOSED or cause is Cause.NO_DATA:
         cause = Cause.UPSTREAM_CLOSED
     count = len(tried.endpoints)
     ending.end(pair, cause, tried.detail if count == 1 else f"{tried.detail} (the last of {count} endpoints tried)", "upstream")
+
+
+def _no_address(pair: Pair) -> str:
+    brokers = pair.route.brokers
+    if brokers is None or pair.broker == BOOTSTRAP:
+        return "the upstream has no address"
+    cluster = brokers.cluster
+    known = int(pair.broker) in cluster.brokers
+    return f"broker {pair.broker} {'has no address' if known else f'is not in the cluster {cluster.upstream}'}"
 
 
 def _upstream_ready(pair: Pair, channel: Channel) -> None:
@@ -252,7 +267,13 @@ def _open(pair: Pair, client: Channel, channel: Channel) -> None:
     tapping.match(pair, pair.upstream, channel, DIRECTION_RESPONSE)
     pair.upstream.join_quotas()
     if pair.route.kafka:
-        pair.pairing = Pairing(pair.route.counters.pairing)
+        brokers = pair.route.brokers
+        if brokers is None:
+            pair.pairing = Pairing(pair.route.counters.pairing)
+        else:
+            account = client.options.account or pair.owner.selector.pool.common
+            pair.pairing = Pairing(pair.route.counters.pairing, PreparedAnswers(account))
+            pair.rewriting = Rewriting(brokers, pair.pairing)
         tapping.share_facts(pair)
     if pair.owner.reports_open:
         pair.owner.watcher.pair_opened(pair)

@@ -38,10 +38,12 @@ from framegate.proxy.network.timer import CallbackTimer
 from framegate.proxy.network.translation import Scratch, Translation
 from framegate.proxy.network.transport import MAX_READ
 from framegate.proxy.network.write_half import WriteHalf
+from framegate.proxy.relay.cluster import BOOTSTRAP
 from framegate.proxy.relay.counters import LoopCounters
 from framegate.proxy.relay.login import LoginTry
 from framegate.proxy.relay.pairing import Pairing
 from framegate.proxy.relay.quotas import Quotas
+from framegate.proxy.relay.rewriting import Rewriting
 from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.state import PairState
 from framegate.proxy.relay.throttle import Throttle
@@ -288,6 +290,8 @@ class Pair:
         state: see ``state``; ``state_at_end`` is the one in which the cause came up.
         client, upstream: the legs.
         pairing: of requests with responses; None for ``framed``.
+        broker: node id of the Kafka broker that the client reached, -1: the bootstrap, or no cluster.
+        rewriting: of addresses in answers; None: the listener has no brokers, or the pair is not OPEN yet.
         endpoint: the upstream's address tried last, as text.
         cause, detail, side: why it ended; None, "" and "internal" before.
         opened_ns, closed_ns: on the selector's clock.
@@ -316,6 +320,8 @@ class Pair:
         self.client: Final = owner.make_leg(self, is_client=True)
         self.upstream: Final = owner.make_leg(self, is_client=False)
         self.pairing: Pairing | None = None
+        self.broker: i64 = BOOTSTRAP
+        self.rewriting: Rewriting | None = None
         self.endpoint: str = ""
         self.cause: Cause | None = None
         self.detail: str = ""

@@ -9,6 +9,7 @@ Rules:
 - A Produce with acks=0 has no response and is not queued. One whose acks cannot be found may be such; in the queue it might stay for ever.
 - Such a Produce, and a response without its request, turn pairing off for the connection and count ``lost``; they do not close the connection.
 - Ids may decrease and repeat (Java, and all clients when they authenticate again), so only the order counts.
+- Where answers are looked for that have addresses of brokers, or that framegate has prepared (``PreparedAnswers``), their places are in ``found``.
 - Sensitive, body withheld: SaslHandshake (17) and SaslAuthenticate (36), their responses, and the raw tokens of both sides after SaslHandshake v0,
   until the client sends a plausible request header after at least one raw response. If pairing is lost on a connection that has authenticated, all
   later responses are sensitive.
@@ -22,16 +23,27 @@ from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
+from framegate.proxy.kafka.addresses import NONE, carries_addresses
 from framegate.proxy.network.run import Run
 from framegate.proxy.relay.kafka_fields import NO_ACKS_FIELD, produce_acks
 from framegate.proxy.relay.pairing_stats import PairingStats
+from framegate.proxy.relay.prepared_answers import PreparedAnswers
 from framegate.proxy.tap.frame_tap import RequestFacts
 
-__all__ = ["MAX_OPEN", "Pairing"]
+__all__ = ["FOUND", "IN_HEAD", "MAX_OPEN", "Pairing"]
 
 MAX_OPEN: Final = 10_000
 """Requests open on one connection above which the client is muted for ``peer`` until half of them are answered."""
 
+FOUND: Final = 3
+"""Numbers for each answer in ``Pairing.found``."""
+IN_HEAD: Final = -1
+"""The place of an answer that began in an earlier read."""
+
+_NOTE: Final = 1
+_FIND: Final = 2
+_API_VERSIONS: Final = 18
+_SUBSTITUTE: Final = 18 << 48  # of an entry: ApiVersions, version 0
 _PRODUCE: Final = 0
 _SASL_HANDSHAKE: Final = 17
 _SASL_AUTHENTICATE: Final = 36
@@ -83,11 +95,19 @@ class Pairing:
         latencies: likewise, microseconds, -1 unknown.
         request_sizes, correlation_ids: likewise, body bytes and correlation id of the request, -1 unknown.
         facts: of the requests, while a tap asks for them; else None.
+        prepared: answers of framegate's own; None: none are prepared, and ``found`` stays empty.
+        found: after ``answers``: of each answer that has addresses of brokers or API versions, or is to be replaced by a prepared one, its place in
+            ``Run.data`` (or ``IN_HEAD``), its size, and the request's ``api key << 16 | version``; or, below 0, the number of the prepared one.
+        lost_at: the index, in the run of answers, of the one with which pairing was lost; -1: of none.
     """
 
-    def __init__(self, stats: PairingStats) -> None:
+    def __init__(self, stats: PairingStats, prepared: PreparedAnswers | None = None) -> None:
         self.open: i64 = 0
         self.lost: bool = False
+        self.prepared: Final = prepared
+        self.found: vec[i64] = vec[i64]()
+        self.lost_at: i64 = -1
+        self._finds: Final[i64] = 0 if prepared is None else _FIND
         self.sensitive: vec[i32] = vec[i32]()
         self.keys: vec[i32] = vec[i32]()
         self.latencies: vec[i32] = vec[i32]()
@@ -236,10 +256,20 @@ class Pairing:
         self._head = 0
         self._mask = capacity - 1
 
+    def replace_last(self, answer: bytes) -> None:
+        """The last open request is replaced by an ApiVersions request of version 0 with its id, and the response by ``answer``, a body."""
+        assert self.prepared is not None, "answers are prepared for listeners with brokers"
+        slot = (self._head + self.open - 1) & self._mask
+        self._entries[slot] = _SUBSTITUTE | (self._entries[slot] & _ID)
+        self._sizes[slot] = i32(-self.prepared.put(answer))
+
     def take_out(self, place: i64) -> None:
         """Remove the open request that has so many others before it: it will have no response."""
         self._move(place, self.open - 1)
         self.open -= 1
+        size = i64(self._sizes[(self._head + self.open) & self._mask])
+        if size < 0 and self.prepared is not None:
+            self.prepared.take(-size)
         self._count_open()
 
     def put_in(self, place: i64, run: Run, now_ns: i64) -> None:
@@ -275,7 +305,11 @@ class Pairing:
         """
         if len(self.sensitive):
             self.sensitive = vec[i32]()
+        notes = self._finds
+        if len(self.found):
+            self.found = vec[i64]()
         if keep:
+            notes |= _NOTE
             self.keys = vec[i32](capacity=run.frames)
             self.latencies = vec[i32](capacity=run.frames)
             self.request_sizes = vec[i32](capacity=run.frames)
@@ -285,14 +319,16 @@ class Pairing:
         header = framing.most_header
         if run.head is not None:
             head = run.prefix(header + _ANSWER_HEAD)
-            self._answer(head, header, framing.body_size(head, 0), now_ns, keep)
+            self._answer(head, header, framing.body_size(head, 0), now_ns, notes)
+            if len(self.found):
+                self.found[0] = IN_HEAD
         data = run.data
         pos = run.first
         end = run.end
         while pos < end:
             size = framing.body_size(data, pos)
             pos += header
-            self._answer(data, pos, size, now_ns, keep)
+            self._answer(data, pos, size, now_ns, notes)
             pos += size
         self._stats.end_answered(now_ns)
         self._count_open()
@@ -300,9 +336,11 @@ class Pairing:
             self._resize(_SMALL)
 
     def answer_part(self, run: Run, now_ns: i64) -> None:
-        """The first piece of an answer that is cut through; sets ``sensitive``, and what is noted with ``keep``, index 0."""
+        """The first piece of an answer that is cut through; sets ``sensitive``, ``found``, and what is noted with ``keep``, index 0."""
         if len(self.sensitive):
             self.sensitive = vec[i32]()
+        if len(self.found):
+            self.found = vec[i64]()
         self.keys = vec[i32]()
         self.latencies = vec[i32]()
         self.request_sizes = vec[i32]()
@@ -310,11 +348,11 @@ class Pairing:
         self._frames = 0
         header = run.framing.most_header
         head = run.prefix(header + _ANSWER_HEAD)
-        self._answer(head, header, run.framing.body_size(head, 0), now_ns, keep=True)
+        self._answer(head, header, run.framing.body_size(head, 0), now_ns, self._finds | _NOTE)
         self._stats.end_answered(now_ns)
         self._count_open()
 
-    def _answer(self, data: bytes, pos: i64, size: i64, now_ns: i64, keep: bool) -> None:
+    def _answer(self, data: bytes, pos: i64, size: i64, now_ns: i64, notes: i64) -> None:
         if not self.lost and self._take(data, pos, size):
             slot = self._head
             time_ns = self._times[slot]
@@ -339,14 +377,14 @@ class Pairing:
                 self._withhold()
             elif _is_sasl(api >> 16):
                 self._withhold()
-            if keep:
-                self._keep(api, (now_ns - time_ns) // 1000, size_asked, correlation)
+            if notes != 0:
+                self._look(notes, pos, size, api, (now_ns - time_ns) // 1000, size_asked, correlation)
         else:
             self._stats.count_unpaired(size)
             if self._authenticated:
                 self._raw_answered = True
                 self._withhold()
-            if keep:
+            if notes & _NOTE:
                 self._keep(-1, -1, -1, -1)
         self._frames += 1
 
@@ -357,6 +395,19 @@ class Pairing:
         self.latencies = append(self.latencies, i32(latency_us))
         self.request_sizes = append(self.request_sizes, i32(size))
         self.correlation_ids = append(self.correlation_ids, i32(correlation - ((correlation + _HALF) & ~_ID)))
+
+    def _look(self, notes: i64, pos: i64, size: i64, api: i64, latency_us: i64, size_asked: i64, correlation: i64) -> None:
+        if notes & _FIND:
+            size_asked = self._find(pos, size, api, size_asked)
+        if notes & _NOTE:
+            self._keep(api, latency_us, size_asked, correlation)
+
+    def _find(self, pos: i64, size: i64, api: i64, size_asked: i64) -> i64:
+        """Note an answer that is to be looked at. Returns the size of its request, -1 if that was not passed on."""
+        if size_asked >= 0 and (api < 0 or (api >> 16 != _API_VERSIONS and carries_addresses(api >> 16, api & 0xFFFF) == NONE)):
+            return size_asked
+        self.found = append(append(append(self.found, pos), size), api if size_asked >= 0 else size_asked)
+        return max(size_asked, -1)
 
     def _withhold(self) -> None:
         self.sensitive = append(self.sensitive, i32(self._frames))
@@ -380,11 +431,17 @@ class Pairing:
         """Turn pairing off for this connection."""
         if not self.lost:
             self.lost = True
+            self.lost_at = self._frames
             self._stats.lost += 1
-            self.release()
+            self._forget()
 
     def release(self) -> None:
-        """Remove all open requests: the pair ends, or pairing is lost."""
+        """Remove all open requests, and the prepared answers: the pair ends."""
+        if self.prepared is not None:
+            self.prepared.close()
+        self._forget()
+
+    def _forget(self) -> None:
         self.open = 0
         self._count_open()
         self._head = 0

@@ -9,6 +9,7 @@ from framegate.proxy.cause import Cause
 from framegate.proxy.network import mute
 from framegate.proxy.network.connection_id import ConnectionIds
 from framegate.proxy.relay import ending, opening, tapping
+from framegate.proxy.relay.cluster import BOOTSTRAP
 from framegate.proxy.relay.counters import Counters
 from framegate.proxy.relay.ending import CLOSED_BY
 from framegate.proxy.relay.leg import RelayLeg
@@ -111,14 +112,15 @@ class Relay:
         self.pairs: Final = _Pairs(counters, watcher, rules, writer, handled)
         self._ids: Final = ids
 
-    def take_over(self, sock: socket.socket, route: Route, peer: str, accepted_ns: i64) -> Pair:
-        """Begin a pair with an accepted connection.
+    def take_over(self, sock: socket.socket, route: Route, peer: str, accepted_ns: i64, broker: i64 = BOOTSTRAP) -> Pair:
+        """Begin a pair with an accepted connection. ``broker``: see ``Pair.broker``.
 
         Raises:
             OSError: the socket cannot be used; it stays the caller's.
         """
         pairs = self.pairs
         pair = Pair(pairs, route, self._ids.next(), accepted_ns)
+        pair.broker = broker
         try:
             channel = pairs.selector.register(sock, pair.id, route.options, pair.client, peer=peer)
         except OSError:

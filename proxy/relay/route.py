@@ -5,6 +5,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from framegate.proxy.network.options import ChannelOptions
+from framegate.proxy.relay.cluster import RouteBrokers
 from framegate.proxy.relay.counters import ListenerCounters
 from framegate.proxy.relay.handled_connection import HandlerMetrics
 from framegate.proxy.relay.login import Logins
@@ -31,6 +32,7 @@ class Route:
         authenticates: clients authenticate by SASL, and may have to do it again.
         logins: the logins to the upstream; None: it requires none.
         revoked: revoked users and certificates; None: their connections go on.
+        brokers: how clients reach each broker of a cluster; None: the upstream is no cluster.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Route:
         authenticates: bool = False,
         logins: Logins | None = None,
         revoked: Revocations | None = None,
+        brokers: RouteBrokers | None = None,
     ) -> None:
         self.listener: Final = listener
         self.upstream: Final = upstream
@@ -62,3 +65,4 @@ class Route:
         self.authenticates: Final[bool] = authenticates
         self.logins: Final = logins
         self.revoked: Final = revoked
+        self.brokers: Final = brokers

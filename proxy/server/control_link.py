@@ -16,6 +16,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from framegate.proxy.cause import Cause
+from framegate.proxy.kafka.addresses import SeenBroker
 from framegate.proxy.network.connection_socket import adopt_socket
 from framegate.proxy.network.epoll import FdHandler
 from framegate.proxy.network.selector import Selector
@@ -25,10 +26,10 @@ from framegate.proxy.relay.relay import Relay
 from framegate.proxy.relay.route import Route
 from framegate.proxy.server.commands import Commands
 from framegate.proxy.server.link import HANDLER_PROCESS, MAX_TOGETHER, Handover, LinkError, LinkReader, LinkWriter, receive_handovers
-from framegate.proxy.server.messages import DemandNotice, PartedNotice, RowsNotice
+from framegate.proxy.server.messages import BrokersSeenNotice, DemandNotice, PartedNotice, RowsNotice
 from framegate.proxy.server.pair_rows import closed_line, demand_row, opened_line, refused_line
 from framegate.proxy.server.protocol import event_notice
-from framegate.proxy.server.rows import EventRow, HandoverFailedRow
+from framegate.proxy.server.rows import EventRow, HandoverFailedRow, SeenBrokerRow
 from framegate.proxy.server.settings import Settings
 
 __all__ = ["LINK_CLOSE_MS", "MAX_ROWS", "CallbackHandler", "ControlLink"]
@@ -106,6 +107,8 @@ class ControlLink(DemandWatcher):
         self._takes_over: bool = True
         self._finishing: bool = False
         relay.pairs.quotas.watcher = self
+        for cluster in settings.clusters.values():
+            cluster.report = self._report_brokers
         if settings.credentials is not None:
             settings.credentials.attach(self.reply)
 
@@ -191,6 +194,10 @@ class ControlLink(DemandWatcher):
             self._rows_ns = self._selector.now_ns
         rows.append(line)
 
+    def _report_brokers(self, upstream: str, seen: list[SeenBroker]) -> None:
+        rows = [SeenBrokerRow(id=each.node, host=each.host, port=each.port, rack=each.rack or "") for each in seen]
+        self.reply(BrokersSeenNotice(type="brokers_seen", upstream=upstream, brokers=rows))
+
     def _report_access(self, lines: list[str]) -> None:
         """Queue the rows of pairs that are open, before every later message."""
         if self._up:
@@ -263,7 +270,7 @@ class ControlLink(DemandWatcher):
         sock = None
         try:
             sock = adopt_socket(handover.family, descriptor)
-            self._relay.take_over(sock, route, handover.peer, handover.accepted_ns)
+            self._relay.take_over(sock, route, handover.peer, handover.accepted_ns, handover.broker)
         except OSError as error:
             if sock is None:
                 os.close(descriptor)
@@ -306,7 +313,8 @@ class ControlLink(DemandWatcher):
         if self._up:
             offset_ns = self._relay.pairs.wall_offset_ns
             self._collect(
-                self._closed, refused_line(number, route, handover.peer, handover.accepted_ns, self._selector.now_ns, offset_ns, cause, detail)
+                self._closed,
+                refused_line(number, route, handover.peer, handover.broker, handover.accepted_ns, self._selector.now_ns, offset_ns, cause, detail),
             )
 
     # The events that are watched, and the end.

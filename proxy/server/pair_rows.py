@@ -97,7 +97,7 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
         if channel is not None:
             pending += channel.pending_send
             leased += channel.leased
-    return OpenRow(
+    row = OpenRow(
         id=int(pair.id),
         listener=pair.route.listener,
         peer="" if client is None else client.peer,
@@ -119,6 +119,9 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
         leased=int(leased),
         last_active_ns=int(last_active_ns(pair) + wall_offset_ns),
     )
+    if pair.route.brokers is not None:
+        row["broker"] = int(pair.broker)
+    return row
 
 
 def opened_line(pair: Pair, wall_offset_ns: i64) -> str:
@@ -148,12 +151,15 @@ def closed_line(pair: Pair, wall_offset_ns: i64) -> str:
     return f'{pair.opened_ns} {pair.id} {head}, {end}, "lost": {lost}, "mutes": {{{_mutes_text(pair.client.channel)}}}}}'
 
 
-def refused_line(pair_id: i64, route: Route, peer: str, accepted_ns: i64, now_ns: i64, wall_offset_ns: i64, cause: Cause, detail: str) -> str:
+def refused_line(
+    pair_id: i64, route: Route, peer: str, broker: i64, accepted_ns: i64, now_ns: i64, wall_offset_ns: i64, cause: Cause, detail: str
+) -> str:
     """The line ``closed`` of a connection that was handed over and could not become a pair. Times are of the selector's clock."""
     head = _head(
         pair_id,
         route,
         peer,
+        broker,
         accepted_ns + wall_offset_ns,
         endpoint="",
         principal="",
@@ -176,6 +182,7 @@ def _pair_head(pair: Pair, wall_offset_ns: i64) -> str:
         pair.id,
         pair.route,
         "" if client is None else client.peer,
+        pair.broker,
         pair.opened_ns + wall_offset_ns,
         endpoint=pair.endpoint,
         principal="" if client is None else client.principal,
@@ -190,6 +197,7 @@ def _head(
     number: i64,
     route: Route,
     peer: str,
+    broker: i64,
     opened_ns: i64,
     *,
     endpoint: str,
@@ -202,10 +210,11 @@ def _head(
     """The text of an ``OpeningRow``, without its end. Written by hand: an object and ``json``'s encoder would cost a tenth of a connection's CPU
     time.
     """
+    reached = "" if route.brokers is None else f'"broker": {broker}, '
     return (
         f'{{"id": "{format_connection_id(int(number))}", "listener": {_text(route.listener)}, "peer": {_text(peer)}, '
         f'"upstream": {_text(_upstream_name(route))}, "endpoint": {_text(endpoint)}, '
-        f'"principal": {_text(principal) if principal else "null"}, "mechanism": {_text(mechanism) if mechanism else "null"}, "tls": {tls}, '
+        f'"principal": {_text(principal) if principal else "null"}, "mechanism": {_text(mechanism) if mechanism else "null"}, "tls": {tls}, {reached}'
         f'"frames": {{"request": {traffic[0]}, "response": {traffic[1]}}}, "bytes": {{"request": {traffic[2]}, "response": {traffic[3]}}}, '
         f'"opened_ns": {opened_ns}, {opening}'
     )
@@ -287,6 +296,8 @@ def endpoint_down_row(upstream: Upstream, endpoint: Endpoint) -> EndpointDownRow
     )
     if endpoint.server_name:
         row["server_name"] = endpoint.server_name
+    if endpoint.broker >= 0:
+        row["broker"] = int(endpoint.broker)
     return row
 
 
@@ -300,6 +311,8 @@ def endpoint_up_row(upstream: Upstream, endpoint: Endpoint) -> EndpointUpRow:
     )
     if endpoint.server_name:
         row["server_name"] = endpoint.server_name
+    if endpoint.broker >= 0:
+        row["broker"] = int(endpoint.broker)
     return row
 
 

@@ -1,17 +1,15 @@
 """The settings of a processor, made from the ``start`` message: routes with their limits, TLS stores and endpoints; and changes to them.
 
 A change is prepared (checked against what is in force), then committed or aborted; one at a time. It can only change what exists from the start:
-limits, the pool's share, endpoints, quotas, tap rules, stores of certificates.
+limits, the pool's share, endpoints, brokers of clusters, quotas, tap rules, stores of certificates.
 """
 
-import socket
 from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from framegate.proxy.auth import factories
 from framegate.proxy.cells import LISTENER_BLOCK, MECHANISMS, UPSTREAM_BLOCK
 from framegate.proxy.config import model
-from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.limits import LimitsInForce, limits_from_wire
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.framing import Framing
@@ -23,6 +21,7 @@ from framegate.proxy.network.receive import NEVER_CUT, ReceiveLimit
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import CallbackTimer
 from framegate.proxy.relay.bucket import WHOLE
+from framegate.proxy.relay.cluster import Cluster, RouteBrokers
 from framegate.proxy.relay.counters import Counters
 from framegate.proxy.relay.handled_connection import HandlerMetrics
 from framegate.proxy.relay.relay import Relay
@@ -30,7 +29,8 @@ from framegate.proxy.relay.retirement import Retirement
 from framegate.proxy.relay.revocation import Revocations
 from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.upstream import Endpoint, Upstream
-from framegate.proxy.server.messages import Change, StartMessage
+from framegate.proxy.server.endpoints import BrokersInForce, endpoints_of, literal, read_cluster, server_names
+from framegate.proxy.server.messages import Change, ClusterRow, StartMessage
 from framegate.proxy.server.rows import LimitsRow, listener_owner, upstream_owner
 from framegate.proxy.server.schema import schema_of
 from framegate.proxy.server.stores import SESSION_NS, MadeStore, Stores
@@ -45,15 +45,16 @@ if TYPE_CHECKING:
 
 __all__ = ["ChangeError", "Settings"]
 
-Address = list[str | int]  # one of ``messages.Endpoints``
 NS_PER_MS: Final = 1_000_000
 KAFKA_HEAD: Final = 131_200  # bytes of a request that pairing may have to read, see ``framegate.proxy.relay.pairing``
+ADDRESSES_HEAD: Final = 131_072  # bytes of a large answer in which the addresses of brokers must be, see ``framegate.proxy.relay.rewriting``
 
 
 class _Prepared(NamedTuple):
     number: int
     change: Change
     endpoints: dict[str, list[Endpoint]]
+    clusters: dict[str, BrokersInForce]
     rules: TapRules | None
     limits: LimitsInForce | None
     stores: dict[str, MadeStore]
@@ -61,14 +62,6 @@ class _Prepared(NamedTuple):
 
 class ChangeError(Exception):
     """A change is impossible; the text is for the operator."""
-
-
-def _literal(endpoint: str) -> Address:
-    """The row of an endpoint that is a number or a Unix socket."""
-    address = parse_address(endpoint)
-    if address.kind == "name":
-        raise ConfigError(f"the endpoint {endpoint} came without an address")
-    return ["", address.family, address.host] if address.kind == "unix" else [address.host, address.family, address.host, address.port]
 
 
 def _check_known(fault: str, names: Iterable[str], known: Container[str]) -> None:
@@ -88,6 +81,7 @@ class Settings:
         pool: the memory pool of this processor, with the size of its share.
         counters: of all listeners and upstreams.
         upstreams: by name; shared by the routes of all listeners that use it.
+        clusters: those of them that are Kafka clusters.
         routes: by listener.
         limits: max_receive_size by listener.
         requests: sends frames to the handler processes; None: no listener has a handler.
@@ -106,14 +100,19 @@ class Settings:
         self._framings: Final[dict[model.HeaderConfig, Framing]] = {}
         self._upstream_limits: Final = {item.name: ReceiveLimit(item.max_receive_size) for item in self.config.upstreams}
         given = message.get("endpoints") or {}
-        self.upstreams: Final = {
-            name: Upstream(
-                name,
-                self.counters.upstreams[name],
-                _endpoints(item, given[name] if name in given else [_literal(endpoint) for endpoint in item.addresses]),
-            )
+        self._endpoints: Final = {
+            name: endpoints_of(item, given[name] if name in given else [literal(endpoint) for endpoint in item.addresses])
             for name, item in self._upstream_configs.items()
         }
+        self._broker_endpoints: Final[dict[str, list[Endpoint]]] = {}
+        self.upstreams: Final = {name: Upstream(name, self.counters.upstreams[name], endpoints) for name, endpoints in self._endpoints.items()}
+        self.clusters: Final = {name: Cluster(name) for name, item in self._upstream_configs.items() if item.kafka is not None}
+        rows = message.get("brokers") or {}
+        without = self.clusters.keys() - rows.keys()
+        if without:
+            raise ConfigError(f"the brokers of {', '.join(sorted(without))} were not sent")
+        clusters = self._read_clusters(rows)
+        self._advertised: Final = {name: told for each in clusters.values() for name, told in each.advertised.items()}
         self._accounts: Final = {item.name: pool.account(self.config.memory_pool.shares.get(item.name, 0)) for item in self.config.listeners}
         for name, account in self._accounts.items():
             self.counters.listeners[name].account = account
@@ -121,6 +120,7 @@ class Settings:
         self.credentials: Final = _credentials(self.config)
         self._logins: Final = {item.name: self._upstream_logins(item) for item in self.config.upstreams}
         self.routes: Final = {item.name: self._route(item) for item in self.config.listeners}
+        self._put_clusters(clusters)
         self.limits: Final = {name: route.options.limit for name, route in self.routes.items()}
         self._prepared: _Prepared | None = None
         self._relay: Relay | None = None
@@ -184,7 +184,7 @@ class Settings:
             upstream=None if upstream is None else self.upstreams[upstream.name],
             protocol=listener.protocol,
             options=options,
-            upstream_options={} if upstream is None else self._upstream_options(listener, upstream),
+            upstream_options={} if upstream is None else {name: self._upstream_options(listener, upstream, name) for name in server_names(upstream)},
             half_close_ns=times.half_close_ms * NS_PER_MS,
             waits_before_data=listener.half_close_before_data == "wait",
             counters=counters,
@@ -192,7 +192,13 @@ class Settings:
             authenticates=listener.sasl is not None,
             logins=None if upstream is None else self._logins[upstream.name],
             revoked=Revocations(times.handshake_ms * NS_PER_MS) if listener.close_revoked else None,
+            brokers=self._route_brokers(listener),
         )
+
+    def _route_brokers(self, listener: model.ListenerConfig) -> RouteBrokers | None:
+        if listener.brokers is None or listener.upstream is None:
+            return None
+        return RouteBrokers(self.clusters[listener.upstream], self._advertised[listener.name], listener.brokers.hosts)
 
     def _sasl(self, listener: model.ListenerConfig) -> "AuthenticatorFactory | None":
         """The SASL authenticators of a listener's clients; None: it uses none."""
@@ -214,6 +220,7 @@ class Settings:
             sasl.max_frame,
             reauthenticates=listener.handler is None,
             allowed_principals=factories.allowed_principals_of(listener),
+            narrows=listener.brokers is not None,
         )
         return SaslServerAuthenticators(settings, self.credentials.source(listener_auth_queue(listener.name)), count=count)
 
@@ -231,28 +238,26 @@ class Settings:
 
         return UpstreamLogins(upstream.name, upstream.sasl, self.credentials.source(upstream_auth_queue(upstream.name)), count)
 
-    def _upstream_options(self, listener: model.ListenerConfig, upstream: model.UpstreamConfig) -> dict[str, ChannelOptions]:
-        """The options of channels to an upstream, by the server name of the endpoint."""
+    def _upstream_options(self, listener: model.ListenerConfig, upstream: model.UpstreamConfig, server_name: str) -> ChannelOptions:
+        """The options of channels to the endpoints with a server name."""
         speaks, onward = self._framing(upstream), self._framing(listener)
-        names = {_server_name(upstream, _host(endpoint)) for endpoint in upstream.addresses}
-        return {
-            name: ChannelOptions(
-                side="upstream",
-                limit=self._upstream_limits[upstream.name],
-                stats=self.counters.listeners[listener.name].upstream,
-                handshake_timeout_ns=upstream.timeouts.connect_ms * NS_PER_MS,
-                stall_ns=listener.timeouts.stall_ms * NS_PER_MS,
-                min_rate=listener.min_rate,
-                tls=self._stores.upstream(upstream.name, name),
-                authenticators=factories.of_upstream(upstream),
-                account=self._accounts[listener.name],
-                cut_from=_cut_from(model.forwarding_of(listener).responses),
-                framing=speaks,
-                onward=onward if onward is not speaks else None,
-                socket=_socket(upstream.socket),
-            )
-            for name in names
-        }
+        return ChannelOptions(
+            side="upstream",
+            limit=self._upstream_limits[upstream.name],
+            stats=self.counters.listeners[listener.name].upstream,
+            handshake_timeout_ns=upstream.timeouts.connect_ms * NS_PER_MS,
+            stall_ns=listener.timeouts.stall_ms * NS_PER_MS,
+            min_rate=listener.min_rate,
+            tls=self._stores.upstream(upstream.name, server_name),
+            authenticators=factories.of_upstream(upstream),
+            account=self._accounts[listener.name],
+            cut_from=_cut_from(model.forwarding_of(listener).responses),
+            first_piece=0 if listener.brokers is None else ADDRESSES_HEAD,
+            keeps_first=listener.brokers is not None,
+            framing=speaks,
+            onward=onward if onward is not speaks else None,
+            socket=_socket(upstream.socket),
+        )
 
     def _framing(self, side: model.ListenerConfig | model.UpstreamConfig) -> Framing:
         return framing_of(side.framing, side.header, self._framings)
@@ -290,14 +295,48 @@ class Settings:
         endpoints = change.get("endpoints", {})
         _check_known("no upstream", endpoints, self.upstreams)
         try:
-            fresh = {name: _endpoints(self._upstream_configs[name], rows) for name, rows in endpoints.items()}
+            fresh = {name: endpoints_of(self._upstream_configs[name], rows) for name, rows in endpoints.items()}
+            clusters = self._read_clusters(change.get("brokers", {}))
             stores = self._stores.prepare(change["stores"]) if "stores" in change else {}
         except ConfigError as error:
             raise ChangeError(str(error)) from error
         _check_known("no listener", change.get("revoked", {}), self.routes)
         rules = self._rules(change["tap_rules"]) if "tap_rules" in change else None
         limits_in_force = self._quotas(change["limits"]) if "limits" in change else None
-        self._prepared = _Prepared(change_id, change, fresh, rules, limits_in_force, stores)
+        self._prepared = _Prepared(change_id, change, fresh, clusters, rules, limits_in_force, stores)
+
+    def _read_clusters(self, rows: dict[str, ClusterRow]) -> dict[str, BrokersInForce]:
+        """The brokers of rows, by upstream; raises ConfigError for rows that cannot be."""
+        for name in rows:
+            if name not in self._upstream_configs:
+                raise ConfigError(f"no upstream {name}")
+        return {name: read_cluster(self._upstream_configs[name], self._fronts(name), row) for name, row in rows.items()}
+
+    def _fronts(self, upstream: str) -> list[str]:
+        """The listeners in front of a cluster."""
+        return [item.name for item in self.config.listeners if item.upstream == upstream and item.brokers is not None]
+
+    def _put_clusters(self, clusters: dict[str, BrokersInForce]) -> None:
+        for name, cluster in clusters.items():
+            self._broker_endpoints[name] = cluster.endpoints
+            self.clusters[name].put(cluster.brokers)
+            self._put_endpoints(name)
+            for listener, advertised in cluster.advertised.items():
+                brokers = self.routes[listener].brokers
+                assert brokers is not None, "read_cluster has compared the listeners"
+                brokers.rewriter.advertised = advertised
+
+    def _put_endpoints(self, name: str) -> None:
+        """Put the endpoints of an upstream in force, those of its brokers included, and the options of channels to them."""
+        brokers, upstream = self._broker_endpoints.get(name, []), self._upstream_configs[name]
+        names = server_names(upstream) | {endpoint.server_name for endpoint in brokers}
+        for listener in self.config.listeners:
+            if listener.upstream == name:
+                options = self.routes[listener.name].upstream_options
+                fresh = {each: options.get(each) or self._upstream_options(listener, upstream, each) for each in names}
+                options.clear()
+                options.update(fresh)
+        self.upstreams[name].replace([*self._endpoints[name], *brokers])
 
     def _quotas(self, row: LimitsRow) -> LimitsInForce:
         try:
@@ -341,8 +380,10 @@ class Settings:
         self._set_largest()
         if "share" in change:
             self.pool.resize(change["share"])
-        for name, endpoints in prepared.endpoints.items():
-            self.upstreams[name].replace(endpoints)
+        self._endpoints.update(prepared.endpoints)
+        for name in prepared.endpoints.keys() - prepared.clusters.keys():
+            self._put_endpoints(name)
+        self._put_clusters(prepared.clusters)
         if prepared.rules is not None and self._relay is not None:
             if self._relay.pairs.rules is not None:
                 prepared.rules.inherit(self._relay.pairs.rules, change.get("tap_rule", ""))
@@ -408,32 +449,3 @@ def _credentials(config: model.ProxyConfig) -> "Credentials | None":
 
 def _cut_from(forward: model.Forward) -> int:
     return model.CUT_ABOVE if forward == "cut_through" else NEVER_CUT
-
-
-def _endpoints(upstream: model.UpstreamConfig, rows: list[Address]) -> list[Endpoint]:
-    """The endpoints of rows (``messages.Endpoints``); raises ConfigError for a host that the configuration does not name."""
-    hosts = {_host(endpoint) for endpoint in upstream.addresses}
-    endpoints = []
-    for host, family, *rest in rows:
-        if host not in hosts:
-            raise ConfigError(f"the upstream {upstream.name} has no endpoint with the host {host!r}")
-        endpoints.append(
-            Endpoint(int(family), str(rest[0]) if family == socket.AF_UNIX else (str(rest[0]), int(rest[1])), _server_name(upstream, host))
-        )
-    return endpoints
-
-
-def _host(endpoint: str) -> str:
-    """The host of an endpoint: a name as the configuration writes it, a number in its shortest form; empty for a Unix socket."""
-    address = parse_address(endpoint)
-    return "" if address.kind == "unix" else address.host
-
-
-def _server_name(upstream: model.UpstreamConfig, host: str) -> str:
-    """The name that an endpoint's certificate must have, also sent as SNI if it is no number; empty for plaintext.
-
-    A final dot only tells a resolver not to try search domains; it is no part of the name in SNI or in a certificate.
-    """
-    if upstream.tls is None:
-        return ""
-    return upstream.tls.server_name or host.rstrip(".") or "localhost"

@@ -199,7 +199,7 @@ def test_connections_of_one_message_are_taken_over_each_by_itself() -> None:
         told = {(row["event"], row["fields"].get("error", "")) for row in bench.of("log")}
         assert told == {
             ("handover_failed", "no listener unheard-of"),
-            ("handover_failed", "a hand-over that cannot be read: not enough values to unpack (expected 4, got 1)"),
+            ("handover_failed", "a hand-over that cannot be read: not enough values to unpack (expected 5, got 1)"),
             ("internal_error", "OverflowError: Python int too large to convert to C int"),
         }
 

@@ -85,7 +85,7 @@ def test_a_connection_is_answered_by_a_handler_process() -> None:
 
 def test_a_socket_that_does_not_arrive_is_reported_and_without_a_handler_process_a_connection_ends_in_time() -> None:
     with processor(CONFIG) as process:
-        process.handover.send(b"77 1 @handler 3.4")
+        process.handover.send(b"77 1 -1 @handler 3.4")
         assert process.notice("log")["fields"]["error"] == "handler process 3.4: no descriptor to be had"
         assert process.notice("parted") == {"type": "parted", "pair": 77, "error": "no descriptor to be had"}
         client = process.connect()

@@ -80,7 +80,7 @@ def test_a_closed_row_has_the_cause_and_the_loss_also_without_a_pair(world):
     assert row["closed_ns"] - row["opened_ns"] == 5
     assert row["lost"] == {"bytes": 0, "request": 0, "response": 0}
     assert row["mutes"]["peer"]["count"] == 1
-    line = refused_line(77, world.route, "192.0.2.1:7", 5, 9, 1000, Cause.LIMIT, "no descriptor to be had")
+    line = refused_line(77, world.route, "192.0.2.1:7", -1, 5, 9, 1000, Cause.LIMIT, "no descriptor to be had")
     assert line.startswith("5 77 ")
     row = decode_line(line)
     assert (row["id"], row["peer"], row["listener"], row["upstream"]) == (77, "192.0.2.1:7", "l", "u")
@@ -113,7 +113,7 @@ def test_what_is_written_of_a_closed_pair_is_what_json_writes(world, told):
     counted = {name: channel.mutes.of(mute.position(bit)) for name, bit in mute.CAUSES}
     assert row["mutes"] == {name: {"count": int(count), "ns": int(ns)} for name, (count, ns) in counted.items() if count}
     assert (list(row["mutes"]), row["mutes"]["admin"]) == (["peer", "admin"], {"count": 1, "ns": 5})
-    assert list(row) == list(ClosedRow.__annotations__)
+    assert list(row) == [name for name in ClosedRow.__annotations__ if name != "broker"]
 
 
 def test_the_row_of_a_pair_that_is_still_open_says_what_it_has_come_to(world):
@@ -129,7 +129,7 @@ def test_the_row_of_a_pair_that_is_still_open_says_what_it_has_come_to(world):
     line = access_line(pair, 10**18)
     row = decode_line(line, "access")
     assert line.split(" ", 2)[2] == json.dumps({**row, "id": format_connection_id(row["id"])}, ensure_ascii=False)
-    assert list(row) == list(AccessRow.__annotations__)
+    assert list(row) == [name for name in AccessRow.__annotations__ if name != "broker"]
     assert (row["state"], row["muted"], row["muted_upstream"], row["in_flight"]) == ("open", ["throttle"], [], 0)
     assert (row["frames"], row["bytes"]["request"], row["lost"]["bytes"]) == ({"request": 1, "response": 0}, 7, 0)
     assert row["mutes"]["admin"] == {"count": 1, "ns": 5}
@@ -155,7 +155,7 @@ def test_in_plaintext_there_is_no_handshake_and_a_connect_has_its_time(world):
     began_ns = world.clock.ns
     assert opening_of(opened_line(pair, 100), "opened") == (None, 0, began_ns + 100, 1)
     (opened,) = world.told.opened
-    assert list(opened) == list(OpenedRow.__annotations__)
+    assert list(opened) == [name for name in OpenedRow.__annotations__ if name != "broker"]
     ending.abort(pair, Cause.ADMIN, "", "internal")
     world.poll()
     assert tuple(world.row[name] for name in OPENING) == (None, 0, began_ns, 1)

@@ -1,0 +1,61 @@
+"""Answers of framegate's own, in the order of the upstream's: to requests that are refused, and not passed on.
+
+Such a request is replaced on its way by an ApiVersions request of version 0 with the same correlation id, the smallest that every broker answers, and
+the answer to that by the prepared one. So the order is the broker's, and a client sees its answers as if they had come from there.
+"""
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
+
+__all__ = ["MOST_PREPARED", "PreparedAnswers"]
+
+MOST_PREPARED: Final = 1_000
+"""Prepared answers on one connection above which its client is muted for ``peer`` until half of them have left."""
+_TOKENS: Final = 1 << 30
+
+
+class PreparedAnswers:
+    """The prepared answers of one connection, booked at the memory pool until they are taken.
+
+    Attributes:
+        booked: bytes booked.
+    """
+
+    def __init__(self, account: Account) -> None:
+        self.booked: i64 = 0
+        self._account: Final = account
+        self._bodies: Final[dict[int, bytes]] = {}
+        self._last: i64 = 0
+
+    @property
+    def count(self) -> i64:
+        """How many wait."""
+        return i64(len(self._bodies))
+
+    def put(self, body: bytes) -> i64:
+        """Keep an answer, a body from the correlation id on. Returns the number by which it is taken, above 0."""
+        self._last = self._last % _TOKENS + 1
+        self._bodies[int(self._last)] = body
+        self._book(i64(len(body)) + PIECE_OVERHEAD)
+        return self._last
+
+    def take(self, number: i64) -> bytes:
+        """Return an answer, and forget it."""
+        body = self._bodies.pop(int(number))
+        self._book(-(i64(len(body)) + PIECE_OVERHEAD))
+        return body
+
+    def close(self) -> None:
+        """Forget all of them: the pair ends. A second call has no effect."""
+        self._bodies.clear()
+        self._book(-self.booked)
+
+    def _book(self, size: i64) -> None:
+        self.booked += size
+        if size > 0:
+            self._account.charge(BEGUN, size, self)
+        else:
+            self._account.release(BEGUN, -size, self)

@@ -1,0 +1,379 @@
+"""What is replaced on the connections of a listener with brokers, so that no client learns the address of a broker itself.
+
+Answers: the addresses of brokers become those that clients are told, and ApiVersions promises only what framegate understands; see
+``framegate.proxy.kafka``. ``Pairing.found`` says which answers have any; others are not looked at. A large answer that passes in pieces has its
+addresses in its first part, which comes in the first piece (``ChannelOptions.keeps_first``), or is looked through piece by piece, and its addresses
+are erased. An answer that cannot be understood, or belongs to no request, ends the connection: nothing of it leaves, except pieces that have left
+before.
+
+Requests: an API or version that framegate does not understand would have an answer that it cannot rewrite. ApiVersions gets the answer that a
+broker would give, prepared here (``PreparedAnswers``); any other ends the connection, as at a broker. So does SaslHandshake of version 0, because
+what follows it cannot be told from requests.
+
+The memory of what is replaced is that of the run in whose place it is sent, a little more or less; what the socket does not take is booked as it is.
+"""
+
+from typing import Final
+
+from librt.strings import read_i16_be, read_i32_be
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64
+
+from framegate.proxy.errors import KafkaFormatError
+from framegate.proxy.kafka.addresses import HEAD, NONE, TAIL, carries_addresses
+from framegate.proxy.kafka.api_versions import narrowed, probe_request, unsupported_version_answer
+from framegate.proxy.kafka.endpoint_eraser import EndpointEraser
+from framegate.proxy.kafka.schema import api as api_with
+from framegate.proxy.kafka.schema import apis, understands
+from framegate.proxy.network.int32 import HEADER, INT32
+from framegate.proxy.network.run import PART_FIRST, PART_LAST, Buffer, Run
+from framegate.proxy.network.translation import refer
+from framegate.proxy.relay.cluster import RouteBrokers
+from framegate.proxy.relay.pairing import FOUND, IN_HEAD, Pairing
+from framegate.proxy.relay.prepared_answers import MOST_PREPARED
+
+__all__ = ["LOST", "UNPAIRED", "Rewriting", "api_of", "replaced"]
+
+JOIN_BELOW: Final = 65536  # bytes; a shorter result is copied into one piece
+VIEW_FROM: Final = 4096  # a view costs more than copying fewer bytes than this
+WHOLE_UP_TO: Final = 262144  # bytes of the largest answer in pieces that is copied into one; of a larger one the first part is
+FIRST_PART: Final = 131072  # bytes in which the addresses at the beginning of a larger one must be
+REQUEST_HEAD: Final = 8  # key, version, correlation id
+METADATA: Final = 3
+SASL_HANDSHAKE: Final = 17
+API_VERSIONS: Final = 18
+LOST: Final = "an answer to no request"
+UNPAIRED: Final = "a request whose answer cannot be told from others"
+
+
+def _understood() -> "vec[i32]":
+    """By key, the least and the greatest version that is passed: ``least << 16 | greatest``."""
+    none: i32 = 0x7FFF << 16
+    ranges = vec[i32]()
+    for known in apis():
+        while len(ranges) < known.key:
+            ranges = append(ranges, none)
+        least = max(known.least, 1) if known.key == SASL_HANDSHAKE else known.least
+        ranges = append(ranges, i32(least << 16 | known.most))
+    return ranges
+
+
+_UNDERSTOOD: Final = _understood()
+
+
+def replaced(pairing: Pairing, run: Run, answer: bytes) -> bytes:
+    """The frame that is sent in place of the request that was paired last.
+
+    Args:
+        run: that request, or its first piece.
+        answer: the body of the answer that its client gets in place of the upstream's.
+    """
+    pairing.replace_last(answer)
+    body = probe_request(read_i32_be(run.prefix(HEADER + REQUEST_HEAD), HEADER + 4))
+    return INT32.header_of(len(body)) + body
+
+
+def api_of(run: Run) -> i64:
+    """``api key << 16 | version`` of a request, or of its first piece."""
+    return i64(read_i32_be(run.prefix(HEADER + REQUEST_HEAD), HEADER))
+
+
+class Rewriting:
+    """The replacements on one connection.
+
+    Attributes:
+        fault: why the rest of the last run, or the last piece, may not be sent; empty: everything may.
+        good: how many frames of that run may.
+        erases: the frame that passes in pieces has to be looked through.
+        refuses_part: the request that comes in pieces was refused, so its other pieces are dropped.
+    """
+
+    def __init__(self, brokers: RouteBrokers, pairing: Pairing) -> None:
+        self.fault: str = ""
+        self.good: i64 = 0
+        self.refuses_part: bool = False
+        self._brokers: Final = brokers
+        self._pairing: Final = pairing
+        self._understood: Final = _UNDERSTOOD
+        self._eraser: EndpointEraser | None = None
+
+    @property
+    def erases(self) -> bool:
+        return self._eraser is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether so many prepared answers wait that the client must."""
+        prepared = self._pairing.prepared
+        return prepared is not None and prepared.count > MOST_PREPARED
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether few enough are left that it may go on."""
+        prepared = self._pairing.prepared
+        return prepared is None or 2 * prepared.count <= MOST_PREPARED
+
+    # Requests.
+
+    def first_odd(self, run: Run, index: i64 = 0, pos: i64 = 0) -> i64:
+        """The index of the first request that may not be passed on as it is; -1: all may.
+
+        Args:
+            run: whole frames.
+            index, pos: of the first frame to look at, if it is not the run's first.
+        """
+        if not self._brokers.narrow:
+            return -1
+        understood = self._understood
+        if run.head is not None and index == 0:
+            if not self._passes(run.prefix(HEADER + REQUEST_HEAD)):
+                return 0
+            index = 1
+        if pos == 0:
+            pos = run.first
+        data = run.data
+        end = run.end
+        keys = i64(len(understood))
+        while pos < end:
+            size = i64(read_i32_be(data, pos))
+            if size < REQUEST_HEAD:
+                return index
+            key = i64(read_i16_be(data, pos + 4))
+            version = i64(read_i16_be(data, pos + 6))
+            if key < 0 or key >= keys or version > i64(understood[key]) & 0xFFFF or version < i64(understood[key]) >> 16:
+                return index
+            pos += HEADER + size
+            index += 1
+        return -1
+
+    def passes_part(self, run: Run) -> bool:
+        """As ``first_odd``, for the first piece of a request."""
+        return self._passes(run.prefix(HEADER + REQUEST_HEAD))
+
+    def _passes(self, head: bytes) -> bool:
+        """Whether the request with this head, as far as it is there, may be passed on as it is."""
+        if not self._brokers.narrow:
+            return True
+        if i64(len(head)) < HEADER + REQUEST_HEAD or INT32.body_size(head, 0) < REQUEST_HEAD:
+            return False
+        key, version = i64(read_i16_be(head, HEADER)), i64(read_i16_be(head, HEADER + 2))
+        return 0 <= key < i64(len(self._understood)) and i64(self._understood[key]) >> 16 <= version <= i64(self._understood[key]) & 0xFFFF
+
+    def judge(self, run: Run) -> bytes:
+        """The body of the answer to a request that is not passed on; sets ``fault`` if it ends the connection.
+
+        Args:
+            run: one frame, or its first piece, found by ``first_odd``.
+        """
+        self.fault = ""
+        head = run.prefix(HEADER + REQUEST_HEAD)
+        if i64(len(head)) < HEADER + REQUEST_HEAD or INT32.body_size(head, 0) < REQUEST_HEAD:
+            self.fault = "a frame that is no request of Kafka"
+            return b""
+        key, version = i64(read_i16_be(head, HEADER)), i64(read_i16_be(head, HEADER + 2))
+        if key == API_VERSIONS and version >= 0:
+            return unsupported_version_answer(read_i32_be(head, HEADER + 4))
+        known = api_with(int(key))
+        self.fault = f"version {version} of {'an unknown API' if known is None else known.name} (API {key}) is not passed"
+        return b""
+
+    # Answers.
+
+    def answers(self, run: Run, now_ns: i64) -> Run:
+        """The run that is sent in place of a run of answers: up to the first frame that may not be (``fault``). The lease stays with ``run``."""
+        self.fault = ""
+        self.good = run.frames
+        pairing = self._pairing
+        if len(pairing.found) == 0 and not pairing.lost:
+            return run
+        pieces: list[Buffer] = [] if run.head is None else [*run.head]
+        done: i64 = 0  # position in the data up to which the pieces go
+        end = run.end
+        index: i64 = 0
+        while index < i64(len(pairing.found)):
+            place, size, api = pairing.found[index], pairing.found[index + 1], pairing.found[index + 2]
+            index += FOUND
+            new = self._in_head(run, size, api) if place == IN_HEAD else self._whole(run.data, place, place + size, api)
+            if self.fault:
+                end = 0 if place == IN_HEAD else place - HEADER
+                break
+            self._look(api, now_ns)
+            if new is not None and place == IN_HEAD:
+                pieces = new
+                done = run.first
+            elif new is not None:
+                _add(pieces, run.data, done, place - HEADER)
+                pieces += new
+                done = place + size
+        if done == 0 and not self.fault and not pairing.lost:
+            return run
+        return self._sent(run, pieces, done, end)
+
+    def _sent(self, run: Run, pieces: list[Buffer], done: i64, end: i64) -> Run:
+        """The run of pieces, and of the data behind ``done``, up to ``end`` or to the answer with which pairing was lost."""
+        if self.fault or self._pairing.lost:
+            starts = run.starts()
+            if not self.fault:
+                self.fault = LOST
+                self.good = self._pairing.lost_at
+                end = starts[self.good] - run.head_size
+            else:
+                self.good = 0
+                while end > 0 and starts[self.good] - run.head_size < end:
+                    self.good += 1
+            if self.good == 0:
+                return Run(None, 0, b"", 0, 0, 0, 0)
+        _add(pieces, run.data, done, end)
+        return _joined(pieces, self.good, 0)
+
+    def one(self, run: Run, api: i64, now_ns: i64) -> Run:
+        """The run that is sent in place of one answer. ``api``: as in ``Pairing.found``, or of a request whose answer has nothing to look at."""
+        self.fault = ""
+        if api >= 0 and api >> 16 != API_VERSIONS and carries_addresses(api >> 16, api & 0xFFFF) == NONE:
+            return run
+        size = INT32.body_size(run.prefix(HEADER), 0)
+        new = self._in_head(run, size, api) if run.head is not None else self._whole(run.data, HEADER, HEADER + size, api)
+        self._look(api, now_ns)
+        return run if new is None or self.fault else _joined(new, 1, 0)
+
+    def _look(self, api: i64, now_ns: i64) -> None:
+        """Tell the cluster which brokers an answer named; version 0 does not name their racks."""
+        if api >> 16 == METADATA and api & 0xFFFF != 0:
+            self._brokers.cluster.look(self._brokers.rewriter.brokers, now_ns)
+
+    def _whole(self, data: bytes, start: i64, end: i64, api: i64, size: i64 = -1) -> list[Buffer] | None:
+        """The frame that is sent in place of the one whose body is in ``data``; None: that one. ``size``: of the whole body, if a part is there."""
+        if api < 0:
+            assert self._pairing.prepared is not None, "a number below 0 is that of a prepared answer"
+            answer = self._pairing.prepared.take(-api)
+            return [INT32.header_of(len(answer)), answer]
+        if not self._understands(api):
+            return None
+        key, version = api >> 16, api & 0xFFFF
+        try:
+            new = narrowed(version, data, start, end) if key == API_VERSIONS else self._brokers.rewriter.rewrite(key, version, data, start, end, size)
+        except KafkaFormatError as error:
+            self.fault = f"an answer to {_name(api)}: {error}"
+            return None
+        if new is None:
+            return None
+        length: i64 = size - (end - start) if size >= 0 else 0
+        for piece in new:
+            length += len(piece)
+        return [INT32.header_of(length), *new]
+
+    def _understands(self, api: i64) -> bool:
+        """Whether an answer can be rewritten. If not, it may only be passed where every version is."""
+        if understands(api >> 16, api & 0xFFFF):
+            return True
+        if self._brokers.narrow:
+            self.fault = f"an answer to {_name(api)}, which is not known"
+        return False
+
+    def _in_head(self, run: Run, size: i64, api: i64) -> list[Buffer] | None:
+        """As ``_whole``, for the first frame of a run, of which earlier reads have returned a part."""
+        assert run.head is not None, "it began in an earlier read"
+        if size <= WHOLE_UP_TO or api < 0 or not self._understands(api):
+            body = run.prefix(HEADER + size) if size <= WHOLE_UP_TO else b""
+            return self._whole(body, HEADER, HEADER + size, api)
+        if carries_addresses(api >> 16, api & 0xFFFF) == TAIL:
+            eraser = self._begin_eraser(api, size)
+            pieces: list[Buffer] = [*run.head, memoryview(run.data)[: run.first]] if run.first != 0 else [*run.head]
+            return None if eraser is None else self._erase(eraser, pieces, HEADER)
+        part = run.prefix(HEADER + FIRST_PART)
+        new = self._whole(part, HEADER, HEADER + FIRST_PART, api, size)
+        if new is not None:
+            refer([*run.head, memoryview(run.data)[: run.first]], HEADER + FIRST_PART, size - FIRST_PART, new)
+        return new
+
+    # Answers in pieces.
+
+    def answer_part(self, run: Run, now_ns: i64) -> Run:
+        """The piece that is sent in place of a piece of an answer; sets ``fault``. The lease stays with ``run``."""
+        self.fault = ""
+        if run.part & PART_FIRST:
+            return self._first_part(run, now_ns)
+        eraser = self._eraser
+        if eraser is None:
+            return run
+        if run.part & PART_LAST:
+            self._eraser = None
+        new = self._erase(eraser, run.pieces(), 0)
+        return run if new is None or self.fault else _joined(new, run.frames, run.part)
+
+    def _first_part(self, run: Run, now_ns: i64) -> Run:
+        pairing = self._pairing
+        self._eraser = None
+        if pairing.lost:
+            self.fault = LOST
+        if len(pairing.found) == 0 or self.fault:
+            return run
+        size, api = pairing.found[1], pairing.found[2]
+        if api >= 0 and not self._understands(api):
+            return run
+        if api >= 0 and carries_addresses(api >> 16, api & 0xFFFF) == TAIL:
+            eraser = self._begin_eraser(api, size)
+            if eraser is None:
+                return run
+            if run.part & PART_LAST == 0:
+                self._eraser = eraser
+            new = self._erase(eraser, run.pieces(), HEADER)
+        elif api >= 0 and carries_addresses(api >> 16, api & 0xFFFF) == HEAD:
+            part = b"".join(run.pieces())
+            new = self._whole(part, HEADER, i64(len(part)), api, size)
+            self._look(api, now_ns)
+        else:
+            self.fault = f"an answer of {size} bytes to {_name(max(api, API_VERSIONS << 16))}"
+            return run
+        return run if new is None or self.fault else _joined(new, run.frames, run.part)
+
+    def _begin_eraser(self, api: i64, size: i64) -> EndpointEraser | None:
+        try:
+            return EndpointEraser(api >> 16, api & 0xFFFF, size)
+        except KafkaFormatError as error:
+            self.fault = str(error)
+            return None
+
+    def _erase(self, eraser: EndpointEraser, pieces: list[Buffer], skip: i64) -> list[Buffer] | None:
+        """Look through a piece of a frame in several parts, behind its first ``skip`` bytes, which are the header; None: nothing is to be erased."""
+        found: list[Buffer] = []
+        changed = False
+        try:
+            for piece in pieces:
+                size: i64 = len(piece)
+                begin = min(skip, size)
+                skip -= begin
+                keep = size
+                if begin < size:
+                    keep = eraser.feed(piece if isinstance(piece, bytes) else bytes(piece), begin, size)
+                if keep == size:
+                    found.append(piece)
+                    continue
+                changed = True
+                if keep != 0:
+                    found.append(piece[:keep])
+                found.append(eraser.replacement)
+        except KafkaFormatError as error:
+            self.fault = f"an answer in pieces: {error}"
+        return found if changed else None
+
+
+def _name(api: i64) -> str:
+    known = api_with(int(api >> 16))
+    return f"version {api & 0xFFFF} of {f'API {api >> 16}' if known is None else known.name}"
+
+
+def _add(pieces: list[Buffer], data: bytes, begin: i64, end: i64) -> None:
+    """Append ``data[begin:end]``."""
+    if begin < end:
+        pieces.append(data[begin:end] if end - begin < VIEW_FROM else memoryview(data)[begin:end])
+
+
+def _joined(pieces: list[Buffer], frames: i64, part: i64) -> Run:
+    """A run of pieces without a lease, in one piece if it is short."""
+    size: i64 = 0
+    for piece in pieces:
+        size += len(piece)
+    if size < JOIN_BELOW:
+        return Run(None, 0, b"".join(pieces), 0 if part == 0 else size, size, frames, 0, part, INT32)
+    return Run(pieces, size, b"", 0, 0, frames, 0, part, INT32)
