@@ -1,8 +1,9 @@
-"""Answers to requests that are refused: Kafka's own error codes, in the form of the request's version, as a broker with access rules would say it.
+"""Answers to requests that are refused: Kafka's own error codes, in the form of the request's version, as a broker with access rules gives them.
 
-The form follows from the schemas. Each error code in the answer is set. Where the answer has a list of results, it has one for each of the things that
-the request names (topics, partitions, groups, resources); a result copies what identifies it from the request. All else has the schema's defaults.
-Refusals are rare, so this works on objects: a value of fixed size is its bytes, a string or bytes field is its content, an array a list, a struct a dict.
+The form follows from the schemas. Each error code in the answer is set. Where the answer has a list of results, it has one for each thing that the
+request names (topics, partitions, groups, resources); a result copies what identifies it from the request. All else has the schema's defaults.
+
+Refusals are rare, so this works on objects: a value of fixed size is its bytes, a string or bytes field its content, an array a list, a struct a dict.
 """
 
 from collections.abc import Iterable, Mapping
@@ -271,11 +272,16 @@ def _results(api: Api, version: int, fields: Iterable[Field], asked: list[Field]
             source = _source(api.key, version, field, asked)
             items = None if source is None else values.get(source.name)
             if source is not None and isinstance(items, list):
-                found[field.name] = [_result(api, version, field, source, item, code) for item in items]
-                below = below or len(items) > 0
+                results = [_result(api, version, field, source, item, code) for item in items]
+                found[field.name] = results
+                below = below or any(_has_error(item) for item in results)
     if not below or int.from_bytes(code, "big") != TOPIC_AUTHORIZATION_FAILED:  # that is said of each partition, or topic
         found.update((field.name, code) for field in fields if field.name in _CODES)
     return found
+
+
+def _has_error(result: Struct) -> bool:
+    return any(name in _CODES or (isinstance(value, list) and any(_has_error(item) for item in value)) for name, value in result.items())
 
 
 def _result(api: Api, version: int, results: Field, source: Field, item: Value, code: bytes) -> Struct:
@@ -291,7 +297,7 @@ def _result(api: Api, version: int, results: Field, source: Field, item: Value, 
     for field in results.fields:
         for other in source.fields:
             if not field.array and not field.fields and field.name not in _CODES and other.is_in(version) and _same(field, other):
-                values[field.name] = item[other.name] if other.name in item else None
+                values[field.name] = item.get(other.name)
     return values
 
 

@@ -8,6 +8,7 @@ from framegate.proxy.network.options import ChannelOptions
 from framegate.proxy.relay.cluster import RouteBrokers
 from framegate.proxy.relay.counters import ListenerCounters
 from framegate.proxy.relay.handled_connection import HandlerMetrics
+from framegate.proxy.relay.kafka_rules import KafkaRulesInForce
 from framegate.proxy.relay.login import Logins
 from framegate.proxy.relay.revocation import Revocations
 from framegate.proxy.relay.upstream import Upstream
@@ -32,6 +33,7 @@ class Route:
         authenticates: clients authenticate by SASL, and may have to do it again.
         logins: the logins to the upstream; None: it requires none.
         revoked: revoked users and certificates; None: their connections go on.
+        rules: which Kafka APIs and names clients may use; None: all.
         brokers: how clients reach each broker of a cluster; None: the upstream is no cluster.
     """
 
@@ -51,6 +53,7 @@ class Route:
         logins: Logins | None = None,
         revoked: Revocations | None = None,
         brokers: RouteBrokers | None = None,
+        rules: KafkaRulesInForce | None = None,
     ) -> None:
         self.listener: Final = listener
         self.upstream: Final = upstream
@@ -66,3 +69,4 @@ class Route:
         self.logins: Final = logins
         self.revoked: Final = revoked
         self.brokers: Final = brokers
+        self.rules: Final = rules

@@ -136,6 +136,7 @@ class Change(TypedDict, total=False):
         brokers: by upstream, all brokers of the cluster; they replace the previous ones.
         stores: the certificate stores that replace others.
         revoked: by listener, identities that are no longer valid.
+        kafka_rules: by listener, of ``framegate.proxy.config.model.kafka_rules_to_wire``; they replace all previous ones of that listener.
         tap_rules: all rules, of ``framegate.proxy.config.model.rules_to_wire``; ``tap_rule`` names the changed one, which is turned on again.
     """
 
@@ -146,6 +147,7 @@ class Change(TypedDict, total=False):
     brokers: dict[str, ClusterRow]
     stores: StoresRow
     revoked: dict[str, RevokedRow]
+    kafka_rules: dict[str, dict[str, Any]]
     tap_rules: list[dict[str, Any]]
     tap_rule: str
 

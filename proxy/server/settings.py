@@ -1,7 +1,7 @@
 """The settings of a processor, made from the ``start`` message: routes with their limits, TLS stores and endpoints; and changes to them.
 
 A change is prepared (checked against what is in force), then committed or aborted; one at a time. It can only change what exists from the start:
-limits, the pool's share, endpoints, brokers of clusters, quotas, tap rules, stores of certificates.
+limits, the pool's share, endpoints, brokers of clusters, quotas, tap rules, rules about Kafka, stores of certificates.
 """
 
 from collections.abc import Container, Iterable
@@ -24,6 +24,7 @@ from framegate.proxy.relay.bucket import WHOLE
 from framegate.proxy.relay.cluster import Cluster, RouteBrokers
 from framegate.proxy.relay.counters import Counters
 from framegate.proxy.relay.handled_connection import HandlerMetrics
+from framegate.proxy.relay.kafka_rules import KafkaRulesInForce
 from framegate.proxy.relay.relay import Relay
 from framegate.proxy.relay.retirement import Retirement
 from framegate.proxy.relay.revocation import Revocations
@@ -58,6 +59,7 @@ class _Prepared(NamedTuple):
     rules: TapRules | None
     limits: LimitsInForce | None
     stores: dict[str, MadeStore]
+    kafka_rules: dict[str, model.KafkaRules]
 
 
 class ChangeError(Exception):
@@ -174,6 +176,7 @@ class Settings:
             account=self._accounts[listener.name],
             cut_from=_cut_from(model.forwarding_of(listener).requests),
             first_piece=0 if listener.protocol == "framed" else KAFKA_HEAD,
+            keeps_first=listener.kafka is not None,
             framing=speaks,
             onward=onward if onward is not speaks else None,
             socket=_socket(listener.socket),
@@ -193,12 +196,14 @@ class Settings:
             logins=None if upstream is None else self._logins[upstream.name],
             revoked=Revocations(times.handshake_ms * NS_PER_MS) if listener.close_revoked else None,
             brokers=self._route_brokers(listener),
+            rules=None if listener.kafka is None else KafkaRulesInForce(listener.kafka),
         )
 
     def _route_brokers(self, listener: model.ListenerConfig) -> RouteBrokers | None:
         if listener.brokers is None or listener.upstream is None:
             return None
-        return RouteBrokers(self.clusters[listener.upstream], self._advertised[listener.name], listener.brokers.hosts)
+        narrow = listener.kafka is None or listener.kafka.unknown_versions == "narrow"
+        return RouteBrokers(self.clusters[listener.upstream], self._advertised[listener.name], listener.brokers.hosts, narrow=narrow)
 
     def _sasl(self, listener: model.ListenerConfig) -> "AuthenticatorFactory | None":
         """The SASL authenticators of a listener's clients; None: it uses none."""
@@ -251,9 +256,9 @@ class Settings:
             tls=self._stores.upstream(upstream.name, server_name),
             authenticators=factories.of_upstream(upstream),
             account=self._accounts[listener.name],
-            cut_from=_cut_from(model.forwarding_of(listener).responses),
-            first_piece=0 if listener.brokers is None else ADDRESSES_HEAD,
-            keeps_first=listener.brokers is not None,
+            cut_from=_cut_from(model.forwarding_of(listener).responses, model.responses_cut_above(listener)),
+            first_piece=0 if listener.brokers is None and listener.kafka is None else ADDRESSES_HEAD,
+            keeps_first=listener.brokers is not None or listener.kafka is not None,
             framing=speaks,
             onward=onward if onward is not speaks else None,
             socket=_socket(upstream.socket),
@@ -303,7 +308,15 @@ class Settings:
         _check_known("no listener", change.get("revoked", {}), self.routes)
         rules = self._rules(change["tap_rules"]) if "tap_rules" in change else None
         limits_in_force = self._quotas(change["limits"]) if "limits" in change else None
-        self._prepared = _Prepared(change_id, change, fresh, clusters, rules, limits_in_force, stores)
+        kafka_rules = self._kafka_rules(change.get("kafka_rules", {}))
+        self._prepared = _Prepared(change_id, change, fresh, clusters, rules, limits_in_force, stores, kafka_rules)
+
+    def _kafka_rules(self, rows: dict[str, dict[str, Any]]) -> dict[str, model.KafkaRules]:
+        _check_known("no rules about Kafka for the listener", rows, [name for name, route in self.routes.items() if route.rules is not None])
+        try:
+            return {name: model.kafka_rules_from_wire(row) for name, row in rows.items()}
+        except TypeError as error:
+            raise ChangeError(f"rules about Kafka that cannot be: {error}") from error
 
     def _read_clusters(self, rows: dict[str, ClusterRow]) -> dict[str, BrokersInForce]:
         """The brokers of rows, by upstream; raises ConfigError for rows that cannot be."""
@@ -391,6 +404,10 @@ class Settings:
         if prepared.limits is not None and self._relay is not None:
             self._relay.pairs.quotas.set_limits(prepared.limits)
         self._put_stores(prepared.stores)
+        for name, kafka_rules in prepared.kafka_rules.items():
+            in_force = self.routes[name].rules
+            assert in_force is not None, "prepare has looked"
+            in_force.put(kafka_rules)
         for name, row in change.get("revoked", {}).items():
             revoked = self.routes[name].revoked
             if revoked is not None and self._relay is not None:
@@ -447,5 +464,5 @@ def _credentials(config: model.ProxyConfig) -> "Credentials | None":
     return Credentials()
 
 
-def _cut_from(forward: model.Forward) -> int:
-    return model.CUT_ABOVE if forward == "cut_through" else NEVER_CUT
+def _cut_from(forward: model.Forward, size: int = model.CUT_ABOVE) -> int:
+    return size if forward == "cut_through" else NEVER_CUT
