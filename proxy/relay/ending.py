@@ -167,7 +167,7 @@ def end(pair: Pair, cause: Cause, detail: str, side: str) -> None:
     if renewal is not None:
         renewal.close()
     for leg in (pair.client, pair.upstream):
-        if leg.channel is not None and leg.channel.read_half.receive.is_within_cut:
+        if leg.channel is not None and leg.channel.read_half.receive.is_within_cut and not leg.drops_frame:
             losses.cut_short(pair, leg, leg.channel, leg.channel.read_half.cut_at)
     _linger(pair, pair.client)
     _linger(pair, pair.upstream)
@@ -179,7 +179,7 @@ def _within_frame(pair: Pair, detail: str) -> str:
     """The detail, with a note if a frame was passed on in part."""
     for leg in (pair.client, pair.upstream):
         channel = leg.channel
-        if channel is not None and channel.read_half.cut_at != 0:
+        if channel is not None and channel.read_half.cut_at != 0 and not leg.drops_frame:
             within = f"within a frame, after {channel.read_half.cut_at} of its bytes"
             return f"{within}: {detail}" if detail else within
     return detail

@@ -1,7 +1,7 @@
 """Pairs over real loopback sockets and a real selector, with a clock of the test's own."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from framegate.proxy.clock import Clock
@@ -12,6 +12,7 @@ from framegate.proxy.network.int32 import INT32
 from framegate.proxy.network.options import ChannelOptions, TlsSettings
 from framegate.proxy.network.receive import NEVER_CUT, ReceiveLimit
 from framegate.proxy.network.selector import Selector
+from framegate.proxy.relay.cluster import RouteBrokers
 from framegate.proxy.relay.counters import Counters
 from framegate.proxy.relay.drain import Drain
 from framegate.proxy.relay.ending import ACTIVE, CLOSED_BY, USED
@@ -33,6 +34,7 @@ from tests.fakes.upstream import frame
 from tests.fakes.upstream import reset as reset
 
 SECOND = 1_000_000_000
+FIRST_PIECE = 128 * 1024  # of answers that may have addresses of brokers
 SMALL = 256 * 1024  # the largest frame, header counted, that is never cut through
 
 
@@ -97,6 +99,7 @@ class World:
         authenticators: of clients; None: whoever comes is nobody.
         refusal_ms: from a refusal to its answer.
         logins: who we are to the upstream.
+        brokers: the upstream is a cluster: the addresses that clients are told are in it. ``broker_endpoints``: addresses of brokers, by id.
         others: options of both sides' channels.
 
     Attributes:
@@ -130,6 +133,8 @@ class World:
         authenticators: AuthenticatorFactory | None = None,
         refusal_ms: int = 0,
         logins: Logins | None = None,
+        brokers: RouteBrokers | None = None,
+        broker_endpoints: Mapping[int, Any] | None = None,
     ) -> None:
         self.clock = HandClock()
         self.told = Told()
@@ -167,11 +172,15 @@ class World:
             tls=upstream_tls,
             framing=onward,
             onward=framing if translates else None,
+            first_piece=0 if brokers is None else FIRST_PIECE,
+            keeps_first=brokers is not None,
             **common,
             **(cut if cut_answers else {}),
         )
         addresses = [self.server.getsockname()] if endpoints is None else endpoints
-        self.upstream = Upstream("u", self.counters.upstreams["u"], [endpoint_of(address) for address in addresses])
+        others = [(node, endpoint_of(address)) for node, address in (broker_endpoints or {}).items()]
+        at_brokers = [Endpoint(item.family, item.address, "", node) for node, item in others]
+        self.upstream = Upstream("u", self.counters.upstreams["u"], [*map(endpoint_of, addresses), *at_brokers])
         self.route = Route(
             listener="l",
             upstream=None if serves else self.upstream,
@@ -185,6 +194,7 @@ class World:
             authenticates=authenticators is not None,
             logins=logins,
             revoked=Revocations(10 * SECOND),
+            brokers=brokers,
         )
         handled = None if requests is None else HandlerLegs(requests)
         self.relay = Relay(ConnectionIds(1, 1), self.counters, self.told, rules, writer, handled)
@@ -204,14 +214,14 @@ class World:
         assert len(self.rows) == 1, self.rows
         return self.rows[0]
 
-    def client(self, peer: str = "192.0.2.1:1") -> tuple[socket.socket, Pair]:
-        """A client, and the pair that begins with it; the upstream is not connected yet."""
+    def client(self, peer: str = "192.0.2.1:1", broker: int = -1) -> tuple[socket.socket, Pair]:
+        """A client, and the pair that begins with it; the upstream is not connected yet. ``broker``: that it reaches."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             client = socket.create_connection(listener.getsockname())
             accepted, _ = listener.accept()
         client.settimeout(2)
         self.sockets.append(client)
-        pair = self.relay.take_over(accepted, self.route, peer, self.clock.ns)
+        pair = self.relay.take_over(accepted, self.route, peer, self.clock.ns, broker)
         return client, pair
 
     def pair(self, peer: str = "192.0.2.1:1") -> tuple[socket.socket, socket.socket, Pair]:
