@@ -48,6 +48,7 @@ TASK: Final = "framegate.task"
 ACTION: Final = "framegate.handler.action"
 MECHANISM: Final = "framegate.sasl.mechanism"
 API: Final = "framegate.kafka.api"
+REFUSAL: Final = "framegate.kafka.refusal"
 TLS_VERSION: Final = "tls.protocol.version"
 TLS_RESUMED: Final = "tls.resumed"
 
@@ -163,6 +164,23 @@ TASKS: Final = (
 """The background tasks of the control process, and other sources of exceptions (``control.task_monitor``)."""
 ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
+REFUSED_APIS: Final = (
+    *(name for name in MEASURED_APIS if name not in ("SaslHandshake", "ApiVersions", "SaslAuthenticate", "other")),
+    "DeleteTopics",
+    "DeleteRecords",
+    "CreatePartitions",
+    "DescribeGroups",
+    "ListGroups",
+    "DeleteGroups",
+    "CreateAcls",
+    "DeleteAcls",
+    "AlterConfigs",
+    "IncrementalAlterConfigs",
+    "other",
+)
+"""APIs whose refused requests are counted by name."""
+REFUSALS: Final = ("api", "topic", "group", "transactional_id")
+"""What a request was refused for."""
 
 
 def _metric(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]], bounds: tuple[float, ...] = ()) -> Metric:
@@ -301,6 +319,15 @@ METRICS: Final = (
         bounds=KAFKA_BOUNDS,
     ),
     _metric("kafka.request.io", "counter", "By", "Bytes of request and response bodies.", _LISTENER, (API, MEASURED_APIS), _TAP_DIRECTION),
+    _metric(
+        "kafka.request.refused",
+        "counter",
+        "{request}",
+        "Requests that rules refused, wholly or in part, or with report_only would have refused.",
+        _LISTENER,
+        (API, REFUSED_APIS),
+        (REFUSAL, REFUSALS),
+    ),
     _metric("kafka.pairing_lost", "counter", "{connection}", "Connections on which responses no longer match requests.", _LISTENER),
     _metric("handler.requests", "counter", "{frame}", "Frames that handlers have handled, by verdict.", _LISTENER, (ACTION, HANDLER_ACTIONS)),
     _metric("handler.queue.size", "gauge", "{frame}", "Frames that wait for a handler or are being handled.", _LISTENER),

@@ -205,7 +205,7 @@ class Subjects:
                 marks.update(
                     {f"{source.name}<": _LIST, f"{source.name}[]<": _ELEMENT, f"{source.name}[]>": _ELEMENT_END, f"{source.name}>": _LIST_END}
                 )
-        self._program: Final = compile_program(api, version, answer=False, marks=marks)
+        self._program: Final = compile_program(api, version, answer=False, marks=marks, surplus=True)  # librdkafka sends some
         self.compact: Final = self._program.compact
         self._walker: Final = Walker()
 

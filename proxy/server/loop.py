@@ -221,6 +221,10 @@ class Loop:
         if now_ns - self._offset_ns >= OFFSET_NS:
             self._offset_ns = now_ns
             self._set_clock()
+            for refusals in self._settings.refusals.values():
+                row = refusals.take()
+                if row is not None:
+                    self.link.log("kafka_refused", row)
             if self._tap is not None:
                 self._tap.revive()
         if self._tap is not None:

@@ -32,6 +32,7 @@ from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.upstream import Endpoint, Upstream
 from framegate.proxy.server.endpoints import BrokersInForce, endpoints_of, literal, read_cluster, server_names
 from framegate.proxy.server.messages import Change, ClusterRow, StartMessage
+from framegate.proxy.server.refusals import Refusals
 from framegate.proxy.server.rows import LimitsRow, listener_owner, upstream_owner
 from framegate.proxy.server.schema import schema_of
 from framegate.proxy.server.stores import SESSION_NS, MadeStore, Stores
@@ -85,6 +86,7 @@ class Settings:
         upstreams: by name; shared by the routes of all listeners that use it.
         clusters: those of them that are Kafka clusters.
         routes: by listener.
+        refusals: by listener, of those with rules about Kafka.
         limits: max_receive_size by listener.
         requests: sends frames to the handler processes; None: no listener has a handler.
         credentials: sends auth requests to control; None: no listener or upstream uses SASL.
@@ -121,6 +123,7 @@ class Settings:
         self.requests: Final = _request_channel(self.config)
         self.credentials: Final = _credentials(self.config)
         self._logins: Final = {item.name: self._upstream_logins(item) for item in self.config.upstreams}
+        self.refusals: Final[dict[str, Refusals]] = {}
         self.routes: Final = {item.name: self._route(item) for item in self.config.listeners}
         self._put_clusters(clusters)
         self.limits: Final = {name: route.options.limit for name, route in self.routes.items()}
@@ -196,8 +199,14 @@ class Settings:
             logins=None if upstream is None else self._logins[upstream.name],
             revoked=Revocations(times.handshake_ms * NS_PER_MS) if listener.close_revoked else None,
             brokers=self._route_brokers(listener),
-            rules=None if listener.kafka is None else KafkaRulesInForce(listener.kafka),
+            rules=None if listener.kafka is None else self._kafka_rules_of(listener.name, listener.kafka),
         )
+
+    def _kafka_rules_of(self, listener: str, rules: model.KafkaRules) -> KafkaRulesInForce:
+        made = KafkaRulesInForce(rules)
+        self.refusals[listener] = refusals = Refusals(listener, made, self.counters.listeners[listener].counts)
+        made.refused = refusals.note
+        return made
 
     def _route_brokers(self, listener: model.ListenerConfig) -> RouteBrokers | None:
         if listener.brokers is None or listener.upstream is None:

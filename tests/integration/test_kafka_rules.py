@@ -20,7 +20,7 @@ from tests.fakes.real_kafka import REAL_KAFKA
 pytestmark = REAL_KAFKA
 RULES = {
     "rules": [
-        {"client_ids": ["admin*"]},
+        {"client_ids": ["operator*"]},
         {"deny": ["DeleteTopics"], "topics": ["mine*"], "groups": ["mine*"], "transactional_ids": ["mine*"]},
     ]
 }
@@ -55,7 +55,7 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
         with Framegate(root / "proxy", config) as proxy:
             port = int(proxy.serving["listeners"]["kafka"].rpartition(":")[2])
             real.start({"PLAIN": port})
-            kafka.prepare_topics(real.internal_address, {"mine-1": 1, "mine-2": 1, "other": 1})
+            kafka.prepare_topics(real.internal_address, {"mine-1": 1, "mine-2": 1, "mine-java": 1, "other": 1})
             yield Behind(real, proxy, port)
 
 
@@ -100,8 +100,8 @@ def test_a_consumer_group_reads_what_is_allowed(behind: Behind) -> None:
 
 def test_metadata_has_only_topics_that_are_allowed(behind: Behind) -> None:
     client = AdminClient(behind.settings())
-    assert {name for name in client.list_topics(timeout=10).topics} == {"mine-1", "mine-2"}
-    everything = AdminClient(behind.settings(**{"client.id": "admin-1"})).list_topics(timeout=10).topics
+    assert set(client.list_topics(timeout=10).topics) == {"mine-1", "mine-2", "mine-java"}
+    everything = AdminClient(behind.settings(**{"client.id": "operator-1"})).list_topics(timeout=10).topics
     assert {"mine-1", "other"} <= set(everything)
 
 
@@ -132,16 +132,16 @@ def test_javas_clients_are_refused_and_told_so(behind: Behind, tmp_path: Path) -
     at = ("--bootstrap-server", behind.address)
     produced = java(behind, "org.apache.kafka.tools.ConsoleProducer", *at, "--topic", "other", text="a\n")
     assert "TopicAuthorizationException" in produced.stderr + produced.stdout
-    produced = java(behind, "org.apache.kafka.tools.ConsoleProducer", *at, "--topic", "mine-2", text="".join(f"{n}\n" for n in range(50)))
+    produced = java(behind, "org.apache.kafka.tools.ConsoleProducer", *at, "--topic", "mine-java", text="".join(f"{n}\n" for n in range(50)))
     assert "Exception" not in produced.stderr + produced.stdout
     words = ("org.apache.kafka.tools.consumer.ConsoleConsumer", *at, "--from-beginning", "--timeout-ms", "15000", "--group")
-    read = java(behind, *words, "mine-java", "--topic", "mine-2", "--max-messages", "50")
+    read = java(behind, *words, "mine-java", "--topic", "mine-java", "--max-messages", "50")
     assert read.stdout.split()[-50:] == [str(n) for n in range(50)], read.stderr
-    for group, topic, error in (("theirs", "mine-2", "GroupAuthorizationException"), ("mine-java", "other", "TopicAuthorizationException")):
+    for group, topic, error in (("theirs", "mine-java", "GroupAuthorizationException"), ("mine-java", "other", "TopicAuthorizationException")):
         read = java(behind, *words, group, "--topic", topic, "--max-messages", "1")
         assert error in read.stderr + read.stdout
     listed = java(behind, "org.apache.kafka.tools.TopicCommand", *at, "--list")
-    assert set(listed.stdout.split()) <= {"mine-1", "mine-2", "mine-3"}, listed.stderr
+    assert set(listed.stdout.split()) <= {"mine-1", "mine-2", "mine-3", "mine-java"}, listed.stderr
     deleted = java(behind, "org.apache.kafka.tools.TopicCommand", *at, "--delete", "--topic", "mine-2")
     assert "TopicAuthorizationException" in deleted.stderr + deleted.stdout
     groups = java(behind, "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", *at, "--list")
