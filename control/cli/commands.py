@@ -23,6 +23,7 @@ _MODULES: Final = {
     "completion": "commands",
     "pool": "pools",
     "upstreams": "listeners",
+    "kafka-rules": "kafka_rules",
     **{name: name for name in ("certificates", "channels", "doctor", "explain", "handlers", "init", "inject", "limits", "listeners", "log")},
     **{name: name for name in ("pipeline", "tap", "taps", "users")},
 }
@@ -35,6 +36,7 @@ _PAGES: Final = {
     "handlers": "handlers",
     **dict.fromkeys(("certificates", "users"), "identity"),
     "inject": "kubernetes",
+    "kafka-rules": "kafka",
     **dict.fromkeys(("limits", "pool"), "limits"),
     "pipeline": "spark",
     **dict.fromkeys(("tap", "taps"), "tap"),

@@ -41,20 +41,26 @@ def kafka_rule_faults(rules: KafkaRules) -> list[tuple[str, str]]:
 def _rules(document: Document, path: Path, rules: KafkaRules) -> None:
     if len(rules.rules) > MOST_RULES:
         document.add((*path, "rules"), f"has {len(rules.rules)} entries, more than {MOST_RULES}: each is compared for each new connection")
-    names = [each.name for each in apis()]
     for at, rule in entries((*path, "rules"), rules.rules):
-        for key in ("allow", "deny"):
-            for entry, name in entries((*at, key), getattr(rule, key)):
-                if name not in names:
-                    like = difflib.get_close_matches(name, names, 1, 0)
-                    document.add(entry, f"is no API of Kafka that clients use; did you mean {like[0]}?")
-                elif key == "deny" and name in _ALWAYS:
-                    document.add(entry, "cannot be denied: clients need it to connect")
-        for key in _PATTERNS:
-            for entry, pattern in entries((*at, key), getattr(rule, key)):
-                if not pattern:
-                    document.add(entry, "is empty, and matches no name; an empty list does not restrict anything")
-        if not (rule.principals or rule.client_ids) and at[-1] != len(rules.rules) - 1:
+        _names(document, at, rule)
+        last = at[-1] == len(rules.rules) - 1
+        if not (rule.principals or rule.client_ids or last):
             document.warn(at, "matches every request, so the rules after it have no effect")
-        if rule == dataclasses.replace(KafkaRule(), principals=rule.principals, client_ids=rule.client_ids) and at[-1] == len(rules.rules) - 1:
+        if last and rule == KafkaRule(principals=rule.principals, client_ids=rule.client_ids):
             document.warn(at, "has no effect: what no rule matches is allowed as well")
+
+
+def _names(document: Document, path: Path, rule: KafkaRule) -> None:
+    """Check the names of APIs, and the patterns, of one rule."""
+    names = [each.name for each in apis()]
+    for key in ("allow", "deny"):
+        for entry, name in entries((*path, key), getattr(rule, key)):
+            if name not in names:
+                like = difflib.get_close_matches(name, names, 1, 0)
+                document.add(entry, f"is no API of Kafka that clients use; did you mean {like[0]}?")
+            elif key == "deny" and name in _ALWAYS:
+                document.add(entry, "cannot be denied: clients need it to connect")
+    for key in _PATTERNS:
+        for entry, pattern in entries((*path, key), getattr(rule, key)):
+            if not pattern:
+                document.add(entry, "is empty, and matches no name; an empty list does not restrict anything")

@@ -3,7 +3,7 @@
 The form follows from the schemas. Each error code in the answer is set. Where the answer has a list of results, it has one for each thing that the
 request names (topics, partitions, groups, resources); a result copies what identifies it from the request. All else has the schema's defaults.
 
-Refusals are rare, so this works on objects: a value of fixed size is its bytes, a string or bytes field its content, an array a list, a struct a dict.
+Refusals are rare, so this works on objects: a value of fixed size is its bytes, a string its content, an array a list, a struct a dict.
 """
 
 from collections.abc import Iterable, Mapping

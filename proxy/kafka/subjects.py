@@ -46,11 +46,11 @@ _LIST: Final = 8  # marks; those below are kinds of names
 _ELEMENT: Final = 9
 _ELEMENT_END: Final = 10
 _LIST_END: Final = 11
-_ALL: Final = 12  # a list that may be null
-_RESOURCE: Final = 13  # an int8, its type; the name is behind it
-_KEY_TYPE: Final = 14
-_KEY: Final = 15
-_SESSION: Final = 16  # id and epoch, four bytes each
+_KEY: Final = 12
+_SESSION: Final = 13  # id and epoch, four bytes each
+_ALL: Final = 14  # a list that may be null
+_RESOURCE: Final = 15  # an int8, its type; the name is behind it
+_KEY_TYPE: Final = 16
 _NAME: Final = 17
 
 _FETCH: Final = 1
@@ -141,6 +141,8 @@ class Finding:
         whole: the whole request is refused.
         denied: indexes of the elements of the list that are refused.
         count: of the elements.
+        key_at: likewise the key of a FindCoordinator.
+        element: while the list is walked over, the index of the present element; -1: outside of the list.
         session_at: where the session of a Fetch stands in the request; -1: it has none.
     """
 
@@ -151,26 +153,38 @@ class Finding:
         self.denied: Final[list[int]] = []
         self.count: i64 = 0
         self.session_at: i64 = -1
+        self.key_at: i64 = -1
+        self.element: i64 = -1
+        self._start: i64 = 0
         self._spans: Final[list[tuple[int, int]]] = []
         self._from: i64 = 0
         self._to: i64 = 0
 
-    def refuse(self, kind: i64, name: str, element: i64) -> None:
-        """Note a name that is refused, in an element, or, with -1, elsewhere in the request."""
+    def refuse(self, kind: i64, name: str) -> None:
+        """Note a name that is refused."""
         if self.kind == 0:
             self.kind, self.name = kind, name
-        if element < 0:
+        if self.element < 0:
             self.whole = True
-        elif not self.denied or self.denied[-1] != element:
-            self.denied.append(int(element))
+        elif not self.denied or self.denied[-1] != self.element:
+            self.denied.append(int(self.element))
 
-    def end_element(self, start: i64, end: i64) -> None:
-        self._spans.append((int(start), int(end)))
-        self.count += 1
-
-    def set_list(self, start: i64, end: i64) -> None:
-        """Where the list begins and ends."""
-        self._from, self._to = start, end
+    def walk(self, mark: i64, pos: i64) -> None:
+        """Go on to a mark that is no name."""
+        if mark == _LIST:
+            self._from = pos
+        elif mark == _ELEMENT:
+            self._start, self.element = pos, self.count
+        elif mark == _ELEMENT_END:
+            self._spans.append((int(self._start), int(pos)))
+            self.count += 1
+            self.element = -1
+        elif mark == _LIST_END:
+            self._to = pos
+        elif mark == _KEY:
+            self.key_at = pos
+        else:
+            self.session_at = pos
 
     def rest(self, data: bytes, *, compact: bool) -> bytes:
         """The request without the elements that are refused."""
@@ -218,64 +232,44 @@ class Subjects:
         marks = self._walker.walk(self._program, data, 0, i64(len(data)))
         found = Finding()
         if (self.by_id and allowed.kinds & TOPIC) or self._key == _LIST_CONFIG_RESOURCES:
-            found.refuse(allowed.kinds & TOPIC or GROUP, _EVERYTHING, -1)
-        element: i64 = -1  # index of the present one
-        start: i64 = 0
-        list_at: i64 = 0
-        key_at: i64 = -1
+            found.refuse(allowed.kinds & TOPIC or GROUP, _EVERYTHING)
         key_type: i64 = 0
         index: i64 = 0
         while index < i64(len(marks)):
             mark, pos = marks[index], marks[index + 1]
             index += 2
             if mark < _LIST:
-                self._check(data, pos, mark, element, allowed, found)
-            elif mark == _ELEMENT:
-                start = pos
-                element = found.count
-                if self._plain == _KEY:
-                    self._check_key(data, pos, key_type, element, allowed, found)
-                elif self._plain != 0:
-                    self._check(data, pos, self._plain, element, allowed, found)
-            elif mark == _ELEMENT_END:
-                found.end_element(start, pos)
-                element = -1
-            elif mark in (_LIST, _ALL):
-                list_at = pos
-                if (mark == _ALL or self._key == _ELECT_LEADERS) and allowed.kinds & TOPIC and self._is_null(data, pos):
-                    found.refuse(TOPIC, _EVERYTHING, -1)
-            elif mark == _LIST_END:
-                found.set_list(list_at, pos)
+                self._check(data, pos, mark, allowed, found)
+            elif mark < _ALL:
+                found.walk(mark, pos)
+                if mark == _ELEMENT and self._plain != 0:
+                    self._check(data, pos, _key_kind(key_type) if self._plain == _KEY else self._plain, allowed, found, key_type)
             elif mark == _RESOURCE:
-                self._check(data, pos + 1, i64(_RESOURCE_KINDS.get(data[pos], 0)), element, allowed, found)
+                self._check(data, pos + 1, i64(_RESOURCE_KINDS.get(data[pos], 0)), allowed, found)
             elif mark == _KEY_TYPE:
                 key_type = i64(data[pos])
-            elif mark == _KEY:
-                key_at = pos
-            else:
-                found.session_at = pos
-        if key_at >= 0:
-            self._check_key(data, key_at, key_type, -1, allowed, found)
+            if (mark == _ALL or (mark == _LIST and self._key == _ELECT_LEADERS)) and allowed.kinds & TOPIC and self._is_null(data, pos):
+                found.refuse(TOPIC, _EVERYTHING)
+        if found.key_at >= 0:
+            self._check(data, found.key_at, _key_kind(key_type), allowed, found, key_type)
         return found
 
-    def _check(self, data: bytes, pos: i64, kind: i64, element: i64, allowed: Allowed, found: Finding) -> None:
+    def _check(self, data: bytes, pos: i64, kind: i64, allowed: Allowed, found: Finding, key_type: i64 = 0) -> None:
+        """Refuse a name that is not allowed."""
         if kind & allowed.kinds:
             name, _ = string_at(data, pos, self.compact)
-            if not allowed.allows(kind, name):
-                found.refuse(kind, name or "", element)
-
-    def _check_key(self, data: bytes, pos: i64, key_type: i64, element: i64, allowed: Allowed, found: Finding) -> None:
-        """Check a key of FindCoordinator; a type that is not known is the broker's to refuse."""
-        if key_type < i64(len(_KEY_KINDS)):
-            name, _ = string_at(data, pos, self.compact)
-            if key_type == _SHARE and name is not None:
+            if name is not None and key_type == _SHARE:
                 name = name.partition(":")[0]
-            kind = _KEY_KINDS[key_type]
             if not allowed.allows(kind, name):
-                found.refuse(kind, name or "", element)
+                found.refuse(kind, name or "")
 
     def _is_null(self, data: bytes, pos: i64) -> bool:
         return data[pos] == 0 if self.compact else read_i32_be(data, pos) < 0
+
+
+def _key_kind(key_type: i64) -> i64:
+    """What a key of FindCoordinator is; 0 for a type that is not known, which the broker refuses."""
+    return _KEY_KINDS[key_type] if key_type < i64(len(_KEY_KINDS)) else 0
 
 
 def set_sessionless(data: bytes, session_at: i64) -> bytes | None:

@@ -1,7 +1,7 @@
 """The rules of a listener about Kafka's APIs, topics, groups and transactional ids, and what they say about one request.
 
-The first rule whose principals and client ids match decides; without one, all is allowed. A rule is compiled to a table: by API, the versions that are
-passed without a further look. So a request that it passes costs one look-up, which listeners with brokers make anyway. Others are judged
+The first rule whose principals and client ids match decides; without one, all is allowed. A rule is compiled to a table: by API, the versions that
+are passed without a further look. So a request that it passes costs one look-up, which listeners with brokers make anyway. Others are judged
 (``KafkaJudge``): a request passes, is answered with Kafka's own error, or is sent without the part that is refused.
 
 Where names are restricted, what cannot be examined is not passed:

@@ -133,15 +133,11 @@ class Rewriting:
             index, pos: of the first frame to look at, if it is not the run's first.
         """
         judge = self._judge
-        understood = _UNDERSTOOD
-        by_client = False
-        if judge is not None:
-            if index == 0:
-                judge.follow()
-            understood = judge.table
-            by_client = judge.by_client
-        elif not self.narrow:
+        if judge is None and not self.narrow:
             return -1
+        if judge is not None and index == 0:
+            judge.follow()
+        understood = _UNDERSTOOD if judge is None else judge.table
         if run.head is not None and index == 0:
             if not self._passes(run.prefix(HEADER + REQUEST_HEAD)):
                 return 0
@@ -159,7 +155,7 @@ class Rewriting:
             version = i64(read_i16_be(data, pos + 6))
             if key < 0 or key >= keys or version > i64(understood[key]) & 0xFFFF or version < i64(understood[key]) >> 16:
                 return index
-            if by_client and judge is not None and not judge.knows_client(data, pos + HEADER, pos + HEADER + size):
+            if judge is not None and not judge.knows_client(data, pos + HEADER, pos + HEADER + size):
                 return index
             pos += HEADER + size
             index += 1

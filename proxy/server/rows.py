@@ -194,8 +194,8 @@ class KafkaRefusedRow(TypedDict):
 
     Attributes:
         count: how many.
-        principal, client_id, api, kind, name: of the first one. ``kind`` is one of ``framegate.proxy.cells.metrics.REFUSALS``; ``name`` the first topic,
-            group or transactional id that is not allowed (``*``: all of them, or a topic by its id), of an API empty.
+        principal, client_id, api, kind, name: of the first one. ``kind`` is one of ``framegate.proxy.cells.metrics.REFUSALS``. ``name`` is the first
+            topic, group or transactional id that is not allowed (``*``: all of them, or a topic by its id), of an API empty.
     """
 
     listener: str

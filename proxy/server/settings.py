@@ -413,15 +413,18 @@ class Settings:
         if prepared.limits is not None and self._relay is not None:
             self._relay.pairs.quotas.set_limits(prepared.limits)
         self._put_stores(prepared.stores)
-        for name, kafka_rules in prepared.kafka_rules.items():
-            in_force = self.routes[name].rules
-            assert in_force is not None, "prepare has looked"
-            in_force.put(kafka_rules)
+        self._put_kafka_rules(prepared.kafka_rules)
         for name, row in change.get("revoked", {}).items():
             revoked = self.routes[name].revoked
             if revoked is not None and self._relay is not None:
                 revoked.add(row["users"], row["serials"], self._relay.pairs.selector.now_ns)
         return True
+
+    def _put_kafka_rules(self, rules: dict[str, model.KafkaRules]) -> None:
+        for name, each in rules.items():
+            in_force = self.routes[name].rules
+            assert in_force is not None, "prepare has looked"
+            in_force.put(each)
 
     def revokes(self, change_id: int) -> bool:
         """Whether the prepared change revokes identities."""

@@ -106,18 +106,7 @@ def fault_of(judge: KafkaJudge, refusals: list[Refusal], each: Api, version: int
     if judge.fault:
         return judge.fault
     if judge.answer:
-        decoded(judge.answer, each.key, version)
-        if judge.answer[:4] != b"\0\0\0\7":
-            return "another correlation id"
-        by_id = restricted == "topic" and (each.name == "DescribeTopicPartitions" or has_ids(type(asked)))
-        everything = "topics" if each.name in ("DescribeLogDirs", "ListPartitionReassignments") else "topic_partitions"
-        is_all = each.name == "ListConfigResources" or (hasattr(asked, everything) and getattr(asked, everything) is None)
-        in_session = getattr(asked, "session_epoch", 0) > 0
-        if not (wrong or by_id or is_all or in_session):
-            return "refused without a reason"
-        if not refusals and not in_session:
-            return "not counted"
-        return ""
+        return fault_of_answer(judge, refusals, each, version, asked, restricted)
     passed = decoded(judge.request or body, each.key, version, answer=False)
     if denied(passed, restricted):
         return f"passes {denied(passed, restricted)}"
@@ -128,6 +117,19 @@ def fault_of(judge: KafkaJudge, refusals: list[Refusal], each: Api, version: int
     if judge.change is not None:
         return fault_of_change(judge, each, version, set(wrong), restricted, rng)
     return f"no results for {wrong}" if wrong else ""
+
+
+def fault_of_answer(judge: KafkaJudge, refusals: list[Refusal], each: Api, version: int, asked: Any, restricted: str) -> str:
+    decoded(judge.answer, each.key, version)
+    if judge.answer[:4] != b"\0\0\0\7":
+        return "another correlation id"
+    by_id = restricted == "topic" and (each.name == "DescribeTopicPartitions" or has_ids(type(asked)))
+    everything = "topics" if each.name in ("DescribeLogDirs", "ListPartitionReassignments") else "topic_partitions"
+    is_all = each.name == "ListConfigResources" or (hasattr(asked, everything) and getattr(asked, everything) is None)
+    in_session = getattr(asked, "session_epoch", 0) > 0
+    if not (denied(asked, restricted) or by_id or is_all or in_session):
+        return "refused without a reason"
+    return "" if refusals or in_session else "not counted"
 
 
 def fault_of_change(judge: KafkaJudge, each: Api, version: int, wrong: set[str], restricted: str, rng: random.Random) -> str:
