@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from framegate.proxy.auth.wire import MalformedError, Reader, Tags, Writer
+from framegate.proxy.kafka.schema import api
 
 __all__ = [
     "API_VERSIONS",
@@ -49,7 +50,6 @@ INVALID_REQUEST: Final = 42
 SASL_AUTHENTICATION_FAILED: Final = 58
 UNKNOWN_SERVER_ERROR: Final = -1
 
-_FLEXIBLE: Final = {API_VERSIONS: 3, SASL_AUTHENTICATE: 2}  # the first version, by request; the others have none
 _SOFTWARE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
 _RANGE_SIZE: Final = 6
 
@@ -85,8 +85,8 @@ class RequestHeader:
 
 
 def _is_flexible(key: int, version: int) -> bool:
-    first = _FLEXIBLE.get(key)
-    return first is not None and version >= first
+    known = api(key)
+    return known is not None and known.is_flexible(version)
 
 
 def read_request_header(reader: Reader) -> RequestHeader:

@@ -5,77 +5,12 @@ import re
 from typing import Final, NamedTuple
 
 from framegate.proxy.config.model import MAX_INT32
+from framegate.proxy.kafka.schema import apis
 
 __all__ = ["KAFKA_APIS", "ByteRange", "api_key", "byte_range", "overlap"]
 
-# Kafka's APIs by key (protocol messages of 4.x); others are shown as api-<key>.
-KAFKA_APIS: Final = {
-    0: "Produce",
-    1: "Fetch",
-    2: "ListOffsets",
-    3: "Metadata",
-    8: "OffsetCommit",
-    9: "OffsetFetch",
-    10: "FindCoordinator",
-    11: "JoinGroup",
-    12: "Heartbeat",
-    13: "LeaveGroup",
-    14: "SyncGroup",
-    15: "DescribeGroups",
-    16: "ListGroups",
-    17: "SaslHandshake",
-    18: "ApiVersions",
-    19: "CreateTopics",
-    20: "DeleteTopics",
-    21: "DeleteRecords",
-    22: "InitProducerId",
-    23: "OffsetForLeaderEpoch",
-    24: "AddPartitionsToTxn",
-    25: "AddOffsetsToTxn",
-    26: "EndTxn",
-    27: "WriteTxnMarkers",
-    28: "TxnOffsetCommit",
-    29: "DescribeAcls",
-    30: "CreateAcls",
-    31: "DeleteAcls",
-    32: "DescribeConfigs",
-    33: "AlterConfigs",
-    34: "AlterReplicaLogDirs",
-    35: "DescribeLogDirs",
-    36: "SaslAuthenticate",
-    37: "CreatePartitions",
-    38: "CreateDelegationToken",
-    39: "RenewDelegationToken",
-    40: "ExpireDelegationToken",
-    41: "DescribeDelegationToken",
-    42: "DeleteGroups",
-    43: "ElectLeaders",
-    44: "IncrementalAlterConfigs",
-    45: "AlterPartitionReassignments",
-    46: "ListPartitionReassignments",
-    47: "OffsetDelete",
-    48: "DescribeClientQuotas",
-    49: "AlterClientQuotas",
-    50: "DescribeUserScramCredentials",
-    51: "AlterUserScramCredentials",
-    55: "DescribeQuorum",
-    57: "UpdateFeatures",
-    60: "DescribeCluster",
-    61: "DescribeProducers",
-    64: "UnregisterBroker",
-    65: "DescribeTransactions",
-    66: "ListTransactions",
-    68: "ConsumerGroupHeartbeat",
-    69: "ConsumerGroupDescribe",
-    71: "GetTelemetrySubscriptions",
-    72: "PushTelemetry",
-    74: "ListConfigResources",
-    75: "DescribeTopicPartitions",
-    76: "ShareGroupHeartbeat",
-    77: "ShareGroupDescribe",
-    78: "ShareFetch",
-    79: "ShareAcknowledge",
-}
+KAFKA_APIS: Final = {api.key: api.name for api in apis()}
+"""Kafka's APIs by key; others are shown as api-<key>."""
 
 MAX_API: Final = 32767
 _KEYS: Final = {name.lower(): key for key, name in KAFKA_APIS.items()}

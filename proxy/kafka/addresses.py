@@ -16,7 +16,7 @@ from mypy_extensions import i64
 
 from framegate.proxy.errors import KafkaFormatError
 from framegate.proxy.kafka.program import SIZE_MARK, Program, compile_program
-from framegate.proxy.kafka.schema import api
+from framegate.proxy.kafka.schema import known_api
 from framegate.proxy.kafka.values import string_at, varint, varint_at
 from framegate.proxy.kafka.walker import Walker
 
@@ -153,11 +153,9 @@ class AddressRewriter:
     def _program(self, key: i64, version: i64) -> Program:
         found = self._programs.get(key << 16 | version)
         if found is None:
-            known = api(key)
-            if known is None or not known.least <= version <= known.most:
-                raise KafkaFormatError(f"an answer to version {version} of API {key}", 0)
-            marks = _MARKS.get(key)
-            found = compile_program(known, version, answer=True, marks=_ENDPOINTS if marks is None else marks, head=marks is not None)
+            head = carries_addresses(key, version) == HEAD
+            marks = _MARKS[key] if head else _ENDPOINTS
+            found = compile_program(known_api(key, version), version, answer=True, marks=marks, head=head)
             self._programs[key << 16 | version] = found
         return found
 

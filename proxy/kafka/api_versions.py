@@ -7,9 +7,8 @@ from librt.strings import read_i16_be
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
-from framegate.proxy.errors import KafkaFormatError
 from framegate.proxy.kafka.program import Program, compile_program
-from framegate.proxy.kafka.schema import API_VERSIONS, api
+from framegate.proxy.kafka.schema import API_VERSIONS, api, known_api
 from framegate.proxy.kafka.values import varint
 from framegate.proxy.kafka.walker import Walker
 
@@ -29,10 +28,7 @@ _programs: Final[dict[int, Program]] = {}
 def _program(version: i64) -> Program:
     found = _programs.get(version)
     if found is None:
-        known = api(API_VERSIONS)
-        if known is None or not known.least <= version <= known.most:
-            raise KafkaFormatError(f"an answer to ApiVersions version {version}", 0)
-        found = _programs[version] = compile_program(known, version, answer=True, marks=_MARKS)
+        found = _programs[version] = compile_program(known_api(API_VERSIONS, version), version, answer=True, marks=_MARKS)
     return found
 
 
@@ -87,8 +83,7 @@ def narrowed(version: i64, data: bytes, start: i64, end: i64, greatest: "vec[i32
 
 def unsupported_version_answer(correlation_id: int) -> bytes:
     """The body of a broker's answer to an ApiVersions request of a version that it does not know: version 0, with the versions of ApiVersions."""
-    known = api(API_VERSIONS)
-    assert known is not None, "the tables have ApiVersions"
+    known = known_api(API_VERSIONS, 0)
     return struct.pack(">ihihhh", correlation_id, UNSUPPORTED_VERSION, 1, API_VERSIONS, known.least, known.most)
 
 

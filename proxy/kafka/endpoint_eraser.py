@@ -17,7 +17,7 @@ from mypy_extensions import i64
 from framegate.proxy.errors import KafkaFormatError
 from framegate.proxy.kafka.addresses import TAIL, carries_addresses
 from framegate.proxy.kafka.program import Program, compile_program
-from framegate.proxy.kafka.schema import api
+from framegate.proxy.kafka.schema import known_api
 from framegate.proxy.kafka.values import varint
 from framegate.proxy.kafka.walker import Walker
 
@@ -34,10 +34,9 @@ _programs: Final[dict[int, Program]] = {}
 def _program(key: i64, version: i64) -> Program:
     found = _programs.get(key << 16 | version)
     if found is None:
-        known = api(key)
-        if known is None or not known.least <= version <= known.most or carries_addresses(key, version) != TAIL:
+        if carries_addresses(key, version) != TAIL:
             raise KafkaFormatError(f"no node endpoints in version {version} of API {key}", 0)
-        found = _programs[key << 16 | version] = compile_program(known, version, answer=True, marks={}, erase=_ERASE)
+        found = _programs[key << 16 | version] = compile_program(known_api(key, version), version, answer=True, marks={}, erase=_ERASE)
     return found
 
 

@@ -5,7 +5,8 @@ name behind those of the structs around it, with dots; then ``<`` for where the 
 array begins, its size included; ``Topics[]<`` and ``Topics[]>`` are where each element begins and ends; ``Topics.Name<`` is where the name in each
 element begins, its length included.
 
-Fields of fixed size without marks between them are one operation. Tagged fields without marks are skipped by their size.
+Fields of fixed size without marks between them are one operation. Tagged fields that the schema has are walked too, and must have the size that
+stands before them: some clients go by that size, Kafka's does not. Others are skipped by their size.
 """
 
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ __all__ = [
     "LOOP",
     "MARK",
     "MAX_DEPTH",
+    "NUMBER",
     "PEEK",
     "READS",
     "SIZE_MARK",
@@ -50,6 +52,7 @@ LOOP: Final = 2  # the element's first operation: at an element's end
 LEAVE: Final = 3  # TAG, what follows the tagged fields: at the end of a tagged field's content
 PEEK: Final = 4  # mark, byte, 1 or 0: ends the program with the mark if the next byte is this one and the first tag (1), or is not this one (0)
 END: Final = 5  # 1: the message must end here
+NUMBER: Final = 6  # mark: where the last number began
 READS: Final = 8
 KIND_BITS: Final = 3
 KIND: Final = 7
@@ -63,7 +66,7 @@ FLAT: Final = 3  # nullable, bytes of an element: elements are skipped
 STRUCT: Final = 4  # what follows: a nullable struct
 TAGS: Final = 5  # what follows: the number of tagged fields
 TAG: Final = 6  # the number of one
-TAG_SIZE: Final = 7  # TAG, what follows, how many are entered; of each its number and its first operation
+TAG_SIZE: Final = 7  # TAG, what follows, how many are known; of each its number and its first operation
 
 SIZE_MARK: Final = 0
 """The mark that stands before the marks of a tagged field: where the size of its content begins."""
@@ -120,7 +123,7 @@ class _Compiler:
                 else:
                     tagged.append((tag, field))
         if self._flexible:
-            self.add_tags([(tag, field) for tag, field in sorted(tagged, key=_tag_number) if self.is_marked(path + field.name)], path)
+            self.add_tags(tagged, path)
 
     def add_field(self, field: Field, path: str) -> None:
         path += field.name
@@ -155,26 +158,24 @@ class _Compiler:
         self._mark(path + "[]>")
         self.code[start - 1] = self.add(LOOP, start)
 
-    def add_tags(self, entered: list[tuple[int, Field]], path: str, erase: int = -1) -> None:
-        """The tagged fields; those that are ``entered`` have marks. ``erase``: the mark with which the program ends before tag 0."""
+    def add_tags(self, known: list[tuple[int, Field]], path: str, erase: int = -1) -> None:
+        """The tagged fields. ``erase``: the mark with which the program ends before tag 0."""
         outer = self.add(TAGS << KIND_BITS | VARINT, 0) - 1
         again = len(self.code)
         if erase >= 0:
             self.add(PEEK, erase, 0, 1)
         self.add(TAG << KIND_BITS | VARINT)
-        table = self.add(TAG_SIZE << KIND_BITS | VARINT, again, 0, len(entered), *[0] * (2 * len(entered))) - 2 * len(entered)
+        table = self.add(TAG_SIZE << KIND_BITS | VARINT, again, 0, len(known), *[0] * (2 * len(known))) - 2 * len(known)
         exits = [outer, table - 2]
-        for index, (tag, field) in enumerate(entered):
+        for index, (tag, field) in enumerate(known):
             self.code[table + 2 * index] = tag
             self.code[table + 2 * index + 1] = len(self.code)
+            if self.is_marked(path + field.name):
+                self.add(NUMBER, SIZE_MARK)
             self.add_field(field, path)
             exits.append(self.add(LEAVE, again, 0) - 1)
         for exit in exits:
             self.code[exit] = len(self.code)
-
-
-def _tag_number(item: tuple[int, Field]) -> int:
-    return item[0]
 
 
 def compile_program(
@@ -197,16 +198,17 @@ def compile_program(
         compiler.add_tags([], "")
     fields = [field for field in api.fields(answer) if field.is_in(version)]
     plain = [field for field in fields if field.tag(version) < 0]
-    tagged = [(field.tag(version), field) for field in fields if field.tag(version) >= 0 and compiler.is_marked(field.name)]
-    if head and not tagged:
+    tagged = [(field.tag(version), field) for field in fields if field.tag(version) >= 0]
+    to_tags = not head or any(compiler.is_marked(field.name) for _, field in tagged)
+    if not to_tags:
         while plain and not compiler.is_marked(plain[-1].name):
             plain.pop()
     for field in plain:
         if erase >= 0 and field.name == "NodeEndpoints":
             compiler.add(PEEK, erase, 1, 0)
         compiler.add_field(field, "")
-    if api.is_flexible(version) and (tagged or not head):
-        compiler.add_tags(sorted(tagged, key=_tag_number), "", erase)
+    if api.is_flexible(version) and to_tags:
+        compiler.add_tags(tagged, "", erase)
     compiler.add(END, not (head or surplus))
     code = vec[i64](capacity=len(compiler.code))
     for word in compiler.code:

@@ -10,9 +10,10 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from framegate.proxy.errors import KafkaFormatError
 from framegate.proxy.kafka.tables import APIS
 
-__all__ = ["API_VERSIONS", "FIXED_SIZES", "Api", "Field", "api", "api_key", "apis", "understands"]
+__all__ = ["API_VERSIONS", "FIXED_SIZES", "Api", "Field", "api", "api_key", "apis", "known_api", "understands"]
 
 API_VERSIONS: Final = 18
 FIXED_SIZES: Final = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "int64": 8, "float64": 8, "uuid": 16}
@@ -142,3 +143,11 @@ def understands(key: i64, version: i64) -> bool:
     """Whether requests and answers of a version can be read."""
     found = _BY_KEY.get(key)
     return found is not None and found.least <= version <= found.most
+
+
+def known_api(key: i64, version: i64) -> Api:
+    """The API of a message. Raises KafkaFormatError if the version is not understood."""
+    found = _BY_KEY.get(key)
+    if found is None or not found.least <= version <= found.most:
+        raise KafkaFormatError(f"version {version} of API {key}, which is not understood,", 0)
+    return found

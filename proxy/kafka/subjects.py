@@ -1,7 +1,7 @@
 """What a request names: topics, groups and transactional ids. Removes some of them from a request, and from an answer that lists all there are.
 
 Where the names are in the requests of an API and version follows from the schemas. So does the list in the request of which each element has one
-result in a list of the answer (``error_answers.result_list``). If only some elements are refused, the request is sent without them, and their results
+result in a list of the answer (``result_list``). If only some elements are refused, the request is sent without them, and their results
 are put in front of the broker's. Nothing else in either is changed.
 """
 
@@ -14,7 +14,6 @@ from librt.strings import read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from framegate.proxy.errors import KafkaFormatError
-from framegate.proxy.kafka.error_answers import result_list
 from framegate.proxy.kafka.program import Program, compile_program
 from framegate.proxy.kafka.schema import Api, Field
 from framegate.proxy.kafka.values import string_at, varint, varint_at
@@ -31,6 +30,7 @@ __all__ = [
     "greatest_named_version",
     "kinds_of",
     "lists_names",
+    "result_list",
     "set_sessionless",
     "subjects_of",
     "with_results",
@@ -100,6 +100,20 @@ _LISTINGS: Final[dict[int, tuple[tuple[str, str, int], ...]]] = {
 _BY_ID: Final = (75,)  # DescribeTopicPartitions names the next topic in its answers; clients use Metadata where it is not offered
 _MOST_CACHED: Final = 4096
 _EVERYTHING: Final = "*"
+
+
+_CODES: Final = ("ErrorCode", "PartitionErrorCode")
+# The lists of a request and an answer that belong together, where no identifier in the schema says so.
+_LISTS: Final[dict[int, tuple[str, str]]] = {
+    10: ("CoordinatorKeys", "Coordinators"),
+    30: ("Creations", "Results"),
+    31: ("Filters", "FilterResults"),
+    32: ("Resources", "Results"),
+    33: ("Resources", "Responses"),
+    44: ("Resources", "Responses"),
+    51: ("Upsertions", "Results"),
+    57: ("FeatureUpdates", "Results"),
+}
 
 
 class Patterns:
@@ -223,10 +237,6 @@ class Subjects:
         self.compact: Final = self._program.compact
         self._walker: Final = Walker()
 
-    def check(self, data: bytes) -> None:
-        """Raises KafkaFormatError: a request does not follow its schema."""
-        self._walker.walk(self._program, data, 0, i64(len(data)))
-
     def examine(self, data: bytes, allowed: Allowed) -> Finding:
         """Find what is refused in a request. Raises KafkaFormatError: it does not follow its schema."""
         marks = self._walker.walk(self._program, data, 0, i64(len(data)))
@@ -280,6 +290,46 @@ def set_sessionless(data: bytes, session_at: i64) -> bytes | None:
     if read_i64_be(data, session_at) == 0xFFFFFFFF:
         return data
     return data[:session_at] + b"\0\0\0\0\xff\xff\xff\xff" + data[session_at + 8 :]
+
+
+def result_list(api: Api, version: int) -> tuple[Field, Field] | None:
+    """The list of a request whose elements have one result each in a list of the answer, and that list; None: there is none."""
+    asked = [field for field in api.fields(answer=False) if field.array and field.is_in(version)]
+    for field in api.fields(answer=True):
+        if field.array and field.fields and field.is_in(version) and field.tag(version) < 0:
+            found = _source(api.key, version, field, asked)
+            if found is not None:
+                return found, field
+    return None
+
+
+def _source(key: int, version: int, results: Field, asked: Iterable[Field]) -> Field | None:
+    """The array of the request whose elements have the results."""
+    if not _has_code(results, version):
+        return None
+    pair = _LISTS.get(key, ("", ""))
+    identifier = _identifier(results, version)
+    for field in asked:
+        if not field.array or not field.is_in(version):
+            continue
+        if (field.name, results.name) == pair or (identifier and identifier == _identifier(field, version)):
+            return field
+        if field.name == results.name and field.fields and not identifier:
+            return field
+    return None
+
+
+def _identifier(field: Field, version: int) -> str:
+    """What the elements of an array are identified by; empty: nothing that the schema names."""
+    if field.entity and field.kind:
+        return field.entity
+    named = next((each.entity for each in field.fields if each.entity in _KINDS and each.is_in(version)), "")
+    return named or next((each.name for each in field.fields if each.name == "TopicId" and each.is_in(version)), "")
+
+
+def _has_code(field: Field, version: int) -> bool:
+    """Whether the elements of an array have an error code, of their own or within."""
+    return any((each.name in _CODES or _has_code(each, version)) and each.is_in(version) for each in field.fields)
 
 
 def _collect(fields: Iterable[Field], path: str, version: int, marks: dict[str, int]) -> int:

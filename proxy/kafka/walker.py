@@ -25,9 +25,9 @@ from framegate.proxy.kafka.program import (
     LOOP,
     MARK,
     MAX_DEPTH,
+    NUMBER,
     PEEK,
     READS,
-    SIZE_MARK,
     SKIP,
     STRUCT,
     TAG,
@@ -145,6 +145,9 @@ class Walker:
                         marks = append(append(marks, code[place + 1]), pos - shift)
                         break
                     place += 4
+                elif op == NUMBER:
+                    marks = append(append(marks, code[place + 1]), number - shift)
+                    place += 2
                 else:
                     if code[place + 1] == 1 and pos != limit:
                         raise KafkaFormatError("bytes behind the last field", pos - origin)
@@ -243,7 +246,6 @@ class Walker:
                 while entry < last and code[entry] != stack[top - 1]:
                     entry += 2
                 if entry < last:
-                    marks = append(append(marks, SIZE_MARK), number - shift)
                     stack[top] = limit - shift
                     top += 1
                     limit = pos + value

@@ -34,6 +34,5 @@ request_channel    which handler process serves a connection; waiting for one
 handler_process    the socket to one handler process
 deferred_replies   replies that wait in the handler process for memory
 handled_connection the state of one connection in the request channel; counters
-kafka_fields       finds the acks of a Produce request
 ================== =================================================================
 """

@@ -15,13 +15,14 @@ Where names are restricted, what cannot be examined is not passed:
 from collections.abc import Callable
 from typing import Final
 
-from librt.strings import read_i16_be
+from librt.strings import read_i16_be, read_i32_be
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from framegate.proxy.config import model
 from framegate.proxy.errors import KafkaFormatError
-from framegate.proxy.kafka import error_answers, subjects
+from framegate.proxy.kafka import subjects
+from framegate.proxy.kafka.error_answers import error_answer, error_elements
 from framegate.proxy.kafka.schema import Api, api, api_key, apis
 from framegate.proxy.kafka.subjects import GROUP, TOPIC, TRANSACTIONAL_ID, Allowed, Finding, Patterns
 
@@ -38,12 +39,9 @@ _SASL_HANDSHAKE: Final = 17
 _API_VERSIONS: Final = 18
 _SASL_AUTHENTICATE: Final = 36
 _ALWAYS_ALLOWED: Final = (_SASL_HANDSHAKE, _API_VERSIONS, _SASL_AUTHENTICATE)
-_CODES: Final = {
-    0: error_answers.CLUSTER_AUTHORIZATION_FAILED,
-    TOPIC: error_answers.TOPIC_AUTHORIZATION_FAILED,
-    GROUP: error_answers.GROUP_AUTHORIZATION_FAILED,
-    TRANSACTIONAL_ID: error_answers.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-}
+_CODES: Final = {0: 31, TOPIC: 29, GROUP: 30, TRANSACTIONAL_ID: 53}  # CLUSTER_AUTHORIZATION_FAILED, TOPIC_… and so on
+_FETCH_SESSION_ID_NOT_FOUND: Final = 70
+_NO_ANSWER: Final = b"\0"  # of a Produce request with acks=0, which nobody gets
 _CLIENT_ID: Final = 8  # where it begins in a body
 _ANY_VERSION: Final = 0x7FFF
 
@@ -299,11 +297,9 @@ class KafkaJudge:
 
     def _answer(self, known: Api, version: i64, body: bytes, code: int) -> None:
         try:
-            subjects.subjects_of(known, version).check(body)
+            self.answer = error_answer(known.key, int(version), read_i32_be(body, 4), body, code) or _NO_ANSWER
         except KafkaFormatError as error:
             self.fault = f"a request of {known.name}, version {version}: {error}"
-        else:
-            self.answer = error_answers.error_answer(known, int(version), body, code)
 
     def _examine(self, known: Api, version: i64, body: bytes, allowed: Allowed) -> None:
         """Examine the names in a request."""
@@ -317,13 +313,15 @@ class KafkaJudge:
             self._note(known.key, found.kind, found.name)
         keeps_empty = known.key == _METADATA  # its answer also names the brokers
         if found.whole or (found.denied and i64(len(found.denied)) == found.count and not keeps_empty):
-            self.answer = error_answers.error_answer(known, int(version), body, _CODES[int(found.kind)])
+            self._answer(known, version, body, _CODES[int(found.kind)])
             return
         if found.session_at >= 0 and allowed.kinds & TOPIC and not self._leave_session(known, version, body, found):
             return
         results: list[bytes] = []
         if found.denied:
-            results = error_answers.error_results(known, int(version), body, _CODES[int(found.kind)], found.denied)
+            lists = subjects.result_list(known, int(version))
+            assert lists is not None, "elements of a list are refused"
+            results = error_elements(known.key, int(version), body, (lists[0].name, lists[1]), found.denied, _CODES[int(found.kind)])
             self.request = found.rest(self.request or body, compact=shape.compact)
         listed = subjects.lists_names(known.key) & allowed.kinds
         if results or listed:
@@ -333,7 +331,7 @@ class KafkaJudge:
         """Take a Fetch out of its session; False: it continues one, and is answered."""
         without = subjects.set_sessionless(body, found.session_at)
         if without is None:
-            self.answer = error_answers.error_answer(known, int(version), body, error_answers.FETCH_SESSION_ID_NOT_FOUND)
+            self._answer(known, version, body, _FETCH_SESSION_ID_NOT_FOUND)
             return False
         self.request = without if without is not body else b""
         return True

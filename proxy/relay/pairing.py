@@ -24,8 +24,8 @@ from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from framegate.proxy.kafka.addresses import NONE, carries_addresses
+from framegate.proxy.kafka.produce_acks import NO_ACKS_FIELD, produce_acks
 from framegate.proxy.network.run import Run
-from framegate.proxy.relay.kafka_fields import NO_ACKS_FIELD, produce_acks
 from framegate.proxy.relay.kafka_rules import AnswerChange
 from framegate.proxy.relay.pairing_stats import PairingStats
 from framegate.proxy.relay.prepared_answers import PreparedAnswers

@@ -114,7 +114,7 @@ class Stores:
             return MadeStore(store, upstream_context(section.tls, files))
         tls = section.tls
         assert tls is not None, "a section with a store has TLS"
-        made = server_store(tls, files)
+        made = server_store(tls, files, reads_host=section.brokers is not None and bool(section.brokers.hosts))
         if files is None:
             return MadeStore(store, made.default, made)
         shown_by = {made.context(item.names[0].lower().rstrip(".")): _fingerprint(files[item.certificate]) for item in tls.certificates}

@@ -70,20 +70,20 @@ def fields(kind: type) -> list[tuple[str, str | None, Any, bool, bool, Any]]:
     return found
 
 
-def sample(kind: type, rng: random.Random, most: int = 3) -> Any:
-    """A random entity; arrays have up to ``most`` elements."""
+def sample(kind: type, rng: random.Random, most: int = 3, least: int = 0) -> Any:
+    """A random entity; arrays have ``least`` to ``most`` elements. With a ``least`` nothing is null or left at its default."""
 
     def one(name: str, primitive: str | None, inner: Any) -> Any:
-        return sample(inner, rng, most) if primitive is None else MAKE[primitive](rng, name)
+        return sample(inner, rng, most, least) if primitive is None else MAKE[primitive](rng, name)
 
     values = {}
     for name, primitive, inner, array, nullable, default in fields(kind):
-        if nullable and rng.random() < 0.2:
+        if nullable and not least and rng.random() < 0.2:
             values[name] = None
-        elif default is not dataclasses.MISSING and rng.random() < 0.3:
+        elif default is not dataclasses.MISSING and not least and rng.random() < 0.3:
             values[name] = default
         elif array:
-            values[name] = tuple(one(name, primitive, inner) for _ in range(rng.randint(0, most)))
+            values[name] = tuple(one(name, primitive, inner) for _ in range(rng.randint(least, most)))
         else:
             values[name] = one(name, primitive, inner)
     return kind(**values)

@@ -38,9 +38,9 @@ class TlsWorld:
         """A listener's settings with the server's certificate, and what else is given."""
         return ListenerTls(certificate=self.server[0], key=self.server[1], **keys)
 
-    def listener_settings(self, **keys: Any) -> TlsSettings:
+    def listener_settings(self, *, reads_host: bool = False, **keys: Any) -> TlsSettings:
         """As a processor makes them of a listener's keys."""
-        store = server_store(self.listener(**keys))
+        store = server_store(self.listener(**keys), reads_host=reads_host)
         return TlsSettings(store.default, server_side=True, store=store)
 
     def server_settings(self, *, client_auth: str = "none", version: str = "1.2") -> TlsSettings:

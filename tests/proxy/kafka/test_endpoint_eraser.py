@@ -75,7 +75,7 @@ def test_an_answer_in_pieces_loses_its_endpoints_and_keeps_its_size() -> None:
 @pytest.mark.slow
 def test_every_place_to_cut() -> None:
     """In two at any byte, and into pieces of one byte."""
-    for key, version in VERSIONS:
+    for key, version in ((0, 10), (0, 13), (1, 18), (78, 2), (79, 1)):
         answer = dataclasses.replace(
             sample(schema(key, version, True), random.Random(version), 1), node_endpoints=endpoints(key, version, HOST, HOST)
         )

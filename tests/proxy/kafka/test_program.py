@@ -7,6 +7,7 @@ from framegate.proxy.kafka.program import (
     INT16,
     INT32,
     KIND_BITS,
+    LEAVE,
     MARK,
     MAX_DEPTH,
     PEEK,
@@ -39,14 +40,13 @@ def test_fields_of_fixed_size_are_one_operation() -> None:
     assert code(0, B_begin=5) == [SKIP, 8, MARK, 5, SKIP, 8, *rest]
 
 
-def test_tagged_fields_without_marks_are_skipped_by_their_size() -> None:
-    tags = [read(TAGS, VARINT), 0, read(TAG, VARINT), read(TAG_SIZE, VARINT), 0, 0, 0]
-
-    def at(place: int) -> list[int]:
-        return [tags[0], place + 7, tags[2], tags[3], place + 2, place + 7, 0]
+def test_known_tagged_fields_are_walked_and_others_skipped() -> None:
+    def tags(place: int, after: int, *known: int) -> list[int]:
+        return [read(TAGS, VARINT), after, read(TAG, VARINT), read(TAG_SIZE, VARINT), place + 2, after, len(known) // 2, *known]
 
     fields = [SKIP, 12, read(BYTES, VARINT), 1, read(FLAT, VARINT), 0, 16, SKIP, 1]
-    assert code(1) == [SKIP, 4, *at(2), *fields, *at(18), END, 1]
+    hint = [SKIP, 2, *tags(29, 36), LEAVE, 20, 39]
+    assert code(1) == [SKIP, 4, *tags(2, 9), *fields, *tags(18, 39, 3, 27), *hint, END, 1]
 
 
 def test_a_head_ends_behind_the_last_field_that_has_a_mark() -> None:

@@ -118,6 +118,7 @@ def changed(body: bytes, position: int, new: bytes) -> bytes:
         (2, compact(b"\x01\x01\x04\0\7\0\0"), "a tagged field with another size"),
         (2, compact(b"\x01\x01\x05\0\7\0\0"), "a tagged field of 5 bytes where 4 are left"),
         (2, compact(b"\x01\x81\x00\x03\0\7\0"), "a tag with leading zeros"),
+        (2, compact(b"\x01\x01\x02\0\7"), "within a number|another size"),
     ],
 )
 def test_what_does_not_follow_the_schema_is_refused(version: int, body: bytes, message: str) -> None:

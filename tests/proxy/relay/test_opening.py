@@ -1,6 +1,7 @@
 """How a pair opens (rule 1), over loopback and a real selector. Each test ends with the pool whole and every gauge zero."""
 
 import contextlib
+import functools
 import os
 import resource
 import socket
@@ -10,12 +11,15 @@ import threading
 import pytest
 
 from framegate.proxy.cause import Cause
+from framegate.proxy.config.address import format_sockaddr
 from framegate.proxy.network import mute
 from framegate.proxy.network.options import TlsSettings
 from framegate.proxy.network.tls_context import client_context
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.counters import HANDSHAKING
 from framegate.proxy.relay.upstream import DOWN, Endpoint
+from framegate.proxy.server.pair_rows import open_row
+from tests.fakes import cluster
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
 from tests.fakes.world import endpoint_of, frame, reset
@@ -237,3 +241,74 @@ def test_a_handshake_that_fails_leads_to_the_next_endpoint(make, tmp_path, answe
             server.join()
     assert [row["reason"] for row in world.told.endpoints] == [reason]
     assert world.counters.loop.counts.cells[HANDSHAKING["upstream"]] == 0
+
+
+# Brokers of a cluster.
+
+
+def test_a_connection_goes_to_the_broker_that_it_reached_or_to_the_bootstrap(make):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        world = make("kafka", brokers=cluster.brokers(), broker_endpoints={2: other.getsockname()})
+        client, pair = world.client(broker=2)
+        world.until(lambda: pair.state.value == "open")
+        other.accept()[0].close()
+        assert pair.endpoint == f"127.0.0.1:{other.getsockname()[1]}"
+        finish(world, client)
+        assert (world.row["broker"], world.row["endpoint"]) == (2, pair.endpoint)
+        _, _, pair = world.pair()
+        assert pair.endpoint == f"127.0.0.1:{world.server.getsockname()[1]}"
+        assert open_row(pair, 0)["broker"] == -1
+
+
+def test_a_broker_that_is_gone_or_has_no_address_ends_the_connection_in_words(make):
+    route = cluster.brokers()
+    for node, detail in ((5, "broker 5 is not in the cluster u"), (3, "broker 3 has no address")):
+        world = make("kafka", brokers=route)
+        client, _ = world.client(broker=node)
+        assert world.ended(client) == b""
+        finish(world, client)
+        row = world.row
+        assert (row["cause"], row["side"], row["detail"], row["broker"], row["attempts"]) == ("upstream_refused", "upstream", detail, node, 0)
+
+
+def test_of_a_broker_that_is_down_the_row_says_its_id_and_no_other_broker_is_tried(make, refusing):
+    world = make("kafka", brokers=cluster.brokers(), broker_endpoints={2: refusing, 3: refusing})
+    client, pair = world.client(broker=2)
+    assert world.ended(client) == b""
+    finish(world, client)
+    assert (world.row["cause"], pair.attempts) == ("upstream_refused", 1)
+    assert [row["broker"] for row in world.told.endpoints] == [2]
+
+
+def test_the_server_name_of_tls_chooses_the_broker(make, tls_world):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        for name, broker in (("broker-2.example", 2), ("BROKER-2.Example", 2), ("other.example", -1), (None, -1)):
+            world = make(
+                "kafka",
+                brokers=cluster.brokers("broker-{id}.example"),
+                broker_endpoints={2: other.getsockname()},
+                client_tls=tls_world.listener_settings(reads_host=True),
+            )
+            client, pair = world.client()
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            client.setblocking(False)
+            secure = context.wrap_socket(client, server_hostname=name, do_handshake_on_connect=False)
+            world.sockets.append(secure)
+            world.until(functools.partial(shaken, secure))
+            world.until(lambda pair=pair: pair.state.value == "open")
+            assert pair.broker == broker, name
+            assert pair.endpoint == format_sockaddr(socket.AF_INET, (other if broker == 2 else world.server).getsockname()), name
+            ending.abort(pair, Cause.ADMIN, "", "internal")
+            world.poll()
+            assert world.row["broker"] == broker
+
+
+def shaken(sock: ssl.SSLSocket) -> bool:
+    """Whether a client's handshake is finished."""
+    try:
+        sock.do_handshake()
+    except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        return False
+    return True

@@ -5,8 +5,8 @@ import struct
 
 import pytest
 
+from framegate.proxy.kafka.produce_acks import produce_acks
 from framegate.proxy.network.run import Run
-from framegate.proxy.relay.kafka_fields import produce_acks
 from framegate.proxy.relay.pairing import MAX_OPEN, Pairing
 from framegate.proxy.relay.pairing_stats import PairingStats
 from framegate.proxy.tap.frame_tap import RequestFacts

@@ -1,5 +1,6 @@
 """Listeners in front of a cluster: what clients read names no broker itself, whatever else goes on on the connection."""
 
+import contextlib
 import random
 import struct
 from collections.abc import Callable
@@ -237,10 +238,8 @@ def test_a_large_answer_that_is_not_understood_ends_the_connection(make):
         upstream.setblocking(False)
         sent = 0
         for _ in range(400):
-            try:
+            with contextlib.suppress(OSError):
                 sent += upstream.send(data[sent : sent + 65536])
-            except (BlockingIOError, OSError):
-                pass
             world.selector.poll(1)
         passed = world.ended(client)
         assert SECRET not in passed, name
@@ -377,7 +376,7 @@ def test_too_many_prepared_answers_mute_the_client_until_half_of_them_have_left(
 @pytest.mark.parametrize("size", [SMALL + 1, 2 * SMALL])
 def test_a_refused_request_that_comes_in_pieces_is_replaced_by_its_first_one(make, size):
     world = make("kafka", brokers=cluster.brokers(), cut_requests=True)
-    client, upstream, pair = world.pair()
+    client, upstream, _ = world.pair()
     send_all(world, client, request(API_VERSIONS, 9, 5, bytes(size)) + request(METADATA, 12, 6))
     sent = request(API_VERSIONS, 0, 5) + request(METADATA, 12, 6)
     assert world.read(upstream, len(sent)) == sent
@@ -429,7 +428,7 @@ def test_large_answers_are_tapped_as_they_came(make, tmp_path):
 @pytest.mark.parametrize("ends", ["drain", "half_close", "client_closes"])
 def test_the_end_waits_for_answers_and_these_are_rewritten(make, ends):
     world = make("kafka", brokers=cluster.brokers())
-    client, upstream, pair = world.pair()
+    client, upstream, _ = world.pair()
     ask(world, client, upstream, METADATA_ASKED)
     client.sendall(request(API_VERSIONS, 9, 5))
     world.read(upstream, len(PROBE))
@@ -459,10 +458,8 @@ def test_a_client_that_reads_late_gets_what_was_rewritten(make):
     upstream.setblocking(False)
     left = memoryview(large * count)
     for _ in range(3000):
-        try:
+        with contextlib.suppress(BlockingIOError):
             left = left[upstream.send(left) :]
-        except BlockingIOError:
-            pass
         world.selector.poll(1)
         if pair.upstream.channel.mute_causes & mute.PEER:
             break
@@ -470,10 +467,8 @@ def test_a_client_that_reads_late_gets_what_was_rewritten(make):
     wanted = expected(large, METADATA, 12)
     for _ in range(count):
         if left:
-            try:
+            with contextlib.suppress(BlockingIOError):
                 left = left[upstream.send(left) :]
-            except BlockingIOError:
-                pass
         assert decoded(read_with(world, client, upstream, left)[4:], METADATA, 12) == wanted
         left = read_with.left
 
@@ -490,10 +485,8 @@ def read_with(world: World, client: Any, upstream: Any, left: memoryview) -> byt
             world.clock.ns += 250_000
             world.selector.poll(1)
         if left:
-            try:
+            with contextlib.suppress(BlockingIOError):
                 left = left[upstream.send(left) :]
-            except BlockingIOError:
-                pass
     read_with.left = left
     return data
 

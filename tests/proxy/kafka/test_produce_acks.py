@@ -2,7 +2,7 @@
 
 import struct
 
-from framegate.proxy.relay.kafka_fields import NO_ACKS_FIELD, produce_acks
+from framegate.proxy.kafka.produce_acks import NO_ACKS_FIELD, produce_acks
 from tests.fakes.kafka_frames import request
 
 
