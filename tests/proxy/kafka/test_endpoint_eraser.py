@@ -147,6 +147,14 @@ def test_the_number_of_the_tagged_field_is_free_in_every_schema() -> None:
     assert FIRST_UNKNOWN_TAG + 32 == 128, "numbers of one byte"
 
 
+def test_nothing_follows_the_endpoints_in_any_schema() -> None:
+    for key, version in VERSIONS:
+        known = next(api for api in apis() if api.key == key)
+        found = [field for field in known.fields(True) if field.is_in(version)]
+        assert found[-1].name == "NodeEndpoints"
+        assert [field.tag(version) for field in found if field.tag(version) >= 0] == ([0] if key in (0, 1) else [])
+
+
 @each_of(("key", "version"), [(0, 9), (1, 15), (3, 9), (0, 14), (78, 0), (4, 0)])
 def test_an_answer_that_has_no_endpoints_is_refused(key: int, version: int) -> None:
     with pytest.raises(KafkaFormatError, match=f"version {version} of API {key}"):
