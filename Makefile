@@ -18,7 +18,7 @@ install:  ## the wheel, compiled, with everything a user wants, in .venv
 run:  ## framegate demo: a TLS client, the proxy, the tap, Spark tables; on this machine
 	@$(setup) run --with java --wish compiler -- framegate demo $(ARGS)
 
-run-kafka:  ## the same in front of a real Apache Kafka broker
+run-kafka:  ## the same in front of three real Apache Kafka brokers
 	@$(setup) run --with java,maven --wish compiler -- python tests/demo kafka $(ARGS)
 
 # Two at a time, the tests of a file together: the suite is long because much of it waits for real processes. One at a time: ARGS="-n 0 …".
@@ -36,7 +36,7 @@ test-pure:  ## the same tests, over the source, interpreted
 mutants:  ## one small fault after another in a copy of the code: the tests must notice; ARGS="-k tls" for some of them
 	@$(setup) pure -- python tests/mutants $(ARGS)
 
-peers:  ## other people's Kafka clients through framegate to a real broker, by every way in and through; five minutes, and tables
+peers:  ## other people's Kafka clients through framegate to real brokers, by every way in and through; six minutes, and tables
 	@$(setup) test --with java --wish compiler,maven,clients -- $(PYTEST) tests/peers $(ARGS)
 
 cluster-test:  ## the sidecar on a real node: API server, kubelet, containerd, Kafka and Spark in pods; says "not run" where it cannot

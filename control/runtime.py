@@ -4,13 +4,12 @@ import asyncio
 import contextlib
 import gc
 import os
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.listening import Listening
-from framegate.control.accept.resolver import Names, Resolution, Resolver
+from framegate.control.accept.resolver import Names, Resolver, in_thread
 from framegate.control.configuration.capacity import fitted
 from framegate.control.configuration.cgroup import container
 from framegate.control.configuration.child import Loaded
@@ -46,27 +45,6 @@ GC_THRESHOLD: Final = 20_000
 SERVICE_GRACE_MS: Final = 500
 
 
-async def _in_thread(work: Callable[[], Any]) -> Any:
-    """Run a slow function in a thread that does not delay the end of the process (as ``asyncio.to_thread`` would)."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(setter: Callable[[Any], None], value: Any) -> None:
-        if not future.done():
-            setter(value)
-
-    def run() -> None:
-        try:
-            outcome = future.set_result, work()
-        except Exception as error:
-            outcome = future.set_exception, error
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, *outcome)
-
-    threading.Thread(target=run, name="framegate-start", daemon=True).start()
-    return await future
-
-
 class Proxy:
     """All parts of one running framegate."""
 
@@ -100,7 +78,7 @@ class Proxy:
             self._on_stop(self._keeper.stop)
         acceptor = self._bind(config)
         names = Names(config.upstreams)
-        first: dict[str, Resolution] = await _in_thread(names.ask)
+        first = await in_thread(names.ask)
         desired = DesiredState(
             config=config,
             endpoints={name: resolution.addresses for name, resolution in first.items()},
@@ -158,6 +136,7 @@ class Proxy:
         self._steering = steering
         self._on_stop(steering.close)
         self._on_stop(steering.report_lost_frames, self._undo_after_processors)
+        steering.brokers.start()
         starting = asyncio.ensure_future(self._start_processes(supervisor, config.processors))
         try:
             addresses = await self._start_servers(steering, config, certificates.ends, events, export)
@@ -167,6 +146,7 @@ class Proxy:
             raise
         self._on_stop(events.close)  # before the service ends, so that its subscribers get the waiting events, and then the end
         await starting
+        await steering.brokers.looked()
         acceptor.start()
         rotation.start()
         steering.state.serving = True

@@ -12,6 +12,8 @@ __all__ = [
     "RETIRED",
     "TAP_RULE",
     "Attributes",
+    "BrokerState",
+    "BrokerStatus",
     "BuildInfo",
     "CertificateStatus",
     "DownEndpoint",
@@ -47,6 +49,7 @@ Attributes = tuple[tuple[str, str], ...]
 Origin = Literal["configuration", "container", "operator"]
 """Where a size comes from: the configuration, the container's limits (0 in the configuration), or an operator, until the next start."""
 ReloadResult = Literal["unchanged", "replaced", "refused"]
+BrokerState = Literal["up", "down", "no_port", "gone"]
 ProcessorState = Literal["starting", "running", "draining", "restarting", "stopped"]
 
 
@@ -138,6 +141,31 @@ class UpstreamStatus:
     max_receive_size: int
     error: str
     down: tuple[DownEndpoint, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStatus:
+    """One broker of a cluster, as clients of one listener reach it.
+
+    Attributes:
+        node: its node id.
+        address: its own, ``host:port``.
+        advertised: the address that clients are told; empty: they are told that of the bootstrap.
+        rack: empty: none.
+        state: ``up``; ``down``: each of its addresses has failed, or its name has none; ``no_port``: clients of this listener cannot reach it;
+            ``gone``: the cluster does not name it any more, and connections are left. ``reason`` says why, except of ``up``.
+        connections: open now.
+    """
+
+    upstream: str
+    listener: str
+    node: int
+    address: str
+    advertised: str
+    rack: str
+    state: BrokerState
+    reason: str
+    connections: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

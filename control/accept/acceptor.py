@@ -132,6 +132,11 @@ class Acceptor:
         self._job = self._task_monitor.job("acceptor", STANDS_S)
         self._thread.start()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether it takes no more connections, for good."""
+        return self._stopping
+
     def set_targets(self, targets: Sequence[Target]) -> None:
         """The processors that take connections from now on. Event loop only."""
         self._targets = tuple(targets)

@@ -18,7 +18,7 @@ from framegate.proxy.auth.messages import (
 from framegate.proxy.auth.wire import Reader
 from framegate.proxy.config.address import parse_address
 
-__all__ = ["MAX_BROKERS", "Broker", "ask_brokers", "brokers_in", "checked_brokers", "metadata_question"]
+__all__ = ["MAX_BROKERS", "Broker", "LoginNeededError", "ask_brokers", "brokers_in", "checked_brokers", "metadata_question"]
 
 MAX_BROKERS: Final = 10_000
 _METADATA: Final = 3
@@ -28,6 +28,10 @@ _MOST: Final = 8
 _CORRELATION: Final = 1
 _MAX_ANSWER: Final = 16 << 20
 """Bytes: ten thousand brokers with the longest names."""
+
+
+class LoginNeededError(ConnectionError):
+    """A broker ended the connection at a request: it wants a login, and there is none."""
 
 
 class Broker(NamedTuple):
@@ -88,7 +92,8 @@ async def ask_brokers(address: Wire, tls_of: TlsOf, login: Login | None, timeout
     """Ask one broker for the brokers of its cluster.
 
     Raises:
-        OSError, EOFError: no connection, no TLS, no answer within the time. ProxyError: the login is refused, or an answer is none of Kafka's.
+        OSError, EOFError: no connection, no TLS, no answer within the time; LoginNeededError.
+        ProxyError: the login is refused, or an answer is none of Kafka's.
         ValueError: no common version of Metadata, or a list that cannot be that of a cluster.
     """
     async with asyncio.timeout(timeout_s), connected(address, tls_of) as connection:
@@ -101,7 +106,7 @@ async def ask_brokers(address: Wire, tls_of: TlsOf, login: Login | None, timeout
         except (EOFError, ConnectionError) as error:
             if login is not None:
                 raise
-            raise ConnectionError("the connection was ended instead of an answer to Metadata: clients may have to log in first") from error
+            raise LoginNeededError("the connection was ended instead of an answer to Metadata: clients may have to log in first") from error
 
 
 async def _ranges(connection: BrokerConnection) -> tuple[ApiRange, ...]:

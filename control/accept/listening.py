@@ -58,6 +58,11 @@ class ListeningSocket:
         self.address = format_sockaddr(self.family, self.sock.getsockname())
         self.accepting = False
 
+    @property
+    def port(self) -> int:
+        """The bound port; not of a Unix socket."""
+        return int(self.address.rpartition(":")[2])
+
     def listen(self) -> None:
         """Let clients connect. Raises StartError."""
         try:
@@ -91,11 +96,6 @@ class Listening(ListeningSocket):
         self.counts = {BOOTSTRAP: self.count}
 
     @property
-    def port(self) -> int:
-        """The bound port; not of a Unix socket."""
-        return int(self.sock.getsockname()[1])
-
-    @property
     def handed(self) -> int:
         """Connections given to processors."""
         return sum(count.handed for count in self.counts.values())
@@ -111,9 +111,8 @@ class Listening(ListeningSocket):
 
     def open_broker(self, broker: int, port: int) -> ListeningSocket:
         """Bind another port of the same address for a broker, and listen. Raises StartError."""
-        kind = "ipv6" if self.family == socket.AF_INET6 else "ipv4"
         count = self.counts.get(broker) or Count()
-        opened = ListeningSocket(self.config, Address(kind, self.sock.getsockname()[0], port), broker, count)
+        opened = ListeningSocket(self.config, parse_address(self.address, port_zero=True)._replace(port=port), broker, count)
         try:
             opened.listen()
         except StartError:

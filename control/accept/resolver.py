@@ -14,21 +14,46 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 from framegate.control.logs import RowLog
 from framegate.proxy.config.address import Address, format_sockaddr, parse_address
 from framegate.proxy.config.model import UpstreamConfig
 
-__all__ = ["Names", "Resolution", "Resolver"]
+__all__ = ["Names", "Resolution", "Resolver", "in_thread", "log_errors"]
 
 INTERVAL_S: Final = 30.0
 FIRST_PAUSE_S: Final = 2.0
 """After a round that left an upstream without any address; it doubles, up to the interval, until all have one."""
 PATIENCE_S: Final = 10.0
+MOST_AT_ONCE: Final = 64
+"""Look-ups, each in a thread of its own."""
 Wire = list[Any]
 Lookup = Callable[[str, int], Iterable[tuple[int, str]]]
+T = TypeVar("T")
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run a slow function in a thread that does not delay the end of the process (as ``asyncio.to_thread`` would)."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(setter: Callable[[Any], None], value: Any) -> None:
+        if not future.done():
+            setter(value)
+
+    def run() -> None:
+        outcome: tuple[Callable[[Any], None], Any]
+        try:
+            outcome = future.set_result, work()
+        except Exception as error:
+            outcome = future.set_exception, error
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=run, name="framegate-work", daemon=True).start()
+    return await future
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,40 +105,52 @@ class Names:
     """
 
     def __init__(self, upstreams: Iterable[UpstreamConfig], lookup: Lookup = system_lookup, patience_s: float = PATIENCE_S) -> None:
-        self._upstreams = {item.name: {endpoint: parse_address(endpoint) for endpoint in item.addresses} for item in upstreams}
         self._lookup = lookup
         self._patience_s = patience_s
-        self._names = {endpoint: address for each in self._upstreams.values() for endpoint, address in each.items() if address.kind == "name"}
+        self.watch({item.name: item.addresses for item in upstreams})
         self._known: dict[str, list[Wire]] = {}
         self._errors: dict[str, str] = {}
         self._asked: set[str] = set()
         self._answers: queue.SimpleQueue[tuple[str, list[Wire], str]] = queue.SimpleQueue()
+
+    def watch(self, upstreams: Mapping[str, Iterable[str]]) -> None:
+        """Look up these endpoints from now on, by upstream; those that stay keep what is known of them. Not while another thread asks."""
+        self._upstreams = {name: {endpoint: parse_address(endpoint) for endpoint in each} for name, each in upstreams.items()}
+        self._names = {endpoint: address for each in self._upstreams.values() for endpoint, address in each.items() if address.kind == "name"}
         self.any = bool(self._names)
 
     def ask(self) -> dict[str, Resolution]:
         """What every upstream's endpoints are now. Blocks until every name was answered, for ``patience_s`` at most."""
-        waiting = {endpoint for endpoint in self._names if endpoint not in self._asked and self._start(endpoint)}
+        todo = [endpoint for endpoint in reversed(self._names) if endpoint not in self._asked]
+        waiting: set[str] = set()
         until = time.monotonic() + self._patience_s
+        for known in (self._known, self._errors):
+            for endpoint in known.keys() - self._names.keys():
+                del known[endpoint]
         with contextlib.suppress(queue.Empty):
-            while waiting:
-                waiting.discard(self._take(max(until - time.monotonic(), 0.0)))
+            while todo or waiting:
+                while todo and len(self._asked) < MOST_AT_ONCE:
+                    endpoint = todo.pop()
+                    if self._start(endpoint):
+                        waiting.add(endpoint)
+                if todo or waiting:
+                    waiting.discard(self._take(max(until - time.monotonic(), 0.0)))
             while True:  # what came late for those that were asked before
                 self._take(0.0)
-        for endpoint in self._asked:
+        for endpoint in (*self._asked, *todo):
             self._errors[endpoint] = f"no answer within {self._patience_s:g} s"
         return {name: self._resolution(each) for name, each in self._upstreams.items()}
 
     def _start(self, endpoint: str) -> bool:
         try:
-            threading.Thread(target=self._look_up, args=(endpoint,), name="framegate-lookup", daemon=True).start()
+            threading.Thread(target=self._look_up, args=(endpoint, self._names[endpoint]), name="framegate-lookup", daemon=True).start()
         except RuntimeError as error:  # no thread available; the next round may get one
             self._errors[endpoint] = str(error)
             return False
         self._asked.add(endpoint)
         return True
 
-    def _look_up(self, endpoint: str) -> None:
-        address = self._names[endpoint]
+    def _look_up(self, endpoint: str, address: Address) -> None:
         try:
             rows = [[address.host, family, found, address.port] for family, found in self._lookup(address.host, address.port)]
             error = "" if rows else "no address"

@@ -22,8 +22,8 @@ _MODULES: Final = {
     **dict.fromkeys(("drain", "status"), "proxies"),
     "completion": "commands",
     "pool": "pools",
-    "upstreams": "listeners",
     "kafka-rules": "kafka_rules",
+    **dict.fromkeys(("brokers", "upstreams"), "listeners"),
     **{name: name for name in ("certificates", "channels", "doctor", "explain", "handlers", "init", "inject", "limits", "listeners", "log")},
     **{name: name for name in ("pipeline", "tap", "taps", "users")},
 }
@@ -34,6 +34,7 @@ _PAGES: Final = {
     "explain": "configuration",
     **dict.fromkeys(("check", "doctor", "serve", "channels", "listeners", "upstreams", "log", "status", "drain"), "operating"),
     "handlers": "handlers",
+    "brokers": "kafka",
     **dict.fromkeys(("certificates", "users"), "identity"),
     "inject": "kubernetes",
     "kafka-rules": "kafka",

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-__all__ = ["ADDRESS", "CHANNEL", "DURATION", "JAVA_HEAP", "LISTENER", "MOMENT", "SIZE", "Expiry"]
+__all__ = ["ADDRESS", "CHANNEL", "DURATION", "JAVA_HEAP", "LISTENER", "MOMENT", "SIZE", "UPSTREAM", "Expiry"]
 
 LEAST_HEAP: Final = 512 << 20
 """Bytes; Spark refuses less than 450 MiB."""
@@ -167,4 +167,5 @@ DURATION = Measure("duration")
 JAVA_HEAP = JavaHeap()
 CHANNEL = ChannelId()
 LISTENER = Name("a listener")
+UPSTREAM = Name("an upstream")
 MOMENT = Moment()

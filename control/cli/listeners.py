@@ -1,14 +1,15 @@
-"""``framegate listeners`` and ``framegate upstreams``: the two sides between which framegate forwards frames."""
+"""``framegate listeners``, ``framegate upstreams`` and ``framegate brokers``: the sides between which framegate forwards frames."""
 
 from typing import Final
 
 import click
 
 from framegate.control.cli.client import calling, pages
+from framegate.control.cli.kinds import UPSTREAM
 from framegate.control.cli.options import admin_options, example
 from framegate.control.cli.output import print_messages, print_note, size_text, word
 
-__all__ = ["listeners", "upstreams"]
+__all__ = ["brokers", "listeners", "upstreams"]
 
 _HEADINGS: Final = (
     "NAME", "ADDRESS", "PROTOCOL", "TLS", "UPSTREAM", "MAX RECEIVE SIZE", "REQUESTS", "ANSWERS", "OPEN", "AT MOST", "ACCEPTING", "HANDLER",
@@ -69,3 +70,34 @@ def list_upstreams(address: str, output: str) -> None:
     print_messages(found, output, ("NAME", "ENDPOINTS", "ADDRESSES", "TLS", "MAX RECEIVE SIZE", "DOWN", "ERROR"), cells)
     if not found and output == "table":
         print_note("no upstreams")
+
+
+@click.group(epilog=example("framegate brokers list"))
+def brokers() -> None:
+    """Brokers of Kafka clusters that framegate is in front of."""
+
+
+@brokers.command("list", epilog=example("framegate brokers list --upstream brokers"))
+@click.option("--upstream", type=UPSTREAM, default=None, help="Only the brokers of this upstream.")
+@admin_options
+def list_brokers(address: str, output: str, upstream: str | None) -> None:
+    """List the brokers, each once for each listener in front of its cluster.
+
+    ADDRESS is the broker's own, ADVERTISED the one that clients are told (-: that of the bootstrap), OPEN counts connections to it.
+    """
+    from framegate.control.v1 import upstream_service_pb2 as pb2
+    from framegate.control.v1 import upstream_service_pb2_grpc as pb2_grpc
+
+    def cells(item: pb2.Broker) -> tuple[object, ...]:
+        state = word(pb2.Broker.State.Name(item.state), "STATE_")
+        return (
+            item.upstream, item.listener, item.node_id, item.address, item.advertised_address or "-", item.rack or "-",
+            f"{state}: {item.reason}" if item.reason else state, item.open_connection_count,
+        )  # fmt: skip
+
+    with calling(address) as channel:
+        list_page = pb2_grpc.UpstreamServiceStub(channel).ListBrokers
+        found = [item for page in pages(list_page, pb2.ListBrokersRequest(upstream=upstream or "")) for item in page.brokers]
+    print_messages(found, output, ("UPSTREAM", "LISTENER", "NODE", "ADDRESS", "ADVERTISED", "RACK", "STATE", "OPEN"), cells)
+    if not found and output == "table":
+        print_note("no brokers: no upstream is a cluster, or none is known yet (the row brokers_unreadable says why)")

@@ -15,6 +15,7 @@ import stat
 import tempfile
 from typing import Final
 
+from framegate.control.configuration.broker_rules import port_ranges
 from framegate.control.configuration.capacity import fitted, memory_warning
 from framegate.control.configuration.cgroup import container
 from framegate.control.configuration.document import Document, Path, entries, key_of
@@ -45,6 +46,9 @@ _EXTRAS: Final = {"otlp": "opentelemetry.exporter.otlp.proto.grpc", "prometheus"
 _KERNEL: Final = "/proc/sys/net/core"
 _LOCKS: Final = "/proc/locks"
 _PROBE_S: Final = 1.0
+_MOST_PORTS: Final = 1024
+"""Ports of a range that are tried."""
+_SHOWN_PORTS: Final = 3
 _GIVE: Final = "give it to one of them (of a pod's volume: securityContext.fsGroup)"
 _OWNERS: Final = stat.S_IWUSR | stat.S_IXUSR
 """The rights that the owner of a folder needs to make files in it."""
@@ -59,6 +63,7 @@ def apply_machine(document: Document, config: ProxyConfig, bound: Bound, *, in_u
         in_use: warn of what another process uses now.
     """
     _addresses(document, bound, in_use=in_use)
+    _broker_ports(document, config, in_use=in_use)
     _tap(document, config, in_use=in_use)
     _extras(document, config)
     handler_places(document, config)
@@ -92,6 +97,22 @@ def _addresses(document: Document, bound: Bound, *, in_use: bool) -> None:
             document.add(path, f"cannot be bound: {fault[0]}")
         elif fault is not None and in_use:
             document.warn(path, f"{IN_USE}: serve cannot start until it is free")
+
+
+def _broker_ports(document: Document, config: ProxyConfig, *, in_use: bool) -> None:
+    """Ports of brokers that cannot be bound. One that is in use delays no start: its broker cannot be reached until it is free."""
+    for path, base, ports in port_ranges(entries(("listeners",), config.listeners)):
+        try:
+            address = bound_address(base)
+        except OSError:  # a fault of the listener's address
+            continue
+        faults = {port: fault for port in ports[:_MOST_PORTS] if (fault := bind_fault(address._replace(port=port))) is not None}
+        refused = next(((port, words) for port, (words, busy) in faults.items() if not busy), None)
+        if refused is not None:
+            document.add(path, f"port {refused[0]} cannot be bound: {refused[1]}")
+        elif faults and in_use:
+            shown = ", ".join(map(str, list(faults)[:_SHOWN_PORTS])) + (" …" if len(faults) > _SHOWN_PORTS else "")
+            document.warn(path, f"has ports that are in use now, {shown}: brokers that get them cannot be reached until they are free")
 
 
 def _socket(document: Document, path: Path, address: Address, *, in_use: bool) -> None:

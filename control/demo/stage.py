@@ -181,11 +181,13 @@ class Stage:
         counted: dict[str, Any] = json.loads(row["line"])
         return counted
 
-    def start_proxy(self, upstream: str, *, protocol: str = "framed", expected_frames: int = 0, max_frame_bytes: int = 0, **listener: Any) -> Serving:
+    def start_proxy(
+        self, upstream: str | dict[str, Any], *, protocol: str = "framed", expected_frames: int = 0, max_frame_bytes: int = 0, **listener: Any
+    ) -> Serving:
         """Start the proxy and wait until it serves.
 
         Args:
-            upstream: its one endpoint.
+            upstream: its one endpoint, or the keys of the upstream.
             protocol, listener: keys of the listener; ``tls=None`` for plaintext.
             expected_frames: in both directions together; the tap's budget holds them.
             max_frame_bytes: what the tap keeps of each frame's body; 0 keeps all.
@@ -289,8 +291,8 @@ class Stage:
             "listeners": [{"name": LISTENER, "address": "127.0.0.1:0", **handler}],
         }
 
-    def configuration(self, upstream: str, tap: dict[str, Any], listener: dict[str, Any]) -> dict[str, Any]:
-        """Of the proxy: the endpoint of its upstream, its tap, and keys of its listener."""
+    def configuration(self, upstream: str | dict[str, Any], tap: dict[str, Any], listener: dict[str, Any]) -> dict[str, Any]:
+        """Of the proxy: its upstream, as of ``start_proxy``, its tap, and keys of its listener."""
         tls = {"certificate": str(self.certificates.server), "key": str(self.certificates.server_key)}
         made = {"name": LISTENER, "address": "127.0.0.1:0", "max_receive_size": "4MiB", "tls": tls, "upstream": "upstream", **listener}
         return {
@@ -300,7 +302,7 @@ class Stage:
             "health": {"address": "127.0.0.1:0"},
             "memory_pool": {"size": "64MiB"},
             "listeners": [made],
-            "upstreams": [{"name": "upstream", "endpoints": [upstream]}],
+            "upstreams": [{"name": "upstream", **({"endpoints": [upstream]} if isinstance(upstream, str) else upstream)}],
             "tap": tap,
             "telemetry": {"prometheus": {"address": "127.0.0.1:0"}},
             "drain": {"timeout": "10s"},

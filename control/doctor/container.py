@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from framegate.control.configuration import cgroup
+from framegate.control.configuration.broker_rules import port_ranges
 from framegate.control.configuration.capacity import memory_need, memory_warning
+from framegate.control.configuration.document import entries
 from framegate.control.configuration.units import format_size
 from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings, most_connections
@@ -57,16 +59,18 @@ def _descriptors(around: Surroundings, limit: int | None) -> Finding:
     subject = f"open files (RLIMIT_NOFILE) of {around.process_name}"
     if limit is None:
         return _limit(subject, "are not limited")
-    room = max(0, limit - DESCRIPTORS) // 2
+    listeners = () if around.config is None else around.config.listeners
+    others = DESCRIPTORS + sum(len(ports) for _, _, ports in port_ranges(entries((), listeners)))  # control listens for each broker
+    room = max(0, limit - others) // 2
     figures = {"limit": limit, "connections": room}
     fits = f"are {limit:,} at most, enough for {room:,} connections in one processor"
     most = most_connections(around.config) if around.config is not None else None
     if most is None:
         if room < FEW_CONNECTIONS:
-            advice = f"raise it to {2 * FEW_CONNECTIONS + DESCRIPTORS} or more ({_RAISE}), or set limits.connections"
+            advice = f"raise it to {2 * FEW_CONNECTIONS + others} or more ({_RAISE}), or set limits.connections"
             return _limit(subject, fits, figures, warning=advice)
         return _limit(subject, fits + ("" if around.config is None else "; limits.connections is not set"), figures)
-    need = 2 * most + DESCRIPTORS
+    need = 2 * most + others
     figures["needed"] = need
     if need <= limit:
         return _limit(subject, f"{fits}; {most:,} may be open", figures)

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Final, cast
 
 from framegate.proxy.config.model import ProxyConfig, kafka_rules_to_wire, quotas_to_wire, rules_to_wire, to_wire
-from framegate.proxy.server.messages import Change, Endpoints, StartMessage
+from framegate.proxy.server.messages import Change, ClusterRow, Endpoints, StartMessage
 from framegate.proxy.server.protocol import WIRE_VERSION
 from framegate.proxy.server.rows import LimitsRow, Store, pack_stores
 
@@ -25,6 +25,7 @@ class DesiredState:
     Attributes:
         config: with the limits, the pool size, the tap's rules and those about Kafka in force.
         endpoints: addresses of each upstream, resolved.
+        brokers: of each upstream that is a cluster, and what its listeners advertise.
         shares: bytes of the memory pool by slot.
         stores: certificates, keys and authorities, by owner (``framegate.proxy.server.rows``): the last valid ones.
         revision: grows with every committed change.
@@ -37,12 +38,15 @@ class DesiredState:
     revision: int = 1
     stores: dict[str, Store] = dataclasses.field(default_factory=dict, repr=False)
     rows_at_open: bool = False
+    brokers: dict[str, ClusterRow] = dataclasses.field(default_factory=dict)
 
     def whole(self, slot: int) -> Change:
         """The whole state as one change, for one slot."""
         limits = {listener.name: listener.max_receive_size for listener in self.config.listeners}
         quotas = cast(LimitsRow, quotas_to_wire(self.config))
         change = Change(max_receive_size=limits, limits=quotas, share=self.shares[slot], endpoints=self.endpoints)
+        if self.brokers:
+            change["brokers"] = self.brokers
         if self.stores:
             change["stores"] = pack_stores(self.stores)
         if rules := {item.name: kafka_rules_to_wire(item.kafka) for item in self.config.listeners if item.kafka is not None}:
@@ -53,7 +57,7 @@ class DesiredState:
 
     def start_message(self, slot: int, generation: int, boot_id: str) -> StartMessage:
         """What a processor starts with."""
-        return StartMessage(
+        message = StartMessage(
             type="start",
             wire=WIRE_VERSION,
             config=to_wire(self.config),
@@ -66,3 +70,6 @@ class DesiredState:
             stores=pack_stores(self.stores),
             rows_at_open=self.rows_at_open,
         )
+        if self.brokers:
+            message["brokers"] = self.brokers
+        return message

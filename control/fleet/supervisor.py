@@ -28,7 +28,7 @@ from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.cells import CellLayout, CellReader
 from framegate.proxy.server.messages import Change
 from framegate.proxy.server.protocol import NOTICES, Message, drain_request, read_notice
-from framegate.proxy.server.rows import DemandRow
+from framegate.proxy.server.rows import DemandRow, SeenBrokerRow
 
 if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
@@ -52,6 +52,7 @@ class Supervisor(Respawner[Slot, Processor]):
     Attributes:
         connections: which processor has which connection.
         on_demand: called when a processor reports its demand for rates.
+        on_brokers_seen: called with the upstream and the brokers when a processor saw others in an answer than those in force.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Supervisor(Respawner[Slot, Processor]):
         self._phases = TwoPhases(log)
         self.connections = Connections(acceptor, desired, events)
         self.on_demand: Callable[[Processor, Sequence[DemandRow]], None] = lambda processor, rows: None
+        self.on_brokers_seen: Callable[[str, Sequence[SeenBrokerRow]], None] = lambda upstream, rows: None
         self._generations: dict[int, int] = {}
         self._cells: tuple[tuple[int, CellReader], ...] = ()
 
@@ -212,6 +214,8 @@ class Supervisor(Respawner[Slot, Processor]):
             self._publish_log(child, notice)
         elif notice["type"] == "demand":
             self.on_demand(child, notice["demands"])
+        elif notice["type"] == "brokers_seen":
+            self.on_brokers_seen(notice["upstream"], notice["brokers"])
         elif notice["type"] == "parted":
             if self._handlers is not None:
                 self._handlers.parted(child, notice)

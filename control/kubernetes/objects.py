@@ -168,7 +168,9 @@ def _certificate(workload: Workload, options: Options, wanted: Wanted, beside: S
 
 def _policy(selector: dict[str, Any], needs: PodRequirements) -> dict[str, Any]:
     """Permit framegate's data ports from everywhere, its metrics from within the cluster, and no other port. The kubelet's probes pass any policy."""
-    ingress: list[dict[str, Any]] = [{"ports": [{"protocol": "TCP", "port": port} for port in needs.data_ports]}] if needs.data_ports else []
+    ports: list[dict[str, Any]] = [{"protocol": "TCP", "port": port} for port in needs.data_ports]
+    ports += [{"protocol": "TCP", "port": first, "endPort": last} for first, last in needs.data_ranges]
+    ingress: list[dict[str, Any]] = [{"ports": ports}] if ports else []
     if needs.metrics_port is not None:
         ingress.append({"from": [{"namespaceSelector": {}}], "ports": [{"protocol": "TCP", "port": needs.metrics_port}]})
     return {"podSelector": selector, "policyTypes": ["Ingress"], "ingress": ingress}

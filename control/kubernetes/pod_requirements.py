@@ -7,7 +7,8 @@ import pathlib
 from collections.abc import Iterable
 from typing import Final
 
-from framegate.control.configuration.document import ConfigurationError
+from framegate.control.configuration.broker_rules import port_ranges
+from framegate.control.configuration.document import ConfigurationError, entries
 from framegate.control.configuration.load import judge
 from framegate.control.configuration.reading import read_document
 from framegate.control.configuration.tls_files import named_paths
@@ -38,6 +39,7 @@ class PodRequirements:
 
     Attributes:
         data_ports, inner_ports: of listeners that other pods reach, and of those that only this pod reaches.
+        data_ranges, inner_ranges: first and last port of ``brokers.ports``, likewise.
         metrics_port, health_port, http_port: of Prometheus, of gRPC and of HTTP probes; None: there is none.
         admin_socket: its path.
         drain_s: ``drain.timeout`` in whole seconds, rounded up.
@@ -49,6 +51,8 @@ class PodRequirements:
 
     data_ports: tuple[int, ...] = (9093,)
     inner_ports: tuple[int, ...] = ()
+    data_ranges: tuple[tuple[int, int], ...] = ()
+    inner_ranges: tuple[tuple[int, int], ...] = ()
     metrics_port: int | None = 9464
     health_port: int | None = 9901
     http_port: int | None = 9902
@@ -63,9 +67,10 @@ class PodRequirements:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """All that are bound, on any address."""
+        """All that are bound, or may be, on any address."""
         others = (self.metrics_port, self.health_port, self.http_port)
-        return (*self.data_ports, *self.inner_ports, *(port for port in others if port is not None))
+        brokers = (port for first, last in (*self.data_ranges, *self.inner_ranges) for port in range(first, last + 1))
+        return (*self.data_ports, *self.inner_ports, *(port for port in others if port is not None), *brokers)
 
     @property
     def admin_folder(self) -> str:
@@ -106,6 +111,7 @@ def requirements_of(config: ProxyConfig, text: str, processors: int) -> PodRequi
     """
     reasons: list[str] = []
     data, inner = _listeners(config, reasons)
+    ranges = [(address, ports) for _, address, ports in port_ranges(entries((), config.listeners))]
     health_port, http_port = _health(config, reasons)
     prometheus = config.telemetry.prometheus
     files = _files(config, reasons)
@@ -113,6 +119,8 @@ def requirements_of(config: ProxyConfig, text: str, processors: int) -> PodRequi
     needs = PodRequirements(
         data_ports=tuple(data),
         inner_ports=tuple(inner),
+        data_ranges=tuple((ports[0], ports[-1]) for address, ports in ranges if not _is_loopback(address)),
+        inner_ranges=tuple((ports[0], ports[-1]) for address, ports in ranges if _is_loopback(address)),
         metrics_port=None if prometheus is None else _port(prometheus.address, "telemetry.prometheus.address", reasons),
         health_port=health_port,
         http_port=http_port,

@@ -177,8 +177,19 @@ _LIFE_OF_FRAMEGATE: Final = {
         {"variable": str, "sections": list[str]},
     ),
 }
+_BROKER: Final = {"upstream": str, "broker": int, "address": str, "rack": str}
 _UPSTREAMS: Final = {
     "api_versions_failed": Event("An upstream could not be asked which requests it understands.", _WARNING, {"upstream": str, "error": str}),
+    "broker_joined": Event("A cluster has another broker.", _INFO, _BROKER),
+    "broker_left": Event("A cluster does not name a broker any more; its port is closed.", _WARNING, _BROKER),
+    "broker_moved": Event("A broker has another address or rack.", _INFO, {**_BROKER, "before": dict[str, str]}),
+    "brokers_refused": Event("The new brokers of a cluster could not be put in force.", _ERROR, {"upstream": str, "error": str}),
+    "brokers_unreadable": Event("The brokers of a cluster could not be read; the known ones stay in use.", _WARNING, {"upstream": str, "error": str}),
+    "brokers_without_port": Event(
+        "A listener has no port for some brokers; clients are told the bootstrap's address.",
+        _WARNING,
+        {"upstream": str, "listener": str, "count": int, "brokers": dict[str, str]},
+    ),
     "resolve_failed": Event("A name cannot be resolved; its last addresses stay in use.", _WARNING, {"upstream": str, "endpoint": str, "error": str}),
     "resolved": Event("A name can be resolved again.", _INFO, {"upstream": str, "endpoint": str}),
 }
@@ -268,6 +279,7 @@ MEANINGS: Final = (
     ("peer", "the client's address"),
     ("upstream", "name of the upstream; empty: a handler answers"),
     ("endpoint", "the address of the upstream that was tried last; empty: none"),
+    ("broker", "node id of the Kafka broker that the client reached, of a listener with `brokers`; -1: the bootstrap"),
     ("principal", "principal of the client, from its certificate or login"),
     ("mechanism", "SASL mechanism of the login; `null`: none"),
     ("tls", "version, cipher, and fingerprint of the server certificate that the client got; `null`: plaintext, or no complete handshake"),

@@ -67,7 +67,7 @@ _SERVICES: Final = {
         "UpdateTapRule": _ADMIN,
         "DeleteTapRule": _ADMIN,
     },
-    "UpstreamService": {"ListUpstreams": _SHOW, "GetUpstream": _SHOW},
+    "UpstreamService": {"ListUpstreams": _SHOW, "GetUpstream": _SHOW, "ListBrokers": _SHOW},
     "UserService": {"ListUsers": _SHOW, "CreateUser": _ADMIN, "UpdateUser": _ADMIN, "DeleteUser": _ADMIN},
 }
 METHODS: Final = {f"{_PACKAGE}.{service}/{method}": access for service, methods in _SERVICES.items() for method, access in methods.items()}

@@ -95,6 +95,9 @@ def _fill_common(message: channel_pb2.Channel, row: ChannelRow) -> None:
     message.upstream_endpoint = row["endpoint"] or ""
     message.principal = row["principal"] or ""
     message.sasl_mechanism = row["mechanism"] or ""
+    broker = row.get("broker", -1)
+    if broker >= 0:
+        message.broker_node_id = broker
     tls = row["tls"]
     if tls is not None:
         message.tls.version = tls["version"]

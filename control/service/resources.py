@@ -4,8 +4,9 @@ from framegate.control.errors import NotFoundError
 from framegate.control.service.convert import duration, timestamp
 from framegate.control.service.interceptor import Context
 from framegate.control.service.validate import check_required, page
-from framegate.control.status import HandlerProcessStatus, ListenerStatus, UpstreamStatus
+from framegate.control.status import BrokerStatus, HandlerProcessStatus, ListenerStatus, UpstreamStatus
 from framegate.control.steering import listeners
+from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.state import State
 from framegate.control.v1 import handler_service_pb2 as handler_pb2
 from framegate.control.v1 import listener_service_pb2 as listener_pb2
@@ -57,8 +58,9 @@ def _listener(status: ListenerStatus) -> listener_pb2.Listener:
 class Upstreams(UpstreamServiceServicer):
     """Shows where frames are forwarded to."""
 
-    def __init__(self, steered: listeners.Upstreams) -> None:
+    def __init__(self, steered: listeners.Upstreams, brokers: Brokers) -> None:
         self._upstreams = steered
+        self._brokers = brokers
 
     async def ListUpstreams(self, request: upstream_pb2.ListUpstreamsRequest, context: Context) -> upstream_pb2.ListUpstreamsResponse:
         """One page of upstreams, by name."""
@@ -72,6 +74,27 @@ class Upstreams(UpstreamServiceServicer):
             if status.name == request.name:
                 return upstream_pb2.GetUpstreamResponse(upstream=_upstream(status))
         raise NotFoundError("upstream", request.name)
+
+    async def ListBrokers(self, request: upstream_pb2.ListBrokersRequest, context: Context) -> upstream_pb2.ListBrokersResponse:
+        """One page of brokers, by upstream, listener and node id."""
+        statuses = await self._brokers.statuses(request.upstream)
+        rows = [(f"{status.upstream}/{status.listener}/{status.node}", status) for status in statuses]
+        chosen, token = page(rows, request.page_size, request.page_token)
+        return upstream_pb2.ListBrokersResponse(brokers=map(_broker, chosen), next_page_token=token)
+
+
+def _broker(status: BrokerStatus) -> upstream_pb2.Broker:
+    return upstream_pb2.Broker(
+        upstream=status.upstream,
+        listener=status.listener,
+        node_id=status.node,
+        address=status.address,
+        advertised_address=status.advertised,
+        rack=status.rack,
+        state=upstream_pb2.Broker.State.Value(f"STATE_{status.state.upper()}"),
+        reason=status.reason,
+        open_connection_count=status.connections,
+    )
 
 
 def _upstream(status: UpstreamStatus) -> upstream_pb2.Upstream:

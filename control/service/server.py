@@ -117,7 +117,7 @@ def _api_server(parts: Parts, closed: ClosedChannels, observe: CallObserver | No
         Pools(parts.pool, parts.state, parts.channels),
         Proxies(parts),
         TapRules(parts.taps),
-        Upstreams(parts.upstreams),
+        Upstreams(parts.upstreams, parts.brokers),
         Users(parts.users),
     )
     for servicer in servicers:

@@ -15,8 +15,9 @@ from framegate.control.status import DownEndpoint, ListenerStatus, UpstreamStatu
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, forwarding_of
 from framegate.proxy.server.messages import Change, Endpoints
 from framegate.proxy.server.protocol import upstreams_request
+from framegate.proxy.server.rows import EndpointDownRow
 
-__all__ = ["Listeners", "Upstreams", "find_listener"]
+__all__ = ["Listeners", "Upstreams", "down_endpoints", "find_listener"]
 
 
 def find_listener(config: ProxyConfig, name: str) -> ListenerConfig:
@@ -25,6 +26,12 @@ def find_listener(config: ProxyConfig, name: str) -> ListenerConfig:
         if listener.name == name:
             return listener
     raise NotFoundError("listener", name)
+
+
+async def down_endpoints(supervisor: Supervisor) -> list[list[EndpointDownRow]]:
+    """The endpoints that each processor does not use now. Raises UnavailableError: a processor does not answer."""
+    answers = await asyncio.gather(*(processor.request(upstreams_request(), REQUEST_MS) for processor in supervisor.running))
+    return [answer["rows"] for answer in answers]
 
 
 class Listeners:
@@ -77,7 +84,7 @@ class Upstreams:
         return [
             UpstreamStatus(
                 name=item.name,
-                endpoints=item.endpoints,
+                endpoints=item.addresses,
                 addresses=self._resolver.current[item.name].texts(),
                 tls=item.tls is not None,
                 max_receive_size=item.max_receive_size,
@@ -89,10 +96,9 @@ class Upstreams:
 
     async def _down_endpoints(self) -> dict[str, tuple[DownEndpoint, ...]]:
         """The endpoints that processors do not use now, by upstream; with the reason of the first processor."""
-        answers = await asyncio.gather(*(processor.request(upstreams_request(), REQUEST_MS) for processor in self._supervisor.running))
         found: dict[str, dict[str, DownEndpoint]] = {}
-        for answer in answers:
-            for (upstream, address), row in {(row["upstream"], row["endpoint"]): row for row in answer["rows"]}.items():
+        for rows in await down_endpoints(self._supervisor):
+            for (upstream, address), row in {(row["upstream"], row["endpoint"]): row for row in rows}.items():
                 each = found.setdefault(upstream, {})
                 known = each.get(address) or DownEndpoint(address=address, reason=row["reason"], detail=row["detail"], processors=0)
                 each[address] = dataclasses.replace(known, processors=known.processors + 1)

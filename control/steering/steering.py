@@ -13,6 +13,7 @@ from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
+from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import Channels
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.kafka_rules import RulesAboutKafka
@@ -59,6 +60,7 @@ class Parts:
     drain: Drain
     listeners: Listeners
     upstreams: Upstreams
+    brokers: Brokers
     certificates: TlsStores
     rotation: Rotation
     users: Users
@@ -97,13 +99,14 @@ class Steering(Parts):
         self._losses = None if config.tap is None else TapLosses(lambda: supervisor.cells, log, config.tap.directory, tap_low)
         listeners = Listeners(supervisor, acceptor)
         pool = Pool(supervisor, self.transactions, log, task_monitor)
+        channels = Channels(supervisor, self.transactions)
         drain = Drain(supervisor, acceptor, listeners, pool, self.transactions, events)
         super().__init__(
             state=State(supervisor, meters, task_monitor, pool, drain, handlers),
             events=events,
             audit=Audit(log, events),
             log=LogRows(supervisor, log),
-            channels=Channels(supervisor, self.transactions),
+            channels=channels,
             limits=Limits(supervisor, acceptor, self.transactions, pool),
             kafka_rules=RulesAboutKafka(supervisor, self.transactions),
             pool=pool,
@@ -111,6 +114,7 @@ class Steering(Parts):
             drain=drain,
             listeners=listeners,
             upstreams=Upstreams(supervisor, resolver, log),
+            brokers=Brokers(supervisor, acceptor, channels, log, events, meters, task_monitor),
             certificates=certificates,
             rotation=rotation,
             users=Users(supervisor, self.transactions, rotation, identity),
@@ -144,6 +148,7 @@ class Steering(Parts):
         for task in self._tasks:
             task.cancel()
         self._tap_events.close()
+        self.brokers.close()
         self.drain.close()
         if self._sizing is not None:
             self._sizing.close()

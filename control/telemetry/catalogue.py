@@ -24,6 +24,7 @@ _FEW: Final = 6
 _OPEN: Final = {
     "framegate.listener": "names of listeners",
     "framegate.upstream": "names of upstreams",
+    "framegate.kafka.broker": "node ids of brokers",
     "framegate.consumer": "names of the tap's consumers, at most 50, and `others`",
     "framegate.certificate": "uses of certificates",
     "framegate.process": "`control`, `processor-0` …, `handler-0` …",

@@ -293,6 +293,7 @@ class Channel(_message.Message):
     UPSTREAM_MUTE_CAUSES_FIELD_NUMBER: _builtins.int
     MUTE_REASON_FIELD_NUMBER: _builtins.int
     SASL_MECHANISM_FIELD_NUMBER: _builtins.int
+    BROKER_NODE_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """`slot-generation-counter`."""
     listener: _builtins.str
@@ -321,6 +322,8 @@ class Channel(_message.Message):
     """The reason of the operator who muted it; empty: none was given."""
     sasl_mechanism: _builtins.str
     """The SASL mechanism with which the client authenticated; empty: none."""
+    broker_node_id: _builtins.int
+    """The node id of the Kafka broker that the client reached, of an upstream that is a cluster; absent: the bootstrap, or no cluster."""
     @_builtins.property
     def tls(self) -> Global___TlsSession:
         """The client's TLS session; absent on a plaintext listener and before the handshake is complete."""
@@ -378,12 +381,15 @@ class Channel(_message.Message):
         upstream_mute_causes: _abc.Iterable[Global___MuteCause.ValueType] | None = ...,
         mute_reason: _builtins.str = ...,
         sasl_mechanism: _builtins.str = ...,
+        broker_node_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "last_active_time", b"last_active_time", "open_time", b"open_time", "request", b"request", "response", b"response", "tls", b"tls"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_node_id", b"_broker_node_id", "broker_node_id", b"broker_node_id", "close", b"close", "last_active_time", b"last_active_time", "open_time", b"open_time", "request", b"request", "response", b"response", "tls", b"tls"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "id", b"id", "in_flight_count", b"in_flight_count", "last_active_time", b"last_active_time", "leased_bytes", b"leased_bytes", "listener", b"listener", "mute_causes", b"mute_causes", "mute_reason", b"mute_reason", "muting", b"muting", "open_time", b"open_time", "peer_address", b"peer_address", "pending_send_bytes", b"pending_send_bytes", "principal", b"principal", "processor_slot", b"processor_slot", "request", b"request", "response", b"response", "sasl_mechanism", b"sasl_mechanism", "state", b"state", "tls", b"tls", "upstream", b"upstream", "upstream_endpoint", b"upstream_endpoint", "upstream_mute_causes", b"upstream_mute_causes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_node_id", b"_broker_node_id", "broker_node_id", b"broker_node_id", "close", b"close", "id", b"id", "in_flight_count", b"in_flight_count", "last_active_time", b"last_active_time", "leased_bytes", b"leased_bytes", "listener", b"listener", "mute_causes", b"mute_causes", "mute_reason", b"mute_reason", "muting", b"muting", "open_time", b"open_time", "peer_address", b"peer_address", "pending_send_bytes", b"pending_send_bytes", "principal", b"principal", "processor_slot", b"processor_slot", "request", b"request", "response", b"response", "sasl_mechanism", b"sasl_mechanism", "state", b"state", "tls", b"tls", "upstream", b"upstream", "upstream_endpoint", b"upstream_endpoint", "upstream_mute_causes", b"upstream_mute_causes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__broker_node_id: _TypeAlias = _typing.Literal["broker_node_id"]  # noqa: Y015
+    _WhichOneofArgType__broker_node_id: _TypeAlias = _typing.Literal["_broker_node_id", b"_broker_node_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__broker_node_id) -> _WhichOneofReturnType__broker_node_id | None: ...
 
 Global___Channel: _TypeAlias = Channel  # noqa: Y015
 

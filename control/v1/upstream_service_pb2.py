@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+framegate/control/v1/upstream_service.proto\x12\x14\x66ramegate.control.v1\"\xc9\x01\n\x08Upstream\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tendpoints\x18\x02 \x03(\t\x12\x11\n\taddresses\x18\x03 \x03(\t\x12\x13\n\x0btls_enabled\x18\x04 \x01(\x08\x12\x1e\n\x16max_receive_size_bytes\x18\x05 \x01(\x03\x12\x18\n\x10resolution_error\x18\x06 \x01(\t\x12:\n\x0e\x64own_endpoints\x18\x07 \x03(\x0b\x32\".framegate.control.v1.DownEndpoint\"X\n\x0c\x44ownEndpoint\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x17\n\x0fprocessor_count\x18\x04 \x01(\x05\"=\n\x14ListUpstreamsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"c\n\x15ListUpstreamsResponse\x12\x31\n\tupstreams\x18\x01 \x03(\x0b\x32\x1e.framegate.control.v1.Upstream\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x12GetUpstreamRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"G\n\x13GetUpstreamResponse\x12\x30\n\x08upstream\x18\x01 \x01(\x0b\x32\x1e.framegate.control.v1.Upstream2\xdf\x01\n\x0fUpstreamService\x12h\n\rListUpstreams\x12*.framegate.control.v1.ListUpstreamsRequest\x1a+.framegate.control.v1.ListUpstreamsResponse\x12\x62\n\x0bGetUpstream\x12(.framegate.control.v1.GetUpstreamRequest\x1a).framegate.control.v1.GetUpstreamResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+framegate/control/v1/upstream_service.proto\x12\x14\x66ramegate.control.v1\"\xc9\x01\n\x08Upstream\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tendpoints\x18\x02 \x03(\t\x12\x11\n\taddresses\x18\x03 \x03(\t\x12\x13\n\x0btls_enabled\x18\x04 \x01(\x08\x12\x1e\n\x16max_receive_size_bytes\x18\x05 \x01(\x03\x12\x18\n\x10resolution_error\x18\x06 \x01(\t\x12:\n\x0e\x64own_endpoints\x18\x07 \x03(\x0b\x32\".framegate.control.v1.DownEndpoint\"X\n\x0c\x44ownEndpoint\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x17\n\x0fprocessor_count\x18\x04 \x01(\x05\"\xbb\x02\n\x06\x42roker\x12\x10\n\x08upstream\x18\x01 \x01(\t\x12\x10\n\x08listener\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x1a\n\x12\x61\x64vertised_address\x18\x05 \x01(\t\x12\x0c\n\x04rack\x18\x06 \x01(\t\x12\x31\n\x05state\x18\x07 \x01(\x0e\x32\".framegate.control.v1.Broker.State\x12\x0e\n\x06reason\x18\x08 \x01(\t\x12\x1d\n\x15open_connection_count\x18\t \x01(\x03\"_\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0c\n\x08STATE_UP\x10\x01\x12\x0e\n\nSTATE_DOWN\x10\x02\x12\x11\n\rSTATE_NO_PORT\x10\x03\x12\x0e\n\nSTATE_GONE\x10\x04\"=\n\x14ListUpstreamsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"c\n\x15ListUpstreamsResponse\x12\x31\n\tupstreams\x18\x01 \x03(\x0b\x32\x1e.framegate.control.v1.Upstream\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x12GetUpstreamRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"G\n\x13GetUpstreamResponse\x12\x30\n\x08upstream\x18\x01 \x01(\x0b\x32\x1e.framegate.control.v1.Upstream\"M\n\x12ListBrokersRequest\x12\x10\n\x08upstream\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"]\n\x13ListBrokersResponse\x12-\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\x1c.framegate.control.v1.Broker\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xc3\x02\n\x0fUpstreamService\x12h\n\rListUpstreams\x12*.framegate.control.v1.ListUpstreamsRequest\x1a+.framegate.control.v1.ListUpstreamsResponse\x12\x62\n\x0bGetUpstream\x12(.framegate.control.v1.GetUpstreamRequest\x1a).framegate.control.v1.GetUpstreamResponse\x12\x62\n\x0bListBrokers\x12(.framegate.control.v1.ListBrokersRequest\x1a).framegate.control.v1.ListBrokersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,14 +35,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_UPSTREAM']._serialized_end=271
   _globals['_DOWNENDPOINT']._serialized_start=273
   _globals['_DOWNENDPOINT']._serialized_end=361
-  _globals['_LISTUPSTREAMSREQUEST']._serialized_start=363
-  _globals['_LISTUPSTREAMSREQUEST']._serialized_end=424
-  _globals['_LISTUPSTREAMSRESPONSE']._serialized_start=426
-  _globals['_LISTUPSTREAMSRESPONSE']._serialized_end=525
-  _globals['_GETUPSTREAMREQUEST']._serialized_start=527
-  _globals['_GETUPSTREAMREQUEST']._serialized_end=561
-  _globals['_GETUPSTREAMRESPONSE']._serialized_start=563
-  _globals['_GETUPSTREAMRESPONSE']._serialized_end=634
-  _globals['_UPSTREAMSERVICE']._serialized_start=637
-  _globals['_UPSTREAMSERVICE']._serialized_end=860
+  _globals['_BROKER']._serialized_start=364
+  _globals['_BROKER']._serialized_end=679
+  _globals['_BROKER_STATE']._serialized_start=584
+  _globals['_BROKER_STATE']._serialized_end=679
+  _globals['_LISTUPSTREAMSREQUEST']._serialized_start=681
+  _globals['_LISTUPSTREAMSREQUEST']._serialized_end=742
+  _globals['_LISTUPSTREAMSRESPONSE']._serialized_start=744
+  _globals['_LISTUPSTREAMSRESPONSE']._serialized_end=843
+  _globals['_GETUPSTREAMREQUEST']._serialized_start=845
+  _globals['_GETUPSTREAMREQUEST']._serialized_end=879
+  _globals['_GETUPSTREAMRESPONSE']._serialized_start=881
+  _globals['_GETUPSTREAMRESPONSE']._serialized_end=952
+  _globals['_LISTBROKERSREQUEST']._serialized_start=954
+  _globals['_LISTBROKERSREQUEST']._serialized_end=1031
+  _globals['_LISTBROKERSRESPONSE']._serialized_start=1033
+  _globals['_LISTBROKERSRESPONSE']._serialized_end=1126
+  _globals['_UPSTREAMSERVICE']._serialized_start=1129
+  _globals['_UPSTREAMSERVICE']._serialized_end=1452
 # @@protoc_insertion_point(module_scope)

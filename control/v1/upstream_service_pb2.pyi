@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -41,7 +42,9 @@ class Upstream(_message.Message):
     """The endpoints that could not be resolved last time, and why, as text; empty: all were resolved. Such an endpoint keeps its last addresses."""
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Its endpoints as configured, `host:port`, `[v6]:port`, or `unix:` and a path; connections use them in rotation."""
+        """Its endpoints as configured, `host:port`, `[v6]:port`, or `unix:` and a path; connections use them in rotation. Of a Kafka cluster the bootstrap
+        servers.
+        """
 
     @_builtins.property
     def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -103,6 +106,91 @@ class DownEndpoint(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DownEndpoint: _TypeAlias = DownEndpoint  # noqa: Y015
+
+@_typing.final
+class Broker(_message.Message):
+    """A broker of a Kafka cluster, as clients of one listener reach it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _State:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Broker._State.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        STATE_UNSPECIFIED: Broker._State.ValueType  # 0
+        """Not used."""
+        STATE_UP: Broker._State.ValueType  # 1
+        """Connections to it are made."""
+        STATE_DOWN: Broker._State.ValueType  # 2
+        """Each of its addresses has failed, or its name has no address."""
+        STATE_NO_PORT: Broker._State.ValueType  # 3
+        """Clients of this listener cannot reach it, because it has no port here; they are told the address of the bootstrap for it."""
+        STATE_GONE: Broker._State.ValueType  # 4
+        """The cluster does not name it any more; connections are left."""
+
+    class State(_State, metaclass=_StateEnumTypeWrapper):
+        """Whether clients can reach it."""
+
+    STATE_UNSPECIFIED: Broker.State.ValueType  # 0
+    """Not used."""
+    STATE_UP: Broker.State.ValueType  # 1
+    """Connections to it are made."""
+    STATE_DOWN: Broker.State.ValueType  # 2
+    """Each of its addresses has failed, or its name has no address."""
+    STATE_NO_PORT: Broker.State.ValueType  # 3
+    """Clients of this listener cannot reach it, because it has no port here; they are told the address of the bootstrap for it."""
+    STATE_GONE: Broker.State.ValueType  # 4
+    """The cluster does not name it any more; connections are left."""
+
+    UPSTREAM_FIELD_NUMBER: _builtins.int
+    LISTENER_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    ADVERTISED_ADDRESS_FIELD_NUMBER: _builtins.int
+    RACK_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    OPEN_CONNECTION_COUNT_FIELD_NUMBER: _builtins.int
+    upstream: _builtins.str
+    """The upstream that is its cluster."""
+    listener: _builtins.str
+    """The listener."""
+    node_id: _builtins.int
+    """Its node id."""
+    address: _builtins.str
+    """Its own address, as the cluster names it: `host:port` or `[v6]:port`."""
+    advertised_address: _builtins.str
+    """The address that clients of the listener are told, in the same form; empty: that of the bootstrap."""
+    rack: _builtins.str
+    """Its rack; empty: none."""
+    state: Global___Broker.State.ValueType
+    """Its state."""
+    reason: _builtins.str
+    """Why it is in that state; empty when it is up."""
+    open_connection_count: _builtins.int
+    """The number of open connections of the listener's clients to it."""
+    def __init__(
+        self,
+        *,
+        upstream: _builtins.str = ...,
+        listener: _builtins.str = ...,
+        node_id: _builtins.int = ...,
+        address: _builtins.str = ...,
+        advertised_address: _builtins.str = ...,
+        rack: _builtins.str = ...,
+        state: Global___Broker.State.ValueType = ...,
+        reason: _builtins.str = ...,
+        open_connection_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "advertised_address", b"advertised_address", "listener", b"listener", "node_id", b"node_id", "open_connection_count", b"open_connection_count", "rack", b"rack", "reason", b"reason", "state", b"state", "upstream", b"upstream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Broker: _TypeAlias = Broker  # noqa: Y015
 
 @_typing.final
 class ListUpstreamsRequest(_message.Message):
@@ -203,3 +291,61 @@ class GetUpstreamResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetUpstreamResponse: _TypeAlias = GetUpstreamResponse  # noqa: Y015
+
+@_typing.final
+class ListBrokersRequest(_message.Message):
+    """Request of ListBrokers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UPSTREAM_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    upstream: _builtins.str
+    """Only the brokers of this upstream; empty: of all."""
+    page_size: _builtins.int
+    """The largest number to return; 1 to 1,000. 0 asks for the default, 100; more than 1,000 counts as 1,000."""
+    page_token: _builtins.str
+    """`next_page_token` of the page before; empty for the first page."""
+    def __init__(
+        self,
+        *,
+        upstream: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "upstream", b"upstream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBrokersRequest: _TypeAlias = ListBrokersRequest  # noqa: Y015
+
+@_typing.final
+class ListBrokersResponse(_message.Message):
+    """Response of ListBrokers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKERS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """The token of the next page; empty after the last page."""
+    @_builtins.property
+    def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Broker]:
+        """One page."""
+
+    def __init__(
+        self,
+        *,
+        brokers: _abc.Iterable[Global___Broker] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBrokersResponse: _TypeAlias = ListBrokersResponse  # noqa: Y015

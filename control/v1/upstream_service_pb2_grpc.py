@@ -45,6 +45,11 @@ class UpstreamServiceStub:
                 request_serializer=framegate_dot_control_dot_v1_dot_upstream__service__pb2.GetUpstreamRequest.SerializeToString,
                 response_deserializer=framegate_dot_control_dot_v1_dot_upstream__service__pb2.GetUpstreamResponse.FromString,
                 _registered_method=True)
+        self.ListBrokers = channel.unary_unary(
+                '/framegate.control.v1.UpstreamService/ListBrokers',
+                request_serializer=framegate_dot_control_dot_v1_dot_upstream__service__pb2.ListBrokersRequest.SerializeToString,
+                response_deserializer=framegate_dot_control_dot_v1_dot_upstream__service__pb2.ListBrokersResponse.FromString,
+                _registered_method=True)
 
 
 class UpstreamServiceServicer:
@@ -69,6 +74,15 @@ class UpstreamServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListBrokers(self, request, context):
+        """Lists the brokers of upstreams that are Kafka clusters, by upstream, listener and node id: each once for each listener in front of its cluster.
+
+        Failures: INVALID_ARGUMENT for a bad page token or size, NOT_FOUND when no upstream has the name, UNAVAILABLE when a processor does not answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_UpstreamServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -81,6 +95,11 @@ def add_UpstreamServiceServicer_to_server(servicer, server):
                     servicer.GetUpstream,
                     request_deserializer=framegate_dot_control_dot_v1_dot_upstream__service__pb2.GetUpstreamRequest.FromString,
                     response_serializer=framegate_dot_control_dot_v1_dot_upstream__service__pb2.GetUpstreamResponse.SerializeToString,
+            ),
+            'ListBrokers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBrokers,
+                    request_deserializer=framegate_dot_control_dot_v1_dot_upstream__service__pb2.ListBrokersRequest.FromString,
+                    response_serializer=framegate_dot_control_dot_v1_dot_upstream__service__pb2.ListBrokersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -138,6 +157,33 @@ class UpstreamService:
             '/framegate.control.v1.UpstreamService/GetUpstream',
             framegate_dot_control_dot_v1_dot_upstream__service__pb2.GetUpstreamRequest.SerializeToString,
             framegate_dot_control_dot_v1_dot_upstream__service__pb2.GetUpstreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBrokers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/framegate.control.v1.UpstreamService/ListBrokers',
+            framegate_dot_control_dot_v1_dot_upstream__service__pb2.ListBrokersRequest.SerializeToString,
+            framegate_dot_control_dot_v1_dot_upstream__service__pb2.ListBrokersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,11 @@ class UpstreamServiceStub:
 
     Failures: NOT_FOUND when no upstream has the name, UNAVAILABLE when a processor does not answer.
     """
+    ListBrokers: _grpc.UnaryUnaryMultiCallable[_upstream_service_pb2.ListBrokersRequest, _upstream_service_pb2.ListBrokersResponse]
+    """Lists the brokers of upstreams that are Kafka clusters, by upstream, listener and node id: each once for each listener in front of its cluster.
+
+    Failures: INVALID_ARGUMENT for a bad page token or size, NOT_FOUND when no upstream has the name, UNAVAILABLE when a processor does not answer.
+    """
 
 @_typing.type_check_only
 class UpstreamServiceAsyncStub(UpstreamServiceStub):
@@ -58,6 +63,11 @@ class UpstreamServiceAsyncStub(UpstreamServiceStub):
     """Gets one upstream.
 
     Failures: NOT_FOUND when no upstream has the name, UNAVAILABLE when a processor does not answer.
+    """
+    ListBrokers: _aio.UnaryUnaryMultiCallable[_upstream_service_pb2.ListBrokersRequest, _upstream_service_pb2.ListBrokersResponse]  # type: ignore[assignment]
+    """Lists the brokers of upstreams that are Kafka clusters, by upstream, listener and node id: each once for each listener in front of its cluster.
+
+    Failures: INVALID_ARGUMENT for a bad page token or size, NOT_FOUND when no upstream has the name, UNAVAILABLE when a processor does not answer.
     """
 
 class UpstreamServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -83,6 +93,17 @@ class UpstreamServiceServicer(metaclass=_abc_1.ABCMeta):
         """Gets one upstream.
 
         Failures: NOT_FOUND when no upstream has the name, UNAVAILABLE when a processor does not answer.
+        """
+
+    @_abc_1.abstractmethod
+    def ListBrokers(
+        self,
+        request: _upstream_service_pb2.ListBrokersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_upstream_service_pb2.ListBrokersResponse, _abc.Awaitable[_upstream_service_pb2.ListBrokersResponse]]:
+        """Lists the brokers of upstreams that are Kafka clusters, by upstream, listener and node id: each once for each listener in front of its cluster.
+
+        Failures: INVALID_ARGUMENT for a bad page token or size, NOT_FOUND when no upstream has the name, UNAVAILABLE when a processor does not answer.
         """
 
 def add_UpstreamServiceServicer_to_server(servicer: UpstreamServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -49,6 +49,7 @@ ACTION: Final = "framegate.handler.action"
 MECHANISM: Final = "framegate.sasl.mechanism"
 API: Final = "framegate.kafka.api"
 REFUSAL: Final = "framegate.kafka.refusal"
+BROKER: Final = "framegate.kafka.broker"
 TLS_VERSION: Final = "tls.protocol.version"
 TLS_RESUMED: Final = "tls.resumed"
 
@@ -115,6 +116,7 @@ SIGNALS: Final = ("metrics", "traces", "logs")
 EXPORT_ERRORS: Final = ("", "failed")
 """How an export ended. None: the collector took it. ``failed``: it did not, with all attempts; the row ``library_log`` says why."""
 MINUTE_STATES: Final = ("complete", "lost", "at_most", "unknown")
+BROKER_STATES: Final = ("up", "down", "no_port", "gone")
 UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = (
     "",
@@ -150,6 +152,7 @@ TASKS: Final = (
     "sizing",
     "access",
     "endpoints",
+    "brokers",
     "tap_keeper",
     "rotation",
     "desk",
@@ -377,6 +380,8 @@ METRICS: Final = (
     _control("accept.errors", "counter", "{error}", "Connections that could not be accepted.", _LISTENER, (ERROR_TYPE, ACCEPT_ERRORS)),
     _control("worker.restarts", "counter", "{restart}", "Restarts of processors.", (REASON, ("died", "heartbeat", "commit"))),
     _control("handler.restarts", "counter", "{restart}", "Restarts of handler processes.", (REASON, ("died", "timeout", "heartbeat", "memory"))),
+    _control("broker.count", "gauge", "{broker}", "Brokers of a cluster, by state.", _UPSTREAM, (STATE, BROKER_STATES)),
+    _control("broker.connections", "gauge", "{connection}", "Open connections through the port of a broker.", _LISTENER, (BROKER, ())),
     _control("tap.usage", "gauge", "By", "Bytes of the tap's log on disk."),
     _control("tap.limit", "gauge", "By", "The tap's budget."),
     _control("tap.consumer.unreadable", "gauge", "{consumer}", "Consumers of the tap with an unreadable file; segments that they may need are kept."),

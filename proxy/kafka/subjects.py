@@ -354,6 +354,7 @@ def _has_ids(fields: Iterable[Field], version: int) -> bool:
 
 
 _SUBJECTS: Final[dict[int, Subjects]] = {}
+_GREATEST: Final[dict[int, int]] = {}
 _KINDS_OF: Final[dict[int, int]] = {}
 _PROGRAMS: Final[dict[int, Program]] = {}
 _walker: Final = Walker()
@@ -380,7 +381,10 @@ def kinds_of(api: Api) -> int:
 
 def greatest_named_version(api: Api) -> int:
     """The greatest version of an API whose requests have topics by name; -1: none has."""
-    return max((version for version in range(api.least, api.most + 1) if not _is_by_id(api, version)), default=-1)
+    found = _GREATEST.get(api.key)
+    if found is None:
+        found = _GREATEST[api.key] = max((version for version in range(api.least, api.most + 1) if not _is_by_id(api, version)), default=-1)
+    return found
 
 
 def lists_names(key: i64) -> int:

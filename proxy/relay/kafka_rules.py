@@ -151,7 +151,17 @@ class KafkaRulesInForce:
         self._rules = [Rule(rule, narrow=self.narrow) for rule in rules.rules]
         self.report_only = rules.report_only
         self.by_client = any(rule.client_ids for rule in rules.rules)
+        self._restricts_topics = any(rule.topics for rule in rules.rules)
         self.number += 1
+
+    def greatest(self, key: int) -> int:
+        """The greatest version of an API that is offered to a client that has not authenticated, so that its rule is not known: -1: none."""
+        if self.report_only or not (self.narrow or self._restricts_topics):
+            return _ANY_VERSION
+        known = api(key)
+        if known is None:
+            return -1
+        return subjects.greatest_named_version(known) if self._restricts_topics else known.most
 
     def choose(self, principal: str, client_id: str) -> Rule:
         """The rule that decides about the requests of a client."""

@@ -161,6 +161,7 @@ class Settings:
 
     def _route(self, listener: model.ListenerConfig) -> Route:
         counters = self.counters.listeners[listener.name]
+        rules = None if listener.kafka is None else self._kafka_rules_of(listener.name, listener.kafka)
         times = listener.timeouts
         upstream = None if listener.upstream is None else self._upstream_configs[listener.upstream]
         speaks = self._framing(listener)
@@ -175,7 +176,7 @@ class Settings:
             stall_ns=times.stall_ms * NS_PER_MS,
             min_rate=listener.min_rate,
             tls=self._stores.listener(listener.name),
-            authenticators=self._sasl(listener) or factories.of_clients(listener),
+            authenticators=self._sasl(listener, rules) or factories.of_clients(listener),
             account=self._accounts[listener.name],
             cut_from=_cut_from(model.forwarding_of(listener).requests),
             first_piece=0 if listener.protocol == "framed" else KAFKA_HEAD,
@@ -199,7 +200,7 @@ class Settings:
             logins=None if upstream is None else self._logins[upstream.name],
             revoked=Revocations(times.handshake_ms * NS_PER_MS) if listener.close_revoked else None,
             brokers=self._route_brokers(listener),
-            rules=None if listener.kafka is None else self._kafka_rules_of(listener.name, listener.kafka),
+            rules=rules,
         )
 
     def _kafka_rules_of(self, listener: str, rules: model.KafkaRules) -> KafkaRulesInForce:
@@ -214,7 +215,7 @@ class Settings:
         narrow = listener.kafka is None or listener.kafka.unknown_versions == "narrow"
         return RouteBrokers(self.clusters[listener.upstream], self._advertised[listener.name], listener.brokers.hosts, narrow=narrow)
 
-    def _sasl(self, listener: model.ListenerConfig) -> "AuthenticatorFactory | None":
+    def _sasl(self, listener: model.ListenerConfig, rules: KafkaRulesInForce | None) -> "AuthenticatorFactory | None":
         """The SASL authenticators of a listener's clients; None: it uses none."""
         sasl = listener.sasl
         if sasl is None or self.credentials is None:
@@ -235,6 +236,7 @@ class Settings:
             reauthenticates=listener.handler is None,
             allowed_principals=factories.allowed_principals_of(listener),
             narrows=listener.brokers is not None,
+            greatest=None if rules is None else rules.greatest,
         )
         return SaslServerAuthenticators(settings, self.credentials.source(listener_auth_queue(listener.name)), count=count)
 

@@ -1,32 +1,12 @@
 import asyncio
-import threading
 
 import pytest
 
 from framegate.control.configuration.child import Loaded
 from framegate.control.meters import Meters
-from framegate.control.runtime import Proxy, _in_thread
+from framegate.control.runtime import Proxy
 from framegate.control.task_monitor import TaskMonitor
 from tests.fakes.fleet import MemoryLog, fleet_config
-
-
-def test_work_on_a_thread_gives_its_result_or_its_error_and_is_left_behind_when_cancelled() -> None:
-    def fail() -> None:
-        raise ValueError("no")
-
-    async def scenario() -> None:
-        assert await _in_thread(lambda: 7) == 7
-        with pytest.raises(ValueError, match="no"):
-            await _in_thread(fail)
-        done = threading.Event()
-        waiting = asyncio.create_task(_in_thread(done.wait))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        done.set()
-
-    asyncio.run(scenario())
 
 
 def proxy() -> tuple[Proxy, MemoryLog]:

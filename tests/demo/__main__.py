@@ -27,7 +27,7 @@ def arguments_of(words: list[str]) -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(prog="python tests/demo")
     demos = parser.add_subparsers(dest="demo", required=True)
-    kafka = demos.add_parser("kafka", help="the demo in front of a real Apache Kafka broker")
+    kafka = demos.add_parser("kafka", help="the demo in front of three real Apache Kafka brokers")
     dashboards = demos.add_parser("dashboards", help="a collector, Prometheus and the dashboards, in calm and in six scenarios")
     for one in (kafka, dashboards):
         one.add_argument("--directory", type=Path, help="the folder of all files; what an earlier demo left there is deleted first")

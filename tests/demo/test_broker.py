@@ -1,11 +1,13 @@
 """The broker runner without a broker: the cache's place, what is missing, settings. A real one runs in tests/integration/test_kafka.py."""
 
+import os
 import socket
 from pathlib import Path
 
 import pytest
 
 from tests.demo import broker
+from tests.demo.brokers import Cluster, Watch
 
 
 def test_what_is_missing_is_named_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,3 +91,31 @@ def test_more_listeners_and_settings_than_usual(tmp_path: Path, monkeypatch: pyt
     assert "OUTER://127.0.0.1:4711" in found["advertised.listeners"].split(",")
     assert found["num.io.threads"] == "7", "the last line of a key wins"
     assert "-Dmine=1" in (tmp_path / "told").read_text().split()
+
+
+def test_the_nodes_of_a_cluster_have_addresses_of_their_own_which_they_advertise_and_the_first_is_the_controller(tmp_path: Path) -> None:
+    with Cluster(tmp_path, nodes=(11, 12), listeners={"TLS": "SSL"}, settings="mine=1\n") as cluster:
+        first, second = cluster.brokers.values()
+        for made, roles in ((first, "broker,controller"), (second, "broker")):
+            found = dict(line.split("=", 1) for line in made.properties({}, tmp_path).splitlines())
+            own = ",".join(f"{name}://127.0.1.{made.node}:{made.ports[name]}" for name in ("INTERNAL", "PLAIN", "TLS"))
+            assert (found["advertised.listeners"], found["process.roles"]) == (own, roles)
+            assert found["controller.quorum.voters"] == f"11@127.0.1.11:{first.ports['CONTROLLER']}"
+            assert (found["node.id"], found["broker.rack"], found["mine"]) == (str(made.node), f"rack-{made.node}", "1")
+        before = second.client_addresses
+        second.move()
+        assert all(address != before[name] for name, address in second.client_addresses.items())
+        assert cluster.bootstrap("TLS") == [f"{made.host}:{made.ports['TLS']}" for made in (first, second)]
+
+
+def test_the_watch_reports_who_connects_and_may_not(tmp_path: Path) -> None:
+    """The broker is a socket of this process."""
+    with Cluster(tmp_path, nodes=(11,)) as cluster, socket.create_server(cluster.brokers[11].client_addresses["PLAIN"]) as server:
+        for allowed in (True, False):
+            watch = Watch(cluster, os.getpid() if allowed else 0)
+            with socket.create_connection(server.getsockname()):
+                watch.look()
+                watch.look()
+            assert watch.seen == ({server.getsockname()} if allowed else set())
+            found = [leak.partition(" ")[0] for leak in watch.leaks]
+            assert found == ([] if allowed else [str(os.getpid())]), "once for each connection"

@@ -55,13 +55,15 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path
 def test_the_manual_loads_and_says_what_it_says(installed: Callable[[Path], Path]) -> None:
     config = load(installed(MANUAL))
     assert config.node == "edge-1"
-    assert [listener.name for listener in config.listeners] == ["kafka", "lookup", "echo"]
+    assert [listener.name for listener in config.listeners] == ["kafka", "lookup", "cluster", "echo"]
     assert config.listeners[0].timeouts == model.ListenerTimeouts()
     assert config.listeners[0].tls is not None
     assert config.listeners[0].tls.client_auth == "required"
     assert config.tap is not None
     assert config.tap.segment_age_ms == 300_000
     assert dataclasses.replace(config.tap, directory="", rules=()) == model.TapConfig(directory="")
+    assert config.listeners[2].brokers == model.BrokersConfig(ports="19100-19199", advertise="127.0.0.1")
+    assert [upstream.kafka is not None for upstream in config.upstreams] == [False, False, True]
     header = model.HeaderConfig(size=8, offset=2, byte_order="little", counts="rest", other_bytes="set", fill="c0de0001")
     assert config.listeners[1] == model.ListenerConfig(name="lookup", address="127.0.0.1:9190", upstream="lookup", framing="header", header=header)
 

@@ -18,9 +18,11 @@ def _string(text: str) -> bytes:
 
 
 def metadata_answer(brokers: Iterable[Broker], version: int = 8) -> bytes:
-    """The body of an answer without its correlation id, as far as it is read."""
+    """The body of an answer without its correlation id, with no topic."""
     rows = [struct.pack(">i", item.node) + _string(item.host) + struct.pack(">i", item.port) + _string(item.rack) for item in brokers]
-    return (bytes(4) if version >= 3 else b"") + struct.pack(">i", len(rows)) + b"".join(rows) + _string("cluster") + struct.pack(">ii", -1, 0)
+    cluster = _string("cluster") if version >= 2 else b""
+    rights = struct.pack(">i", -(2**31)) if version >= 8 else b""
+    return (bytes(4) if version >= 3 else b"") + struct.pack(">i", len(rows)) + b"".join(rows) + cluster + struct.pack(">ii", -1, 0) + rights
 
 
 def versions_answer(ranges: Sequence[tuple[int, int, int]] = KNOWN, error: int = 0) -> bytes:

@@ -32,7 +32,17 @@ from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.cells import CellLayout
 from framegate.proxy.config.limits import UNLIMITED_NODE, LimitsConfig
 from framegate.proxy.config.log import LogFormat
-from framegate.proxy.config.model import MIB, HandlersConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig, to_wire
+from framegate.proxy.config.model import (
+    MIB,
+    HandlersConfig,
+    KafkaCluster,
+    ListenerConfig,
+    MemoryPoolConfig,
+    ProxyConfig,
+    TapConfig,
+    UpstreamConfig,
+    to_wire,
+)
 from framegate.proxy.server.messages import ErrorReply, StartMessage
 from framegate.proxy.server.protocol import WIRE_VERSION, Message, Request
 
@@ -95,13 +105,16 @@ def fleet_config(
     others: Sequence[str] = (),
     **listener: Any,
 ) -> ProxyConfig:
-    """Listener a and others like it before upstream u."""
+    """Listener a and others like it before upstream u, which is a cluster if they have ``brokers``."""
+    upstream = UpstreamConfig(name="u", endpoints=("127.0.0.1:1",))
+    if "brokers" in listener:
+        upstream = UpstreamConfig(name="u", kafka=KafkaCluster(bootstrap=("127.0.0.1:1",)))
     given = {"address": "127.0.0.1:0", "upstream": "u", "max_receive_size": MIB, **listener}
     return ProxyConfig(
         node="test",
         processors=processors,
         listeners=tuple(ListenerConfig(**{"name": name, **given}) for name in ("a", *others)),
-        upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
+        upstreams=(upstream,),
         memory_pool=MemoryPoolConfig(size=12 * MIB),
         limits=node_limits,
         tap=tap,
@@ -203,8 +216,10 @@ class Fleet:
     def _ended(self, slot: Slot, life: ProcessorTotals) -> None:
         self.ends.append((slot.number, life))
 
-    async def connect(self, listener: str = "a") -> Client:
-        host, _, port = self.acceptor.listeners[listener].address.rpartition(":")
+    async def connect(self, listener: str = "a", broker: int = -1) -> Client:
+        """A client of a listener, or of one of its brokers' ports."""
+        listening = self.acceptor.listeners[listener]
+        host, _, port = (listening if broker < 0 else listening.brokers[broker]).address.rpartition(":")
         client = Client(*await asyncio.open_connection(host, int(port)))
         self._clients.append(client)
         return client

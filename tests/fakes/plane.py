@@ -28,6 +28,7 @@ from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.status import (
     RETIRED,
     Attributes,
+    BrokerStatus,
     BuildInfo,
     CertificateStatus,
     DownEndpoint,
@@ -48,6 +49,7 @@ from framegate.control.status import (
     UsersStatus,
     UserStatus,
 )
+from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import Channels, Verb
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.limits import Limits
@@ -395,6 +397,27 @@ class FakeUpstreams(Upstreams):
         ]
 
 
+class FakeBrokers(Brokers):
+    """Those that a test gives."""
+
+    def __init__(self, fake: "FakePlane") -> None:
+        self.fake = fake
+
+    async def statuses(self, upstream: str = "") -> list[BrokerStatus]:
+        if upstream not in ("", "brokers"):
+            raise NotFoundError("upstream", upstream)
+        return self.fake.brokers
+
+
+def broker_status(node: int, **changes: Any) -> BrokerStatus:
+    """A broker that is up, unless a change says otherwise."""
+    given: dict[str, Any] = {
+        "upstream": "brokers", "listener": "kafka", "node": node, "address": f"b{node}:9092", "advertised": f"edge:{9100 + node}", "rack": "",
+        "state": "up", "reason": "", "connections": 0, **changes,
+    }  # fmt: skip
+    return BrokerStatus(**given)
+
+
 class FakeCertificates(TlsStores):
     """Those that a test gives."""
 
@@ -491,6 +514,7 @@ class FakePlane(State):
         self.processors_origin: Origin = "configuration"
         self.troubles: list[str] = []
         self.losing = False
+        self.brokers: list[BrokerStatus] = []
         self.certificates: list[CertificateStatus] = []
         self.outcomes: list[ReloadOutcome] = []
         self.users: dict[str, dict[str, Mapping[str, ScramCredential]]] = {"kafka": {}}  # of listeners that have a file of them
@@ -532,6 +556,7 @@ class FakePlane(State):
             drain=FakeDrain(self),
             listeners=FakeListeners(self),
             upstreams=FakeUpstreams(self),
+            brokers=FakeBrokers(self),
             certificates=FakeCertificates(self),
             rotation=FakeRotation(self),
             users=FakeUsers(self),

@@ -42,6 +42,7 @@ from framegate.proxy.network.connection_id import ConnectionIds, format_connecti
 from framegate.proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, receive_handovers
 from framegate.proxy.server.messages import (
     AccessReply,
+    BrokersSeenNotice,
     BulkCommand,
     BulkReply,
     Change,
@@ -85,7 +86,7 @@ LOST = LostRow(bytes=0, request=0, response=0)
 
 
 def channel_row(number: int, handover: Handover) -> ChannelRow:
-    return ChannelRow(
+    row = ChannelRow(
         id=number,
         listener=handover.listener,
         peer=handover.peer,
@@ -98,6 +99,9 @@ def channel_row(number: int, handover: Handover) -> ChannelRow:
         bytes=TrafficRow(request=0, response=0),
         opened_ns=handover.accepted_ns,
     )
+    if handover.broker >= 0:
+        row["broker"] = handover.broker
+    return row
 
 
 class FakeProcessor:
@@ -174,6 +178,7 @@ class FakeProcessor:
             "limits": quotas_to_wire(config),
             "share": message["share"],
             "endpoints": message["endpoints"],
+            "brokers": message.get("brokers", {}),
             "stores": numbers_of(message.get("stores")),
         }
         if config.tap is not None:
@@ -348,7 +353,11 @@ class FakeProcessor:
 
     def on_upstreams(self, message: dict[str, Any]) -> None:
         row = EndpointDownRow(upstream="u", endpoint="127.0.0.1:1", failures=1, reason="refused", detail=f"says {self.slot}", backoff_ms=1000)
-        self.send(UpstreamsReply(type="result", id=message["id"], rows=[row] if self.mode == "down" else []))
+        rows = [row] if self.mode == "down" else []
+        if self.mode == "broker_down":  # the first address of each
+            known = self.facts["brokers"]["u"]["brokers"]
+            rows = [EndpointDownRow(**{**row, "broker": item["id"], "endpoint": "{2}:{3}".format(*item["addresses"][0])}) for item in known]
+        self.send(UpstreamsReply(type="result", id=message["id"], rows=rows))
 
     def on_parts(self, message: dict[str, Any]) -> None:
         pass
@@ -474,6 +483,8 @@ class FakeProcessor:
             data = b""
         if data == b"die":
             os._exit(9)
+        if data.startswith(b"seen "):  # this list of brokers, in an answer
+            self.send(BrokersSeenNotice(type="brokers_seen", upstream="u", brokers=json.loads(data[5:])))
         if self.mode == "off" and any(rule["name"] == "doubtful" for rule in self.facts["tap_rules"]):
             self.mode = ""
             self.send(event_notice("tap_rule_off", TapRuleOffRow(rule="doubtful", cause="loss", percent=7.5 + self.slot, limit=1.0)))

@@ -8,11 +8,14 @@ __all__ = ["TABLES", "table"]
 
 _NO_SASL: Final = "not possible: speaks no SASL"
 _NO_TLS: Final = "not possible: framegate reads frames, so TLS ends at it"
+_NO_SERVER_NAME: Final = "not possible: the TLS server name says which broker"
 MATRIX: Final = "produced and consumed: client and way in, by way through"
 SAID: Final = "refused: what clients print"
 RENEWED: Final = "sessions of 5 s on both sides"
+CLUSTER: Final = "three brokers that know nothing of framegate: client, by way in"
 SASL_WAYS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 CLIENT_NAMES: Final = ("openssl", "confluent-kafka", "kafka-python", "aiokafka", "kcat", "java")
+CLUSTER_NAMES: Final = (*CLIENT_NAMES[1:], "franz-go", "sarama", "kafkajs")
 
 TABLES: Final[Mapping[str, Mapping[tuple[str, str], str]]] = {
     MATRIX: {
@@ -21,6 +24,7 @@ TABLES: Final[Mapping[str, Mapping[tuple[str, str], str]]] = {
     },
     SAID: {},
     RENEWED: {},
+    CLUSTER: {(name, "hosts plain"): _NO_SERVER_NAME for name in CLUSTER_NAMES},
 }
 """Each table's cells for which there is no test."""
 _WIDTH: Final = 44

@@ -393,3 +393,77 @@ def test_liveness_goes_when_the_thread_stands(monkeypatch: pytest.MonkeyPatch) -
             assert made.steering.state.health().alive
 
     asyncio.run(main())
+
+
+def broker_ports(rig: Rig, *nodes: int) -> dict[int, tuple[str, int]]:
+    """Open a port for each of these brokers."""
+    for node in nodes:
+        rig.acceptor.add_broker("a", node, 0)
+    return {node: (rig.listening.address.rpartition(":")[0], rig.listening.brokers[node].port) for node in nodes}
+
+
+def test_connections_to_a_brokers_port_carry_its_node_id_and_count_for_it_and_for_the_listener(rig: Rig) -> None:
+    ports = broker_ports(rig, 0, 7)
+    for address in ports.values():
+        rig.clients.append(socket.create_connection(address, timeout=5))
+        rig.until(lambda: rig.listening.handed == len(rig.clients))
+    rig.connect()
+    rig.until(lambda: rig.listening.handed == 3)
+    assert sorted(item.handover.broker for item in rig.acceptor.handed) == [-1, 0, 7]
+    assert {node: count.open for node, count in rig.listening.counts.items()} == {-1: 1, 0: 1, 7: 1}
+    rig.acceptor.gave_back("a", "127.0.0.1:1", 7)
+    rig.acceptor.gave_back("a", "127.0.0.1:1", 99)
+    assert ({node: count.open for node, count in rig.listening.counts.items()}, rig.listening.open) == ({-1: 0, 0: 1, 7: 0}, 1)
+
+
+def test_a_brokers_port_is_bound_as_its_listener_is_and_one_in_use_is_an_error(rig: Rig) -> None:
+    ports = broker_ports(rig, 1)
+    assert rig.listening.brokers[1].address.startswith("127.0.0.1:")
+    before = dict(rig.listening.brokers)
+    with pytest.raises(StartError, match="listener a cannot bind"):
+        rig.acceptor.add_broker("a", 2, ports[1][1])
+    assert (rig.listening.brokers, set(rig.listening.counts)) == (before, {-1, 1})
+    rig.acceptor.stop()
+    with pytest.raises(StartError, match="takes no connections any more"):
+        rig.acceptor.add_broker("a", 2, 0)
+    for address in ports.values():
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, timeout=5)
+
+
+def test_a_removed_port_is_closed_by_the_thread_its_count_stays_and_others_go_on(rig: Rig) -> None:
+    ports = broker_ports(rig, 1, 2)
+    rig.clients.append(socket.create_connection(ports[1], timeout=5))
+    rig.until(lambda: rig.listening.handed == 1)
+    opened = rig.listening.brokers[1]
+    rig.acceptor.remove_broker("a", 1)
+    rig.acceptor.remove_broker("a", 1)
+    rig.until(lambda: opened.sock.fileno() < 0)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(ports[1], timeout=5)
+    rig.listening.forget(1)
+    assert rig.listening.counts[1].open == 1, "a connection is left"
+    rig.acceptor.add_broker("a", 1, ports[1][1])
+    for address in ports.values():
+        rig.clients.append(socket.create_connection(address, timeout=5))
+    rig.until(lambda: rig.listening.handed == 3)
+    assert rig.listening.counts[1].open == 2
+    assert rig.log.rows == []
+    assert rig.meters.value("accept.errors", "a", "other") == 0
+
+
+def test_ports_come_and_go_a_thousand_times_while_clients_connect(rig: Rig) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(1000):
+        node = number % 5
+        rig.acceptor.add_broker("a", node, 0)
+        if number % 10 == 0:
+            with socket.create_connection(("127.0.0.1", rig.listening.brokers[node].port), timeout=5):
+                pass
+            while rig.receive(0) or rig.receive(1):
+                pass
+        opened = rig.listening.brokers[node]
+        rig.acceptor.remove_broker("a", node)
+        rig.until(lambda opened=opened: opened.sock.fileno() < 0)  # type: ignore[misc]
+    rig.until(lambda: not rig.receive(0) and not rig.receive(1) and len(os.listdir("/proc/self/fd")) <= before)
+    assert [row for row in rig.log.rows if row["event"] == "task_failed"] == []

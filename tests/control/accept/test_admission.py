@@ -495,3 +495,37 @@ def test_a_descriptor_that_cannot_be_closed_keeps_no_other_open(sockets: list[tu
     delayed_close.add(sockets[1][0].detach(), 2)
     delayed_close.close_due(2)
     assert ended(sockets[1][1])
+
+
+def test_ports_of_brokers_share_the_quota_of_their_listener_and_wait_in_turn(gate: Callable[..., Gate]) -> None:
+    made = gate(LimitsConfig(), a=RateLimits(connections=2), b=UNLIMITED)
+    for node in (1, 2):
+        made.acceptor.add_broker("a", node, 0)
+
+    def connect(node: int, count: int) -> None:
+        host, _, port = made.listenings["a"].brokers[node].address.rpartition(":")
+        made.clients += [socket.create_connection((host, int(port)), timeout=5) for _ in range(count)]
+
+    connect(1, 2)
+    made.until(lambda: made.has(2))
+    connect(1, 3)
+    connect(2, 3)
+    made.connect("a", count=3)
+    made.settled()
+    assert made.has(2), "no port lets in more than the listener may have"
+    made.connect("b")
+    made.until(lambda: made.has(1, "b"))
+    served = []
+    for count in range(1, 7):
+        made.end(next(index for index, (handover, _) in enumerate(made.served) if handover.listener == "a"))
+        made.until(lambda: made.has(2, "a"))
+        served.append(made.served[-1][0].broker)
+        made.settled()
+        assert made.has(2, "a"), f"after {count}"
+    assert {served.count(node) for node in (-1, 1, 2)} == {2}, f"each port has its turn: {served}"
+    made.acceptor.remove_broker("a", 1)
+    made.settled()
+    while made.listenings["a"].open:
+        made.end(next(index for index, (handover, _) in enumerate(made.served) if handover.listener == "a"))
+        made.settled()
+    assert made.has(0, "a"), "who waited at the port that is gone is refused"

@@ -3,10 +3,14 @@ import contextlib
 import queue
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
-from framegate.control.accept.resolver import Names, Resolution, Resolver, system_lookup
+import pytest
+
+from framegate.control.accept import resolver as module
+from framegate.control.accept.resolver import Names, Resolution, Resolver, in_thread, system_lookup
 from framegate.proxy.config.model import UpstreamConfig
 from tests.fakes.fleet import MemoryLog
 
@@ -156,3 +160,63 @@ def test_a_loop_that_is_closed_ends_the_thread() -> None:
     asked.get(timeout=5)
     resolver._thread.join(5)
     assert not resolver._thread.is_alive()
+
+
+def test_work_on_a_thread_gives_its_result_or_its_error_and_is_left_behind_when_cancelled() -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    async def scenario() -> None:
+        assert await in_thread(lambda: 7) == 7
+        with pytest.raises(ValueError, match="no"):
+            await in_thread(fail)
+        done = threading.Event()
+        waiting = asyncio.create_task(in_thread(done.wait))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        done.set()
+
+    asyncio.run(scenario())
+
+
+def test_other_endpoints_are_looked_up_without_forgetting_those_that_stay() -> None:
+    asked: list[str] = []
+
+    def lookup(host: str, port: int) -> list[tuple[int, str]]:
+        asked.append(host)
+        if host == "gone" or asked.count(host) > 1:
+            raise OSError("no such name")
+        return [(int(socket.AF_INET), f"10.0.0.{port}")]
+
+    names = Names((), lookup)
+    assert not names.any
+    assert names.ask() == {}
+    names.watch({"1": ["a:1"], "2": ["b:2"], "3": ["127.0.0.1:3"]})
+    assert {name: found.texts() for name, found in names.ask().items()} == {"1": ("10.0.0.1:1",), "2": ("10.0.0.2:2",), "3": ("127.0.0.1:3",)}
+    names.watch({"1": ["a:1"], "4": ["gone:4"]})
+    found = names.ask()
+    assert (found["1"].texts(), found["1"].error) == (("10.0.0.1:1",), "a:1: no such name"), "the last good address stays"
+    assert (found["4"].texts(), found["4"].error) == ((), "gone:4: no such name")
+    names.watch({"2": ["b:2"]})
+    assert names.ask()["2"].texts() == (), "what is not watched is forgotten"
+
+
+def test_thousands_of_names_need_few_threads() -> None:
+    here = {"now": 0, "most": 0}
+    lock = threading.Lock()
+
+    def lookup(host: str, port: int) -> list[tuple[int, str]]:
+        with lock:
+            here["now"] += 1
+            here["most"] = max(here.values())
+        time.sleep(0.0005)
+        with lock:
+            here["now"] -= 1
+        return [(int(socket.AF_INET), "10.0.0.1")]
+
+    names = Names((), lookup)
+    names.watch({str(node): [f"b{node}:1"] for node in range(300)})
+    assert all(item.addresses for item in names.ask().values())
+    assert here["most"] <= module.MOST_AT_ONCE

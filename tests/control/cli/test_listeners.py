@@ -1,8 +1,9 @@
-"""``framegate listeners`` and ``framegate upstreams``."""
+"""``framegate listeners``, ``framegate upstreams`` and ``framegate brokers``."""
 
 import dataclasses
 
 from tests.fakes.cli import Cli
+from tests.fakes.plane import broker_status
 
 
 def test_list_shows_each_listener(cli: Cli) -> None:
@@ -21,3 +22,22 @@ def test_list_shows_each_upstream(cli: Cli) -> None:
     none = cli("upstreams", "list")
     assert (none.exit_code, none.stdout, none.stderr) == (0, "", "framegate: no upstreams\n")
     assert cli.json("upstreams", "list") == []
+
+
+def test_list_shows_each_broker_with_its_state_and_why(cli: Cli) -> None:
+    cli.plane.brokers = [
+        broker_status(0, rack="a", connections=3),
+        broker_status(7, advertised="", state="no_port", reason="the range 9100-9102 has no port for it"),
+    ]
+    lines = cli("brokers", "list").stdout.splitlines()
+    assert lines[0].split() == ["UPSTREAM", "LISTENER", "NODE", "ADDRESS", "ADVERTISED", "RACK", "STATE", "OPEN"]
+    assert lines[1].split() == ["brokers", "kafka", "0", "b0:9092", "edge:9100", "a", "up", "3"]
+    assert lines[2].split()[:6] == ["brokers", "kafka", "7", "b7:9092", "-", "-"]
+    assert "  no_port: the range 9100-9102 has no port for it  " in lines[2]
+    assert [row["state"] for row in cli.json("brokers", "list", "--upstream", "brokers")] == ["STATE_UP", "STATE_NO_PORT"]
+    assert cli("brokers", "list", "--upstream", "none").exit_code == 3
+    assert cli("brokers", "list", "--upstream", "").exit_code == 2
+    cli.plane.brokers = []
+    none = cli("brokers", "list")
+    assert (none.exit_code, none.stdout) == (0, "")
+    assert "no brokers" in none.stderr

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from framegate.control.configuration import machine as module
 from framegate.control.configuration.cgroup import Container
 from framegate.control.configuration.document import ConfigurationError
 from framegate.control.configuration.load import examine, load
@@ -194,6 +195,23 @@ def test_what_another_process_uses_is_a_warning_of_check_only(folder: pathlib.Pa
         assert warnings(path, in_use=False) == []
         load(path)
     held.release()
+
+
+def test_a_port_of_a_broker_that_is_in_use_is_a_warning_and_one_that_cannot_be_bound_a_fault(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        number = port.getsockname()[1]
+        ports = f"{number}-{number}"
+        cluster = {"protocol": "kafka", "address": f"127.0.0.1:{number - 1 if number < 65_535 else 1}", "brokers": {"ports": ports}}
+        path = write(folder, listeners=listener(**cluster), upstreams=[{"name": "u", "kafka": {"bootstrap": ["127.0.0.1:1"]}}])
+        found = [item for item in warnings(path) if item[0].startswith("listeners[0].brokers")]
+        said = f"has ports that are in use now, {number}: brokers that get them cannot be reached until they are free"
+        assert found == [("listeners[0].brokers.ports", ports, said)]
+        assert warnings(path, in_use=False) == []
+    monkeypatch.setattr(module, "bind_fault", lambda address: ("Permission denied", False) if address.port == number else None)
+    assert fault(path)[1:] == ("listeners[0].brokers.ports", ports, f"port {number} cannot be bound: Permission denied")
 
 
 def test_a_backlog_beyond_what_the_kernel_allows_is_a_warning(folder: pathlib.Path) -> None:

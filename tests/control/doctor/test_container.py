@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import resource
@@ -10,7 +11,7 @@ from framegate.control.configuration.capacity import memory_need
 from framegate.control.doctor.container import DESCRIPTORS, FEW_CONNECTIONS, look_at_cpus, look_at_limits, look_at_memory, tasks_needed
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.proxy.config.limits import LimitsConfig
-from framegate.proxy.config.model import GIB, MIB, MemoryPoolConfig
+from framegate.proxy.config.model import GIB, MIB, BrokersConfig, ListenerConfig, MemoryPoolConfig
 from tests.fakes.surroundings import around, config_of, levels, one
 
 TABLE = """Limit                     Soft Limit           Hard Limit           Units
@@ -34,6 +35,14 @@ def test_each_connection_needs_two_descriptors(tmp_path: Path) -> None:
         for unlimited in (None, config_of()):
             found = one(look_at_limits(around(tmp_path, table(files=2 * connections + DESCRIPTORS), config=unlimited)), "RLIMIT_NOFILE")
             assert (found.level, found.figures["connections"]) == (level, connections)
+
+
+def test_each_port_of_a_broker_needs_one_more(tmp_path: Path) -> None:
+    cluster = ListenerConfig(name="c", address="h:1", protocol="kafka", brokers=BrokersConfig(ports="2-101"))
+    config = dataclasses.replace(config_of(limits=LimitsConfig(connections=5_000)), listeners=(cluster,))
+    for spare, level in ((-1, "fault"), (0, "ok")):
+        found = one(look_at_limits(around(tmp_path, table(files=10_100 + DESCRIPTORS + spare), config=config)), "RLIMIT_NOFILE")
+        assert (found.level, found.figures["needed"]) == (level, 10_100 + DESCRIPTORS)
 
 
 def test_what_is_not_limited_is_good_and_what_cannot_be_read_not_known(tmp_path: Path) -> None:

@@ -131,6 +131,8 @@ def test_the_policy_opens_framegates_ports_and_no_others() -> None:
     ingress = made(data_ports=(1, 2), metrics_port=3)["NetworkPolicy"]["spec"]["ingress"]
     assert [[port["port"] for port in rule["ports"]] for rule in ingress] == [[1, 2], [3]]
     assert made(data_ports=(), metrics_port=None)["NetworkPolicy"]["spec"]["ingress"] == []
+    ingress = made(data_ports=(1,), data_ranges=((9100, 9199),), inner_ranges=((2, 3),), metrics_port=None)["NetworkPolicy"]["spec"]["ingress"]
+    assert ingress == [{"ports": [{"protocol": "TCP", "port": 1}, {"protocol": "TCP", "port": 9100, "endPort": 9199}]}]
 
 
 def test_the_certificate_is_for_the_secret_that_is_mounted() -> None:

@@ -9,7 +9,7 @@ from framegate.control.v1.handler_service_pb2_grpc import HandlerServiceStub
 from framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
 from framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceStub
 from tests.control.service.served import code_of, served
-from tests.fakes.plane import channel_row, handler_process
+from tests.fakes.plane import broker_status, channel_row, handler_process
 from tests.fakes.rows import OPENED_NS
 from tests.fakes.serving import Serving
 
@@ -44,6 +44,25 @@ async def test_upstreams_are_listed_and_got(at: Serving) -> None:
     assert (list(listed.endpoints), list(listed.addresses), listed.max_receive_size_bytes) == (["broker:9092"], ["10.1.0.1:9092"], 2**31 - 1)
     assert [(down.address, down.reason, down.processor_count) for down in listed.down_endpoints] == [("10.1.0.2:9092", "refused", 2)]
     assert await code_of(stub.GetUpstream(upstream_pb2.GetUpstreamRequest(name="nobody"))) is grpc.StatusCode.NOT_FOUND
+
+
+@served()
+async def test_brokers_are_listed_in_pages(at: Serving) -> None:
+    at.plane.brokers = [broker_status(0, rack="a", connections=2), broker_status(1, state="down", reason="refused"), broker_status(5, state="gone")]
+    stub = UpstreamServiceStub(at.channel)
+    first = await stub.ListBrokers(upstream_pb2.ListBrokersRequest(upstream="brokers", page_size=2))
+    rest = await stub.ListBrokers(upstream_pb2.ListBrokersRequest(page_size=2, page_token=first.next_page_token))
+    found = [*first.brokers, *rest.brokers]
+    assert [(item.node_id, item.state, item.reason) for item in found] == [
+        (0, upstream_pb2.Broker.STATE_UP, ""),
+        (1, upstream_pb2.Broker.STATE_DOWN, "refused"),
+        (5, upstream_pb2.Broker.STATE_GONE, ""),
+    ]
+    assert (found[0].upstream, found[0].listener, found[0].rack, found[0].open_connection_count) == ("brokers", "kafka", "a", 2)
+    assert (found[0].address, found[0].advertised_address) == ("b0:9092", "edge:9100")
+    assert rest.next_page_token == ""
+    assert await code_of(stub.ListBrokers(upstream_pb2.ListBrokersRequest(upstream="x"))) is grpc.StatusCode.NOT_FOUND
+    assert await code_of(stub.ListBrokers(upstream_pb2.ListBrokersRequest(page_size=-1))) is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @served()

@@ -1,17 +1,22 @@
 """aiokafka as a program: as ``confluent_client.py``."""
 
 import asyncio
+import itertools
 import json
 import logging
 import ssl
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.abc import AbstractTokenProvider
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 GIVE_UP_S = 20.0
+MORE_S = 0.2
 
 
 class Token(AbstractTokenProvider):
@@ -26,7 +31,7 @@ class Token(AbstractTokenProvider):
 
 def settings(entry: dict[str, Any]) -> dict[str, Any]:
     kind = ("SASL_" if entry["mechanism"] else "") + ("SSL" if entry["tls"] else "PLAINTEXT")
-    found: dict[str, Any] = {"bootstrap_servers": f"127.0.0.1:{entry['port']}", "security_protocol": kind}
+    found: dict[str, Any] = {"bootstrap_servers": f"{entry['host']}:{entry['port']}", "security_protocol": kind}
     if entry["tls"]:
         found["ssl_context"] = context = ssl.create_default_context(cafile=entry["ca"])
         if entry["certificate"]:
@@ -65,7 +70,43 @@ async def consume(entry: dict[str, Any], topic: str, count: int) -> None:
         await consumer.stop()
 
 
+async def everything(entry: dict[str, Any], topic: str, count: int) -> None:
+    admin = AIOKafkaAdminClient(**settings(entry))
+    await admin.start()
+    await admin.create_topics([NewTopic(topic, 3, 3)])
+    for node in (await admin.describe_cluster())["brokers"]:
+        print("broker", f"{node['host']}:{node['port']}")
+    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "3600000"})])
+    producer = AIOKafkaProducer(**settings(entry), enable_idempotence=True)
+    async with producer:
+        for future in [await producer.send(topic, str(number).encode()) for number in range(count)]:
+            await asyncio.wait_for(future, GIVE_UP_S)
+    within = AIOKafkaProducer(**settings(entry), transactional_id=topic)
+    async with within:
+        for end, values in ((within.commit_transaction, range(count, 2 * count)), (within.abort_transaction, ["aborted"])):
+            await within.begin_transaction()
+            for future in [await within.send(topic, str(value).encode()) for value in values]:
+                await asyncio.wait_for(future, GIVE_UP_S)
+            await end()
+    consumer = AIOKafkaConsumer(topic, **settings(entry), group_id=topic, auto_offset_reset="earliest", isolation_level="read_committed")
+    async with consumer:
+        got, last = 0, time.monotonic()
+        while time.monotonic() - last < (GIVE_UP_S if got < 2 * count else MORE_S):
+            for record in itertools.chain(*(await consumer.getmany(timeout_ms=int(MORE_S * 1000))).values()):
+                print("value", record.value.decode())
+                got, last = got + 1, time.monotonic()
+        await consumer.commit()
+    described = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+    print("retention", *(entry[1] for entry in described[0].resources[0][-1] if entry[0] == "retention.ms"))
+    await admin.delete_topics([topic])
+    await admin.close()
+    print("deleted", topic)
+
+
 if __name__ == "__main__":
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s %(message)s")
     entry = json.loads(Path(sys.argv[2]).read_text())
-    asyncio.run(produce(entry, sys.argv[3]) if sys.argv[1] == "produce" else consume(entry, sys.argv[3], int(sys.argv[4])))
+    if sys.argv[1] == "produce":
+        asyncio.run(produce(entry, sys.argv[3]))
+    else:
+        asyncio.run({"consume": consume, "everything": everything}[sys.argv[1]](entry, sys.argv[3], int(sys.argv[4])))

@@ -1,6 +1,7 @@
 """confluent-kafka as a program: what comes in on standard input goes to a topic, line by line, or what is in the topic comes out.
 
-``python confluent_client.py produce|consume SETTINGS TOPIC COUNT``; the settings are those of ``tests/peers/clients.py``'s ``Entry``.
+``python confluent_client.py produce|consume|everything SETTINGS TOPIC COUNT``; the settings are those of ``tests/peers/clients.py``'s ``Entry``, and
+``everything`` is described there.
 """
 
 import json
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 FATAL = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 GIVE_UP_S = 20.0
+MORE_S = 0.2
 failed: list[str] = []
 
 
@@ -27,7 +30,7 @@ def fails(error: KafkaError) -> None:
 
 def settings(entry: dict[str, Any]) -> dict[str, Any]:
     kind = ("SASL_" if entry["mechanism"] else "") + ("SSL" if entry["tls"] else "PLAINTEXT")
-    found: dict[str, Any] = {"bootstrap.servers": f"127.0.0.1:{entry['port']}", "security.protocol": kind, "error_cb": fails, "log_level": 0}
+    found: dict[str, Any] = {"bootstrap.servers": f"{entry['host']}:{entry['port']}", "security.protocol": kind, "error_cb": fails, "log_level": 0}
     if entry["tls"]:
         found["ssl.ca.location"] = entry["ca"]
     if entry["certificate"]:
@@ -40,12 +43,13 @@ def settings(entry: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def produce(entry: dict[str, Any], topic: str) -> None:
-    def delivered(error: KafkaError | None, _: Message) -> None:
-        if error is not None:
-            failed.append(error.str())
-            print(f"delivery: {error}", file=sys.stderr, flush=True)
+def delivered(error: KafkaError | None, _: Message) -> None:
+    if error is not None:
+        failed.append(error.str())
+        print(f"delivery: {error}", file=sys.stderr, flush=True)
 
+
+def produce(entry: dict[str, Any], topic: str) -> None:
     producer = Producer({**settings(entry), "enable.idempotence": True, "linger.ms": 0, "message.timeout.ms": int(GIVE_UP_S * 1000)})
     for line in sys.stdin:
         producer.produce(topic, line.rstrip("\n").encode(), partition=0, on_delivery=delivered)
@@ -74,10 +78,47 @@ def consume(entry: dict[str, Any], topic: str, count: int) -> None:
     consumer.close()
 
 
+def everything(entry: dict[str, Any], topic: str, count: int) -> None:
+    admin = AdminClient(settings(entry))
+    admin.create_topics([NewTopic(topic, 3, 3)])[topic].result(GIVE_UP_S)
+    for node in [*admin.describe_cluster().result(GIVE_UP_S).nodes, *admin.list_topics(timeout=GIVE_UP_S).brokers.values()]:
+        print("broker", f"{node.host}:{node.port}")
+    change = ConfigEntry("retention.ms", "3600000", incremental_operation=AlterConfigOpType.SET)
+    asked = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
+    admin.incremental_alter_configs([asked])[asked].result(GIVE_UP_S)
+    producer = Producer({**settings(entry), "enable.idempotence": True})
+    for number in range(count):
+        producer.produce(topic, str(number).encode(), on_delivery=delivered)
+    producer.flush(GIVE_UP_S)
+    within = Producer({**settings(entry), "transactional.id": topic})
+    within.init_transactions(GIVE_UP_S)
+    for end, values in ((within.commit_transaction, range(count, 2 * count)), (within.abort_transaction, ["aborted"])):
+        within.begin_transaction()
+        for value in values:
+            within.produce(topic, str(value).encode(), on_delivery=delivered)
+        within.flush(GIVE_UP_S)
+        end(GIVE_UP_S)
+    consumer = Consumer({**settings(entry), "group.id": topic, "auto.offset.reset": "earliest", "isolation.level": "read_committed"})
+    consumer.subscribe([topic])
+    got, last = 0, time.monotonic()
+    while time.monotonic() - last < (GIVE_UP_S if got < 2 * count else MORE_S):
+        for message in consumer.consume(count, MORE_S):
+            value = message.value()
+            assert message.error() is None, message.error()
+            assert value is not None
+            print("value", value.decode())
+            got, last = got + 1, time.monotonic()
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    print("retention", admin.describe_configs([asked])[asked].result(GIVE_UP_S)["retention.ms"].value)
+    admin.delete_topics([topic])[topic].result(GIVE_UP_S)
+    print("deleted", topic)
+
+
 if __name__ == "__main__":
     entry = json.loads(Path(sys.argv[2]).read_text())
     if sys.argv[1] == "produce":
         produce(entry, sys.argv[3])
     else:
-        consume(entry, sys.argv[3], int(sys.argv[4]))
+        {"consume": consume, "everything": everything}[sys.argv[1]](entry, sys.argv[3], int(sys.argv[4]))
     sys.exit(1 if failed else 0)

@@ -1,15 +1,19 @@
 """kafka-python as a program: as ``confluent_client.py``."""
 
+import itertools
 import json
 import logging
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, NewTopic
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 GIVE_UP_S = 20.0
+MORE_S = 0.2
 BOOTSTRAP_MS = 3000  # it asks again and again, whatever it was told
 
 
@@ -25,7 +29,7 @@ class Token(AbstractTokenProvider):
 
 def settings(entry: dict[str, Any]) -> dict[str, Any]:
     kind = ("SASL_" if entry["mechanism"] else "") + ("SSL" if entry["tls"] else "PLAINTEXT")
-    found: dict[str, Any] = {"bootstrap_servers": f"127.0.0.1:{entry['port']}", "security_protocol": kind, "bootstrap_timeout_ms": BOOTSTRAP_MS}
+    found: dict[str, Any] = {"bootstrap_servers": f"{entry['host']}:{entry['port']}", "security_protocol": kind, "bootstrap_timeout_ms": BOOTSTRAP_MS}
     if entry["tls"]:
         found["ssl_cafile"] = entry["ca"]
     if entry["certificate"]:
@@ -58,10 +62,42 @@ def consume(entry: dict[str, Any], topic: str, count: int) -> None:
     raise SystemExit(f"nothing came for {GIVE_UP_S:g} s")
 
 
+def everything(entry: dict[str, Any], topic: str, count: int) -> None:
+    admin = KafkaAdminClient(**settings(entry))
+    admin.create_topics([NewTopic(topic, 3, 3)])
+    for node in admin.describe_cluster()["brokers"]:
+        print("broker", f"{node['host']}:{node['port']}")
+    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "3600000"})])
+    producer = KafkaProducer(**settings(entry), enable_idempotence=True, max_block_ms=int(GIVE_UP_S * 1000))
+    for future in [producer.send(topic, str(number).encode()) for number in range(count)]:
+        future.get(timeout=GIVE_UP_S)
+    producer.close()
+    within = KafkaProducer(**settings(entry), transactional_id=topic, max_block_ms=int(GIVE_UP_S * 1000))
+    within.init_transactions()
+    for end, values in ((within.commit_transaction, range(count, 2 * count)), (within.abort_transaction, ["aborted"])):
+        within.begin_transaction()
+        for future in [within.send(topic, str(value).encode()) for value in values]:
+            future.get(timeout=GIVE_UP_S)
+        end()
+    within.close()
+    consumer = KafkaConsumer(topic, **settings(entry), group_id=topic, auto_offset_reset="earliest", isolation_level="read_committed")
+    got, last = 0, time.monotonic()
+    while time.monotonic() - last < (GIVE_UP_S if got < 2 * count else MORE_S):
+        for record in itertools.chain(*consumer.poll(int(MORE_S * 1000)).values()):
+            print("value", record.value.decode())
+            got, last = got + 1, time.monotonic()
+    consumer.commit()
+    consumer.close()
+    described = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+    print("retention", described["topic"][topic]["retention.ms"]["value"])
+    admin.delete_topics([topic])
+    print("deleted", topic)
+
+
 if __name__ == "__main__":
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s %(message)s")
     entry = json.loads(Path(sys.argv[2]).read_text())
     if sys.argv[1] == "produce":
         produce(entry, sys.argv[3])
     else:
-        consume(entry, sys.argv[3], int(sys.argv[4]))
+        {"consume": consume, "everything": everything}[sys.argv[1]](entry, sys.argv[3], int(sys.argv[4]))

@@ -1,0 +1,199 @@
+"""A cluster behind a whole framegate: each broker has a port or a name here, and clients read no other address."""
+
+import contextlib
+import os
+import signal
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framegate.control.accept.broker_list import Broker, brokers_in, metadata_question
+from framegate.proxy.auth.messages import ApiRange
+from tests.control.steering.test_cluster import first_of, free_ports, reaches
+from tests.fakes.brokers import API_VERSIONS, KNOWN, METADATA, metadata_answer, versions_answer
+from tests.fakes.certificates import Authority
+from tests.fakes.framegate import Framegate, until
+from tests.fakes.upstream import ScriptedUpstream, ask, read_frame, refusing_port
+
+pytestmark = pytest.mark.slow
+asked = metadata_question([ApiRange(METADATA, 0, 8)])
+assert asked is not None
+VERSION, QUESTION = asked
+
+
+class KafkaBroker(ScriptedUpstream):
+    """Answers Metadata with the brokers of its cluster, itself among them, and what it is asked besides with its own node id."""
+
+    def __init__(self, node: int, cluster: "dict[int, KafkaBroker]") -> None:
+        super().__init__(self._talk)
+        self.node = node
+        self.cluster = cluster
+        cluster[node] = self
+
+    def named(self) -> Broker:
+        return Broker(self.node, "127.0.0.1", self.port, "rack")
+
+    def _talk(self, sock: socket.socket) -> None:
+        while True:
+            body = read_frame(sock)
+            key, version = struct.unpack_from(">hh", body)
+            if key == API_VERSIONS:
+                answer = versions_answer(KNOWN)
+            else:
+                answer = metadata_answer([each.named() for _, each in sorted(self.cluster.items())], version)
+            answer = body[4:8] + answer
+            sock.sendall(struct.pack(">i", len(answer)) + answer)
+
+
+@pytest.fixture
+def cluster() -> Iterator[dict[int, KafkaBroker]]:
+    brokers: dict[int, KafkaBroker] = {}
+    for node in (0, 2):
+        KafkaBroker(node, brokers)
+    made = list(brokers.values())
+    yield brokers
+    for broker in {*made, *brokers.values()}:
+        broker.close()
+
+
+def config_of(bootstrap: list[str], brokers: dict[str, Any], *, address: str = "", **listener: Any) -> dict[str, Any]:
+    given = {"name": "kafka", "address": address, "upstream": "u", "protocol": "kafka", "max_receive_size": "1MiB", "brokers": brokers, **listener}
+    return {"memory_pool": {"size": "8MiB"}, "listeners": [given], "upstreams": [{"name": "u", "kafka": {"bootstrap": bootstrap}}]}
+
+
+def told(sock: socket.socket) -> dict[int, tuple[str, int]]:
+    """What a client reads of the brokers."""
+    return {item.node: (item.host, item.port) for item in brokers_in(ask(sock, QUESTION), VERSION)}
+
+
+@contextlib.contextmanager
+def serving(folder: Path, cluster: dict[int, KafkaBroker], **keys: Any) -> Iterator[tuple[Framegate, int]]:
+    """framegate with a port for each of nodes 0 to 2, behind the bootstrap's; and the first of them."""
+    ports = free_ports(4)
+    first = first_of(ports) + 1
+    config = config_of([broker.address for broker in cluster.values()], {"ports": f"{first}-{first + 2}"}, address=f"127.0.0.1:{first - 1}")
+    with Framegate(folder, {**config, **keys}) as proxy:
+        yield proxy, first
+
+
+def test_clients_read_framegates_addresses_and_reach_each_broker_by_its_port(tmp_path: Path, cluster: dict[int, KafkaBroker]) -> None:
+    with serving(tmp_path, cluster, processors=2) as (proxy, first):
+        mine = {0: ("127.0.0.1", first), 2: ("127.0.0.1", first + 2)}
+        for _ in range(4):
+            with proxy.connect("kafka") as client:
+                assert told(client) == mine, "from the first connection on"
+        clients = [socket.create_connection(("127.0.0.1", port), timeout=5) for _, port in mine.values()]
+        assert [told(client) for client in clients] == [mine, mine]
+        until(lambda: sorted(item.broker_node_id for item in proxy.channels().values()) == [0, 2], "channels say which broker they are for")
+        endpoints = {item.broker_node_id: item.upstream_endpoint for item in proxy.channels().values()}
+        assert endpoints == {node: cluster[node].address for node in mine}
+        until(lambda: sum(row["open_connection_count"] for row in proxy.json("brokers", "list")) == 2)
+        listed = proxy.json("brokers", "list")
+        assert [(row["node_id"], row["state"], row["rack"]) for row in listed] == [(0, "STATE_UP", "rack"), (2, "STATE_UP", "rack")]
+        assert proxy.metric("framegate_broker_connections", framegate_kafka_broker="2") == 1
+        until(lambda: proxy.metric("framegate_broker_count", framegate_upstream="u", framegate_state="up") == 2)
+        for client in clients:
+            client.close()
+    assert {row["broker"] for row in proxy.events("closed") if "broker" in row} >= {0, 2}
+
+
+def test_a_broker_that_joins_is_told_once_its_port_is_open_and_one_that_left_no_more(tmp_path: Path, cluster: dict[int, KafkaBroker]) -> None:
+    with serving(tmp_path, cluster) as (proxy, first), proxy.connect("kafka") as client:
+        joined = KafkaBroker(1, cluster)
+        seen = told(client)
+        assert seen[1] == ("127.0.0.1", first - 1), "until then clients are told the bootstrap's address"
+        until(lambda: told(client)[1] == ("127.0.0.1", first + 1), "a client that read its name is reason enough to look")
+        assert reaches(first + 1)
+        with socket.create_connection(("127.0.0.1", first + 1), timeout=5) as direct:
+            assert sorted(told(direct)) == [0, 1, 2]
+            del cluster[1]
+            until(lambda: told(client).keys() == {0, 2} and not reaches(first + 1), "it has left, for five seconds", 20)
+            assert sorted(told(direct)) == [0, 2], "its connections stay"
+            (row,) = [row for row in proxy.json("brokers", "list") if row["node_id"] == 1]
+            assert (row["state"], row["open_connection_count"]) == ("STATE_GONE", 1)
+        joined.close()
+        events = [row["event"] for row in proxy.rows if row.get("broker") == 1]
+        assert [name for name in events if name.startswith("broker_")] == ["broker_joined", "broker_left"]
+
+
+def test_a_processor_that_was_killed_starts_with_the_brokers(tmp_path: Path, cluster: dict[int, KafkaBroker]) -> None:
+    with serving(tmp_path, cluster) as (proxy, first):
+        before = proxy.processors
+        os.kill(before[0], signal.SIGKILL)
+        until(lambda: proxy.processors and proxy.processors != before, "another one is ready")
+        with socket.create_connection(("127.0.0.1", first + 2), timeout=5) as client:
+            assert told(client) == {0: ("127.0.0.1", first), 2: ("127.0.0.1", first + 2)}
+
+
+def test_a_start_needs_no_broker_and_finds_them_when_they_are_there(tmp_path: Path, cluster: dict[int, KafkaBroker]) -> None:
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(refusing_port())
+        ports = free_ports(3)
+        config = config_of([f"127.0.0.1:{port}"], {"ports": ports, "by": "order"}, address=f"127.0.0.1:{first_of(free_ports(1))}")
+        proxy = stack.enter_context(Framegate(tmp_path, config))
+        row = proxy.wait_row(lambda row: row["event"] == "brokers_unreadable")
+        assert "refused" in row["error"] or "Connect" in row["error"]
+        listed = proxy.cli("brokers", "list")
+        assert (listed.returncode, listed.stdout) == (0, "")
+        assert "no brokers" in listed.stderr
+
+
+SILENT = """import socket, sys
+server = socket.create_server(("127.0.0.1", 0), backlog=64)
+print(server.getsockname()[1], flush=True)
+while True:
+    server.accept()
+"""
+
+
+def test_a_broker_that_is_stopped_delays_nothing(tmp_path: Path, cluster: dict[int, KafkaBroker]) -> None:
+    with subprocess.Popen([sys.executable, "-c", SILENT], stdout=subprocess.PIPE, text=True) as silent:
+        assert silent.stdout is not None
+        port = int(silent.stdout.readline())
+        silent.send_signal(signal.SIGSTOP)
+        try:
+            bootstrap = [f"127.0.0.1:{port}", f"localhost:{port}", cluster[0].address]
+            ports = free_ports(4)
+            first = first_of(ports) + 1
+            config = config_of(bootstrap, {"ports": f"{first}-{first + 2}"}, address=f"127.0.0.1:{first - 1}")
+            with Framegate(tmp_path, config) as proxy:
+                proxy.wait_row(lambda row: row["event"] == "broker_joined" and row["broker"] == 2)
+                with socket.create_connection(("127.0.0.1", first + 2), timeout=5) as client:
+                    assert sorted(told(client)) == [0, 2]
+        finally:
+            silent.kill()
+
+
+def test_with_hosts_the_broker_is_the_one_that_the_client_names(tmp_path: Path, cluster: dict[int, KafkaBroker]) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.leaf("server", hosts=("*.localhost", "b0.localhost", "b2.localhost", "localhost"))
+    tls = {"certificate": certificate, "key": key, "client_auth": "none"}
+    brokers = {"hosts": "b{id}.localhost", "advertise": "localhost", "advertise_port": 443}
+    config = config_of([broker.address for broker in cluster.values()], brokers, address="127.0.0.1:0", tls=tls)
+    context = ssl.create_default_context(cafile=str(authority.path))
+    with Framegate(tmp_path / "gate", config) as proxy:
+        mine = {0: ("b0.localhost", 443), 2: ("b2.localhost", 443)}
+        clients = []
+        for name in ("b2.localhost", "b0.localhost", "localhost"):
+            raw = socket.create_connection(proxy.address("kafka"), timeout=5)
+            clients.append(context.wrap_socket(raw, server_hostname=name))
+            assert told(clients[-1]) == mine
+        found = [(item.broker_node_id, item.upstream_endpoint) for item in proxy.channels().values() if item.HasField("broker_node_id")]
+        assert sorted(found) == [(node, cluster[node].address) for node in mine]
+        assert [row["open_connection_count"] for row in proxy.json("brokers", "list")] == [1, 1]
+        for client in clients:
+            client.close()
+
+
+def test_a_drain_closes_the_ports_of_brokers(tmp_path: Path, cluster: dict[int, KafkaBroker]) -> None:
+    with serving(tmp_path, cluster) as (proxy, first):
+        assert reaches(first)
+        assert proxy.cli("drain").returncode == 0
+        until(lambda: not any(reaches(port) for port in (first - 1, first, first + 2)))
