@@ -52,6 +52,7 @@ from framegate.control.status import (
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import Channels, Verb
 from framegate.control.steering.drain import Drain
+from framegate.control.steering.kafka_rules import RulesAboutKafka
 from framegate.control.steering.limits import Limits
 from framegate.control.steering.listeners import Listeners, Upstreams
 from framegate.control.steering.pool import Pool, equal_shares, too_small
@@ -70,6 +71,7 @@ from framegate.proxy.config.model import (
     AdminConfig,
     DrainAccept,
     HealthConfig,
+    KafkaRules,
     ListenerConfig,
     MemoryPoolConfig,
     ProxyConfig,
@@ -113,7 +115,7 @@ def fake_config(admin: str, health: str | None = "127.0.0.1:0", tap: TapConfig |
     return ProxyConfig(
         node="edge-1",
         listeners=(
-            ListenerConfig(name="kafka", address="127.0.0.1:0", upstream="brokers", protocol="kafka"),
+            ListenerConfig(name="kafka", address="127.0.0.1:0", upstream="brokers", protocol="kafka", kafka=KafkaRules()),
             ListenerConfig(name="plain", address="127.0.0.1:0", upstream="brokers", limits=RateLimits(connections=10)),
         ),
         upstreams=(UpstreamConfig(name="brokers", endpoints=("broker:9092",)),),
@@ -551,6 +553,7 @@ class FakePlane(State):
             log=LogRows(supervisor, log),
             channels=FakeChannels(self),
             limits=Limits(supervisor, acceptor, transactions, pool),
+            kafka_rules=RulesAboutKafka(supervisor, transactions),
             pool=pool,
             taps=Taps(supervisor, transactions, lambda rules: None, losses),
             drain=FakeDrain(self),

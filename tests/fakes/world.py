@@ -18,6 +18,7 @@ from framegate.proxy.relay.drain import Drain
 from framegate.proxy.relay.ending import ACTIVE, CLOSED_BY, USED
 from framegate.proxy.relay.handled_connection import HandlerMetrics
 from framegate.proxy.relay.handler_leg import HandlerLegs
+from framegate.proxy.relay.kafka_rules import KafkaRulesInForce
 from framegate.proxy.relay.login import Logins
 from framegate.proxy.relay.opening import ACCEPTED
 from framegate.proxy.relay.pair import Pair, PairWatcher
@@ -100,6 +101,7 @@ class World:
         refusal_ms: from a refusal to its answer.
         logins: who we are to the upstream.
         brokers: the upstream is a cluster: the addresses that clients are told are in it. ``broker_endpoints``: addresses of brokers, by id.
+        kafka_rules: which APIs and names clients may use; None: all.
         others: options of both sides' channels.
 
     Attributes:
@@ -134,6 +136,7 @@ class World:
         refusal_ms: int = 0,
         logins: Logins | None = None,
         brokers: RouteBrokers | None = None,
+        kafka_rules: KafkaRulesInForce | None = None,
         broker_endpoints: Mapping[int, Any] | None = None,
     ) -> None:
         self.clock = HandClock()
@@ -172,8 +175,8 @@ class World:
             tls=upstream_tls,
             framing=onward,
             onward=framing if translates else None,
-            first_piece=0 if brokers is None else FIRST_PIECE,
-            keeps_first=brokers is not None,
+            first_piece=0 if brokers is None and kafka_rules is None else FIRST_PIECE,
+            keeps_first=brokers is not None or kafka_rules is not None,
             **common,
             **(cut if cut_answers else {}),
         )
@@ -195,6 +198,7 @@ class World:
             logins=logins,
             revoked=Revocations(10 * SECOND),
             brokers=brokers,
+            rules=kafka_rules,
         )
         handled = None if requests is None else HandlerLegs(requests)
         self.relay = Relay(ConnectionIds(1, 1), self.counters, self.told, rules, writer, handled)

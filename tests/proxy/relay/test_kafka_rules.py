@@ -1,17 +1,26 @@
 """Rules about Kafka: what they say about requests of every API and version, against kio's reading of the same messages."""
 
+import contextlib
 import dataclasses
 import random
+import socket
+import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from kio.schema.types import GroupId, TopicName, TransactionalId
-from kio.static.primitive import i16
+from kio.static.primitive import i16, i32
 
 from framegate.proxy.config.model import KafkaRule, KafkaRules
 from framegate.proxy.kafka.schema import Api, api, api_key, apis
 from framegate.proxy.relay.kafka_rules import KafkaJudge, KafkaRulesInForce, Refusal
+from tests.fakes import cluster
 from tests.fakes.kio_messages import answer_body, decoded, fields, request_body, sample, schema
+from tests.fakes.tap_read import read_frames
+from tests.fakes.world import World, frame
+from tests.proxy.relay.conftest import assert_nothing_to_read, finish, passes, tapping
 
 NAMES: Final = ("mine-1", "mine-2", "other", "Straße")
 KINDS: Final = {TopicName: "topic", GroupId: "group", TransactionalId: "transactional_id"}
@@ -139,7 +148,7 @@ def fault_of_change(judge: KafkaJudge, each: Api, version: int, wrong: set[str],
     broker = renamed(sample(schema(each.key, version, True), rng), rng)
     body = answer_body(broker)
     after = decoded(judge.change.apply(body, len(body)), each.key, version)
-    if any(f"'{name}'" not in repr(after) for name in wrong):
+    if each.name != "OffsetFetch" and any(f"'{name}'" not in repr(after) for name in wrong):  # of which a whole group is refused
         return f"no results for {wrong}: {after}"
     if judge.change.needs_whole and set(denied(after, restricted)) - wrong:
         return f"the answer lists {denied(after, restricted)}"
@@ -249,3 +258,237 @@ def test_rules_that_are_replaced_apply_from_the_next_run_on():
     judge.follow()
     judge.judge(delete)
     assert not judge.answer
+
+
+# On connections.
+
+RULE: Final = KafkaRule(deny=("DeleteTopics",), topics=("mine-*",), groups=("mine-*",))
+PRODUCE: Final = 0
+FETCH: Final = 1
+METADATA: Final = 3
+HEARTBEAT: Final = 12
+DELETE_TOPICS: Final = 20
+
+
+def in_force(rule: KafkaRule = RULE, **more: Any) -> KafkaRulesInForce:
+    return KafkaRulesInForce(KafkaRules(rules=(rule,), **more))
+
+
+def asking(key: int, version: int, correlation: int, *topics: str, **values: Any) -> bytes:
+    """The frame of a request with these topics, if it has any."""
+    made = renamed(sample(schema(key, version, False), random.Random(5), 1, 1), random.Random(6))
+    for name, primitive, kind, array, _, _ in fields(type(made)):
+        if name in ("topics", "topic_data", "topic_names") and array:
+            one = sample(kind, random.Random(7), 1, 1) if primitive is None else None
+            field = next((inner for inner in ("name", "topic") if one is not None and hasattr(one, inner)), "")
+            values[name] = tuple(topics if one is None else (dataclasses.replace(one, **{field: topic}) for topic in topics))
+        elif name == "group_id":
+            values[name] = values.get(name, "mine-1")
+        elif name == "transactional_id":
+            values[name] = None
+    return frame(request_body(dataclasses.replace(made, **values), correlation))
+
+
+def produce(correlation: int, *topics: str, acks: int = -1) -> bytes:
+    return asking(PRODUCE, 9, correlation, *topics, acks=i16(acks))
+
+
+def answering(key: int, version: int, correlation: int, *topics: str) -> bytes:
+    """The frame of an answer about these topics."""
+    made = sample(schema(key, version, True), random.Random(8), 1, 1)
+    for name, primitive, kind, array, _, _ in fields(type(made)):
+        if name in ("topics", "responses") and array and primitive is None:
+            one = sample(kind, random.Random(9), 1, 1)
+            field = "name" if hasattr(one, "name") else "topic"
+            made = dataclasses.replace(made, **{name: tuple(dataclasses.replace(one, **{field: topic}) for topic in topics)})
+    return frame(answer_body(made, correlation))
+
+
+def ids(data: bytes) -> list[int]:
+    """The correlation ids of frames of answers."""
+    return [int.from_bytes(body[:4], "big") for body in bodies(data)]
+
+
+def bodies(data: bytes) -> list[bytes]:
+    found = []
+    while data:
+        end = 4 + int.from_bytes(data[:4], "big")
+        found.append(data[4:end])
+        data = data[end:]
+    return found
+
+
+def sent_to(world: World, upstream: socket.socket, count: int) -> list[bytes]:
+    """The bodies of so many requests as the broker gets them."""
+    found = []
+    for _ in range(count):
+        head = world.read(upstream, 4)
+        found.append(world.read(upstream, int.from_bytes(head, "big")))
+    return found
+
+
+def cuts(data: bytes, rng: random.Random) -> Iterator[bytes]:
+    while data:
+        size = rng.randint(1, len(data))
+        yield data[:size]
+        data = data[size:]
+
+
+@pytest.mark.parametrize("way", ["at once", "in pieces", "byte by byte"])
+def test_refused_requests_are_answered_in_the_order_of_all_others(make: Any, way: str) -> None:
+    world = make("kafka", kafka_rules=in_force())
+    client, upstream, _ = world.pair()
+    asked = [
+        asking(HEARTBEAT, 2, 1),
+        asking(DELETE_TOPICS, 5, 2, "mine-1"),
+        produce(3, "mine-1", "other", "mine-2"),
+        produce(4, "other"),
+        produce(5, "other", acks=0),
+        asking(HEARTBEAT, 2, 6),
+        asking(HEARTBEAT, 2, 7, group_id="other"),
+        produce(8, "mine-1"),
+    ]
+    data = b"".join(asked)
+    rng = random.Random(4)
+    for piece in [data] if way == "at once" else cuts(data, rng) if way == "in pieces" else [data[index : index + 1] for index in range(len(data))]:
+        client.sendall(piece)
+        world.poll()
+    seen = sent_to(world, upstream, 7)
+    assert_nothing_to_read(upstream)
+    assert [int.from_bytes(body[4:8], "big") for body in seen] == [1, 2, 3, 4, 6, 7, 8]
+    assert [seen[0], seen[4], seen[6]] == [asked[0][4:], asked[5][4:], asked[7][4:]]
+    assert [int.from_bytes(seen[index][:4], "big") for index in (1, 3, 5)] == [18 << 16] * 3
+    assert [item.name for item in decoded(seen[2], PRODUCE, 9, answer=False).topic_data] == ["mine-1", "mine-2"]
+    probes = [frame(number.to_bytes(4, "big") + bytes(6)) for number in (2, 4, 7)]
+    answers = [
+        answering(HEARTBEAT, 2, 1), probes[0], answering(PRODUCE, 9, 3, "mine-1", "mine-2"), probes[1], answering(HEARTBEAT, 2, 6), probes[2],
+        answering(PRODUCE, 9, 8, "mine-1"),
+    ]  # fmt: skip
+    data = b"".join(answers)
+    for piece in [data] if way == "at once" else cuts(data, rng) if way == "in pieces" else [data[index : index + 1] for index in range(len(data))]:
+        upstream.sendall(piece)
+        world.poll()
+    got = sent_to(world, client, 7)
+    assert [int.from_bytes(body[:4], "big") for body in got] == [1, 2, 3, 4, 6, 7, 8]
+    assert [frame(got[index]) for index in (0, 4, 6)] == [answers[0], answers[4], answers[6]]
+    merged = decoded(got[2], PRODUCE, 9)
+    assert [item.name for item in merged.responses] == ["other", "mine-1", "mine-2"]
+    assert merged.responses[1:] == decoded(answers[2][4:], PRODUCE, 9).responses
+    assert {part.error_code.name for part in merged.responses[0].partition_responses} == {"topic_authorization_failed"}
+    assert decoded(got[5], HEARTBEAT, 2).error_code.name == "group_authorization_failed"
+    finish(world, client, upstream)
+
+
+def test_rules_that_only_report_change_no_byte(make: Any) -> None:
+    refusals: list[Refusal] = []
+    rules = in_force(report_only=True)
+    rules.refused = refusals.append
+    world = make("kafka", kafka_rules=rules)
+    client, upstream, _ = world.pair()
+    asked = produce(1, "other", "mine-1") + asking(DELETE_TOPICS, 5, 2, "other") + asking(METADATA, 9, 3, "other") + asking(FETCH, 13, 4)
+    passes(world, client, upstream, asked)
+    answers = answering(PRODUCE, 9, 1, "other") + answering(DELETE_TOPICS, 5, 2, "other") + answering(METADATA, 9, 3, "other")
+    passes(world, upstream, client, answers + frame(struct.pack(">i", 4)))
+    assert [(item.key, item.kind, item.name) for item in refusals] == [(0, 1, "other"), (20, 0, ""), (3, 1, "other"), (1, 1, "*")]
+    finish(world, client, upstream)
+
+
+def test_new_rules_apply_to_the_next_requests_of_open_connections(make: Any) -> None:
+    rules = KafkaRulesInForce(KafkaRules())
+    world = make("kafka", kafka_rules=rules)
+    client, upstream, _ = world.pair()
+    passes(world, client, upstream, produce(1, "other"))
+    rules.put(KafkaRules(rules=(RULE,)))
+    passes(world, upstream, client, answering(PRODUCE, 9, 1, "other"))
+    client.sendall(produce(2, "other"))
+    (probe,) = sent_to(world, upstream, 1)
+    assert probe[:4] == b"\0\x12\0\0"
+    rules.put(KafkaRules())
+    upstream.sendall(frame(probe[4:8] + bytes(6)))
+    (refused,) = sent_to(world, client, 1)
+    assert "topic_authorization_failed" in repr(decoded(refused, PRODUCE, 9))
+    passes(world, client, upstream, produce(3, "other"))
+    finish(world, client, upstream)
+
+
+def test_a_fetch_is_sent_outside_of_sessions(make: Any) -> None:
+    world = make("kafka", kafka_rules=in_force())
+    client, upstream, _ = world.pair()
+    begins = {"session_id": i32(0), "session_epoch": i32(0), "forgotten_topics_data": ()}
+    client.sendall(asking(FETCH, 12, 1, "mine-1", "other", **begins))
+    (seen,) = sent_to(world, upstream, 1)
+    fetch = decoded(seen, FETCH, 12, answer=False)
+    assert (fetch.session_id, fetch.session_epoch, [item.topic for item in fetch.topics]) == (0, -1, ["mine-1"])
+    client.sendall(asking(FETCH, 12, 2, **{**begins, "session_id": i32(9), "session_epoch": i32(1)}))
+    (probe,) = sent_to(world, upstream, 1)
+    upstream.sendall(answering(FETCH, 12, 1, "mine-1") + frame(probe[4:8] + bytes(6)))
+    first, second = sent_to(world, client, 2)
+    assert [item.topic for item in decoded(first, FETCH, 12).responses] == ["other", "mine-1"]
+    assert decoded(second, FETCH, 12).error_code.name == "fetch_session_id_not_found"
+    finish(world, client, upstream)
+
+
+def versions_answer(correlation: int) -> bytes:
+    """The body of an answer to ApiVersions 0 of a broker that has every API in every version."""
+    ranges = [struct.pack(">hhh", key, 0, 99) for key in range(100)]
+    return struct.pack(">ihi", correlation, 0, len(ranges)) + b"".join(ranges)
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_lists_of_topics_lose_the_others_and_versions_with_ids_are_not_offered(make: Any, clustered: bool) -> None:
+    world = make("kafka", kafka_rules=in_force(), **({"brokers": cluster.brokers()} if clustered else {}))
+    client, upstream, _ = world.pair()
+    passes(world, client, upstream, asking(METADATA, 12, 1, topics=None) + frame(request_body(sample(schema(18, 0, False), random.Random(1)), 2)))
+    upstream.sendall(answering(METADATA, 12, 1, "mine-1", "other", "mine-2") + frame(versions_answer(2)))
+    metadata, versions = sent_to(world, client, 2)
+    found = decoded(metadata, METADATA, 12)
+    assert [item.name for item in found.topics] == ["mine-1", "mine-2"]
+    assert (cluster.SECRET in metadata) != clustered or not found.brokers
+    offered = {item.api_key: item.max_version for item in decoded(versions, 18, 0).api_keys}
+    assert (offered[PRODUCE], offered[FETCH], offered[DELETE_TOPICS]) == (12, 12, 5)
+    assert not {75, 78, 79} & offered.keys()
+    finish(world, client, upstream)
+
+
+def test_large_answers_in_pieces_get_results_but_their_lists_must_be_whole(make: Any) -> None:
+    for key, version, ends in ((FETCH, 12, False), (METADATA, 12, True)):
+        world = make("kafka", kafka_rules=in_force(), cut_answers=True, answer_limit=1 << 22)
+        client, upstream, _ = world.pair()
+        values = {"session_id": i32(0), "session_epoch": i32(-1)} if key == FETCH else {}
+        client.sendall(asking(key, version, 1, "mine-1", "other", **values))
+        sent_to(world, upstream, 1)
+        answer = answering(key, version, 1, *["mine-1"] * 6000)
+        assert len(answer) > 1 << 18
+        upstream.setblocking(False)
+        left = answer
+        got = b""
+        client.setblocking(False)
+        for _ in range(2000):
+            with contextlib.suppress(OSError):
+                left = left[upstream.send(left) :]
+            world.poll(1)
+            with contextlib.suppress(OSError):
+                got += client.recv(1 << 20)
+        if ends:
+            assert not got
+        else:
+            topics = [item.topic for item in decoded(got[4:], key, version).responses]
+            assert topics == ["other", *["mine-1"] * 6000]
+        client.close()
+        upstream.close()
+        world.until(lambda world=world: world.rows)
+        assert ("must be whole" in world.rows[0].detail) == ends
+
+
+def test_the_tap_has_what_was_received(make: Any, tmp_path: Path) -> None:
+    options = tapping(tmp_path)
+    world = make("kafka", kafka_rules=in_force(), **options)
+    client, upstream, _ = world.pair()
+    asked = produce(1, "other", "mine-1")
+    client.sendall(asked)
+    sent_to(world, upstream, 1)
+    upstream.sendall(answering(PRODUCE, 9, 1, "mine-1"))
+    sent_to(world, client, 1)
+    finish(world, client, upstream)
+    options["writer"].close()
+    assert [item.body for item in read_frames(str(tmp_path))] == [asked[4:], answering(PRODUCE, 9, 1, "mine-1")[4:]]
