@@ -88,6 +88,15 @@ class Walker:
     def _fault(self, what: str, position: i64) -> KafkaFormatError:
         return KafkaFormatError(what, position, side=self._side)
 
+    @property
+    def ahead(self) -> i64:
+        """How many of the next bytes belong to a value that is skipped."""
+        return self.position - self._received
+
+    def pass_by(self, size: i64) -> None:
+        """Count bytes that need not be fed; at most ``ahead``."""
+        self._received += size
+
     def feed(self, data: bytes, start: i64, end: i64) -> bool:  # noqa: C901 (one loop on local variables, so that an operation costs 2 ns)
         """Walk over the next piece of the message; whether the program has ended. Raises KafkaFormatError."""
         code = self._code

@@ -29,6 +29,7 @@ __all__ = ["hold", "let_ask", "look_at", "pipe_target", "received", "room_for", 
 
 NO_LIMIT: Final = 1 << 31
 NOTHING: Final = Run(None, 0, b"", 0, 0, 0, 0)
+PIPE_FROM: Final = 65536  # bytes of a part of a frame that is spliced, if the rest must be looked through
 PEER: Final = mute.PEER
 TAP: Final = mute.TAP
 HALF_CLOSED: Final = PairState.HALF_CLOSED
@@ -294,7 +295,9 @@ def wait_for_room(leg: Leg, channel: Channel) -> None:
 def pipe_target(pair: Pair, leg: Leg) -> WriteHalf | None:
     """The destination of pieces after the first one, which need not be inspected."""
     rewriting = pair.rewriting
-    if leg.tap is not None or pair.state is CLOSING or (rewriting is not None and (rewriting.refuses_part if leg.is_client else rewriting.erases)):
+    if leg.tap is not None or pair.state is CLOSING:
+        return None
+    if rewriting is not None and (rewriting.refuses_part if leg.is_client else rewriting.pipe_limit < PIPE_FROM):
         return None
     out = leg.other.channel
     return None if out is None else out.write_half
@@ -302,6 +305,8 @@ def pipe_target(pair: Pair, leg: Leg) -> WriteHalf | None:
 
 def was_piped(pair: Pair, leg: Leg, size: i64, frames: i64) -> None:
     """As ``received``, for a piece that was not inspected."""
+    if pair.rewriting is not None and not leg.is_client:
+        pair.rewriting.was_piped(size, frames)
     leg.frames += frames
     leg.bytes += size
     _look_whether_done(pair, leg)

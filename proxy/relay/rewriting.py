@@ -25,6 +25,7 @@ from framegate.proxy.kafka.api_versions import narrowed, probe_request, unsuppor
 from framegate.proxy.kafka.endpoint_eraser import EndpointEraser
 from framegate.proxy.kafka.schema import api as api_with
 from framegate.proxy.kafka.schema import apis, understands
+from framegate.proxy.network.channel_sink import NO_LIMIT
 from framegate.proxy.network.int32 import HEADER, INT32
 from framegate.proxy.network.run import PART_FIRST, PART_LAST, Buffer, Run
 from framegate.proxy.network.translation import refer
@@ -85,7 +86,6 @@ class Rewriting:
     Attributes:
         fault: why the rest of the last run, or the last piece, may not be sent; empty: everything may.
         good: how many frames of that run may.
-        erases: the frame that passes in pieces has to be looked through.
         refuses_part: the request that comes in pieces was refused, so its other pieces are dropped.
         passes: after ``judge``, whether the request is passed on, perhaps changed (``passed``).
     """
@@ -101,8 +101,9 @@ class Rewriting:
         self._eraser: EndpointEraser | None = None
 
     @property
-    def erases(self) -> bool:
-        return self._eraser is not None
+    def pipe_limit(self) -> i64:
+        """How many of the next bytes of an answer in pieces need not be looked through."""
+        return NO_LIMIT if self._eraser is None else self._eraser.ahead
 
     @property
     def waits(self) -> bool:
@@ -351,17 +352,13 @@ class Rewriting:
         return [INT32.header_of(length), *new]
 
     def _is_rewritten(self, api: i64) -> bool:
-        """Whether something in an answer is replaced. If it cannot be, the answer may only be passed where every version is."""
+        """Whether something in an answer is replaced. One that is not known is not where every version is passed."""
         if api >> 16 == API_VERSIONS:
             if not self.narrow and (self._judge is None or self._judge.greatest is None):
                 return False
         elif self._carried(api) == NONE:
             return False
-        if understands(api >> 16, api & 0xFFFF):
-            return True
-        if self.narrow:
-            self.fault = f"an answer to {_name(api)}, which is not known"
-        return False
+        return self.narrow or understands(api >> 16, api & 0xFFFF)
 
     def _in_head(self, run: Run, size: i64, api: i64) -> list[Buffer] | None:
         """As ``_whole``, for the first frame of a run, of which earlier reads have returned a part."""
@@ -394,6 +391,13 @@ class Rewriting:
             self._eraser = None
         new = self._erase(eraser, run.pieces(), 0)
         return run if new is None or self.fault else _joined(new, run.frames, run.part)
+
+    def was_piped(self, size: i64, frames: i64) -> None:
+        """So many bytes were passed on without a look, at most ``pipe_limit``. ``frames``: 1 if they complete the frame."""
+        if frames != 0:
+            self._eraser = None
+        elif self._eraser is not None:
+            self._eraser.pass_by(size)
 
     def _first_part(self, run: Run, now_ns: i64) -> Run:
         pairing = self._pairing

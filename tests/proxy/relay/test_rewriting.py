@@ -2,13 +2,16 @@
 
 import contextlib
 import random
+import select
 import struct
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from framegate.proxy.auth.server import MECHANISMS, SaslServerAuthenticators, SaslServerSettings
 from framegate.proxy.cause import Cause
+from framegate.proxy.config.limits import LimitsConfig, limits_from_wire, limits_to_wire
 from framegate.proxy.kafka.api_versions import unsupported_version_answer
 from framegate.proxy.kafka.schema import apis
 from framegate.proxy.network import mute
@@ -24,8 +27,10 @@ from tests.fakes.crowd import set_send_buffer
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.kio_messages import decoded
 from tests.fakes.pools import pool_of
+from tests.fakes.sasl_frames import SERVER_NONCE, handshake, plain_token, token
 from tests.fakes.tap_read import read_frames
 from tests.fakes.world import FIRST_PIECE, SMALL, World, frame
+from tests.proxy.auth.conftest import AuthSource
 from tests.proxy.relay.conftest import assert_nothing_to_read, finish, run_of_frames, send_all, tapping
 
 PROBE = request(API_VERSIONS, 0, 7)
@@ -211,6 +216,7 @@ def test_the_endpoints_of_a_large_fetch_answer_are_erased_wherever_the_pieces_ar
             assert len(passed) == len(large)
             found, was = decoded_without_tags(passed), decoded_without_tags(large)
             assert found == was
+    assert world.selector._pipe is not None, "records are spliced"
 
 
 def decoded_without_tags(data: bytes) -> bytes:
@@ -512,6 +518,54 @@ def test_while_memory_is_short_a_small_answer_is_not_cut_and_a_large_one_has_its
     finally:
         held.release(0, 1 << 20, world)
     assert pair.state.value == "open"
+
+
+def test_a_client_that_authenticates_again_reads_rewritten_answers_before_and_after(make):
+    settings = SaslServerSettings(MECHANISMS, 100_000)
+    factory = SaslServerAuthenticators(settings, AuthSource(), lambda: SERVER_NONCE, lambda *ended: None)
+    world = make("kafka", brokers=cluster.brokers(), authenticators=factory)
+    client, pair = world.client()
+
+    def authenticate() -> None:
+        for body in (handshake("PLAIN", 7), token(plain_token(), 8)):
+            client.sendall(frame(body))
+            assert SECRET not in read_frame(world, client)
+
+    authenticate()
+    world.until(lambda: pair.state.value == "open")
+    upstream, _ = world.server.accept()
+    world.sockets.append(upstream)
+    world.pass_time(2)
+    ask(world, client, upstream, METADATA_ASKED)
+    client.sendall(frame(handshake("PLAIN", 7)))
+    world.poll()
+    upstream.sendall(cluster.metadata())
+    assert decoded(read_frame(world, client)[4:], METADATA, 12) == expected(cluster.metadata(), METADATA, 12)
+    read_frame(world, client)
+    client.sendall(frame(token(plain_token(), 8)))
+    read_frame(world, client)
+    client.sendall(METADATA_ASKED + request(API_VERSIONS, 9, 5))
+    world.read(upstream, len(METADATA_ASKED + PROBE))
+    upstream.sendall(cluster.metadata() + answer(5, b"\0\0\0\0\0\0"))
+    assert decoded(read_frame(world, client)[4:], METADATA, 12) == expected(cluster.metadata(), METADATA, 12)
+    assert read_frame(world, client) == frame(unsupported_version_answer(5))
+
+
+def test_quotas_and_rewriting_hold_on_one_connection(make):
+    """A client that is read bit by bit; its answers are rewritten all the same."""
+    world = make("kafka", brokers=cluster.brokers())
+    world.relay.pairs.quotas.set_limits(limits_from_wire(limits_to_wire(LimitsConfig(request_frames_rate=2), {})))
+    client, upstream, _ = world.pair()
+    client.sendall(METADATA_ASKED * 6)
+    for _ in range(6):
+        world.until(lambda: world.pass_time(0.5) or readable(upstream))
+        assert world.read(upstream, len(METADATA_ASKED)) == METADATA_ASKED
+        upstream.sendall(cluster.metadata())
+        assert decoded(read_frame(world, client)[4:], METADATA, 12) == expected(cluster.metadata(), METADATA, 12)
+
+
+def readable(sock: Any) -> bool:
+    return bool(select.select([sock], [], [], 0)[0])
 
 
 # Handlers.
