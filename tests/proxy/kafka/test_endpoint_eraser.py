@@ -1,7 +1,6 @@
 """framegate.proxy.kafka.endpoint_eraser: as many bytes without an address, however the answer is cut."""
 
 import dataclasses
-import os
 import random
 import struct
 from typing import Any
@@ -14,10 +13,9 @@ from framegate.proxy.kafka.endpoint_eraser import FIRST_UNKNOWN_TAG, EndpointEra
 from framegate.proxy.kafka.schema import Field, apis
 from framegate.proxy.kafka.values import varint
 from tests.fakes.cases import each_of
-from tests.fakes.kio_messages import HOST, answer_body, fields, mutated, sample, schema
+from tests.fakes.kio_messages import HOST, MUTATIONS, answer_body, fields, mutated, sample, schema
 
 VERSIONS = [(api.key, version) for api in apis() for version in range(api.least, api.most + 1) if carries_addresses(api.key, version) == TAIL]
-MUTATIONS = int(os.environ.get("FRAMEGATE_TEST_MUTATIONS", "3000"))
 
 
 def erased(key: int, version: int, body: bytes, edges: list[int]) -> bytes:

@@ -490,4 +490,5 @@ def test_the_tap_has_what_was_received(make: Any, tmp_path: Path) -> None:
     upstream.sendall(answering(PRODUCE, 9, 1, "mine-1"))
     sent_to(world, client, 1)
     finish(world, client, upstream)
+    options["writer"].flush_and_close(1000)
     assert [item.body for item in read_frames(str(tmp_path))] == [asked[4:], answering(PRODUCE, 9, 1, "mine-1")[4:]]
