@@ -16,6 +16,7 @@ from framegate.control.events import Event
 from framegate.control.fleet.processor import COMMAND
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
+from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import Channels
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.listeners import Listeners, Upstreams
@@ -30,6 +31,7 @@ from tests.fakes.conformance import Kind
 from tests.fakes.fleet import Fleet, fleet_config
 from tests.fakes.plane import (
     FakeAudit,
+    FakeBrokers,
     FakeCertificates,
     FakeChannels,
     FakeDrain,
@@ -135,9 +137,9 @@ async def until_empty(plane: Parts) -> None:
         await asyncio.sleep(0.01)
 
 
-INTERFACE: Final = (State, Audit, Channels, Pool, Drain, Listeners, Upstreams, TlsStores, Rotation, Users)
+INTERFACE: Final = (State, Audit, Channels, Pool, Drain, Listeners, Upstreams, Brokers, TlsStores, Rotation, Users)
 FAKES: Final = (
-    FakePlane, FakeAudit, FakeChannels, FakePool, FakeDrain, FakeListeners, FakeUpstreams, FakeCertificates, FakeRotation, FakeUsers
+    FakePlane, FakeAudit, FakeChannels, FakePool, FakeDrain, FakeListeners, FakeUpstreams, FakeBrokers, FakeCertificates, FakeRotation, FakeUsers
 )  # fmt: skip
 PROVES: Final = INTERFACE + FAKES
 KINDS: Final = {"fake": Kind(FakePlane, fake), "real": Kind(Steering, real)}
@@ -173,6 +175,9 @@ async def test_what_there_is(kind: Given) -> None:
     assert (listener.name, listener.upstream, listener.accepting, listener.max_receive_size) == ("a", "u", True, MIB)
     assert listener.forwarding == Forwarding()
     assert [item.name for item in await plane.upstreams.statuses()] == ["u"]
+    assert await plane.brokers.statuses() == await plane.brokers.statuses("u") == []
+    with pytest.raises(NotFoundError):
+        await plane.brokers.statuses("none")
     assert plane.state.handler_processes() == []
     assert (plane.certificates.statuses(plane.rotation), await plane.rotation.reload()) == ([], []), "nothing here speaks TLS"
     assert (plane.state.health().started, plane.state.health().alive, plane.state.health().ready) == (True, True, True)

@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self
 
@@ -25,7 +26,7 @@ transaction.state.log.min.isr=2
 transaction.state.log.num.partitions=3
 default.replication.factor=3
 min.insync.replicas=2
-broker.session.timeout.ms=3000
+broker.session.timeout.ms=5000
 broker.heartbeat.interval.ms=500
 replica.lag.time.max.ms=4000
 """
@@ -36,7 +37,7 @@ _LOOK_S: Final = 0.05
 class Cluster:
     """Several brokers, the first of which is the controller too. Node N listens on 127.0.1.N, advertises itself, and is in the rack ``rack-N``.
 
-    Topics have 3 replicas, and 2 of them must be in sync; a broker without a sign of life for 3 s is taken for dead.
+    Topics have 3 replicas, and 2 of them must be in sync; a broker without a sign of life for 5 s is taken for dead.
 
     Args:
         directory: has a folder for each node.
@@ -83,10 +84,9 @@ class Cluster:
         self.brokers[node].start({}, 60.0)
 
     def add(self, node: int) -> Broker:
-        """Start one more, and wait until it is one of the cluster."""
+        """Start one more, which joins within seconds. The thread that calls this must live on: Linux ends a broker with it."""
         added = self._make(node)
         added.launch({})
-        added.wait(2, 60.0)
         return added
 
     def stop(self) -> None:
@@ -139,7 +139,7 @@ class Watch:
         self._watched: set[tuple[str, int]] = set()
         self._known: set[tuple[tuple[str, int], str]] = set()
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch")
+        self._executor = ThreadPoolExecutor(1, "watch")
 
     def look(self) -> None:
         """Look once."""
@@ -156,6 +156,8 @@ class Watch:
                     self.leaks.append(f"{owner} {local[0]}:{local[1]} -> {found[local, inode][0]}:{found[local, inode][1]}")
                 elif inode in good:
                     self.seen.add(found[local, inode])
+                else:
+                    continue  # it has just been closed, or is looked at again
                 self._known.add((local, inode))
 
     def _run(self) -> None:
@@ -163,12 +165,13 @@ class Watch:
             self.look()
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._running = self._executor.submit(self._run)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
-        self._thread.join()
+        self._executor.shutdown()
+        self._running.result()  # raises what ended it early: it would have seen nothing more
         self.look()
 
 
@@ -186,8 +189,11 @@ def _address(text: str) -> tuple[str, int]:
 
 def _family(pid: int) -> list[int]:
     """A process and its children."""
-    children = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    return [pid, *(int(child) for line in children for child in line)]
+    found = [pid]
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found += map(int, path.read_text().split())
+    return found
 
 
 def _sockets(pid: int) -> set[str]:

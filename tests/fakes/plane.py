@@ -406,7 +406,7 @@ class FakeBrokers(Brokers):
         self.fake = fake
 
     async def statuses(self, upstream: str = "") -> list[BrokerStatus]:
-        if upstream not in ("", "brokers"):
+        if upstream not in ("", *(item.name for item in self.fake.config.upstreams)):
             raise NotFoundError("upstream", upstream)
         return self.fake.brokers
 

@@ -20,14 +20,12 @@ pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed"
 from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from framegate.proxy.config import model
 from tests.demo.brokers import Cluster, Watch, free_ports
 from tests.demo.kafka import create_topics
 from tests.fakes.framegate import Framegate, Row, until
 from tests.fakes.real_kafka import REAL_KAFKA
 
-NEEDS_CLUSTERS = pytest.mark.skipif(not hasattr(model, "BrokersConfig"), reason="framegate knows no clusters yet")
-pytestmark = [*REAL_KAFKA, pytest.mark.extended, NEEDS_CLUSTERS]
+pytestmark = [*REAL_KAFKA, pytest.mark.extended]
 NODES = (1, 2, 3)
 RATE = 500
 WAIT_S = 30.0
@@ -212,16 +210,15 @@ def leaders_elect(behind: Behind, topic: str) -> list[int]:
 
 def test_a_broker_that_joins_is_told_when_its_listener_is_open_and_its_port_closes_when_it_has_left(behind: Behind) -> None:
     client = AdminClient({"bootstrap.servers": behind.address, "log_level": 0})
-    adding = threading.Thread(target=behind.cluster.add, args=(4,))
-    adding.start()
-    told = until(lambda: brokers(client).get(4, behind.address) != behind.address and brokers(client)[4], "clients are told the new one", WAIT_S)
+    behind.cluster.add(4)
+    told = until(lambda: (found := brokers(client).get(4, "")) != behind.address and found, "clients are told the new one", WAIT_S)
     host, _, port = told.partition(":")
     socket.create_connection((host, int(port)), timeout=5).close()
-    adding.join()
     assert told == behind.told(4)
     behind.wait_row("broker_joined", 4)
     topic = behind.topic("joined", [4, 1, 2])
     with Traffic(behind.address, topic) as traffic:
+        until(lambda: leaders_elect(behind, topic)[0] == 4, "it leads", WAIT_S)
         traffic.wait_for(0, time.monotonic(), "records to the new broker")
         assert behind.cluster.brokers[4].client_addresses["PLAIN"] in behind.watch.seen
         behind.cluster.kill(4)

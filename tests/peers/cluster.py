@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
@@ -157,7 +156,8 @@ class ClusterWorld:
             else:
                 brokers = {"hosts": self._broker_name("{id}"), "advertise": DOMAIN}
             keys = {**({"tls": tls} if self._tls(by, way) else {}), **kept.get(way, {}), "brokers": brokers}
-            listeners.append({"name": f"{by}-{way.lower()}", "address": f"{HOST}:{port}", "upstream": way.lower(), "protocol": "kafka", **keys})
+            keys |= {"protocol": "kafka", "max_receive_size": "4MiB"}
+            listeners.append({"name": f"{by}-{way.lower()}", "address": f"{HOST}:{port}", "upstream": way.lower(), **keys})
         clusters = [{"name": way.lower(), "kafka": {"bootstrap": self.cluster.bootstrap(way.upper())[:2]}, **keys} for way, keys in upstreams.items()]
         return {"memory_pool": {"size": "64MiB"}, "listeners": listeners, "upstreams": clusters}
 
@@ -186,13 +186,3 @@ def open_cluster(folder: Path) -> Iterator[ClusterWorld]:
     """The brokers and framegate, for the length of a block."""
     with contextlib.ExitStack() as undo:
         yield ClusterWorld(folder, undo)
-
-
-def accepted() -> bool:
-    """Whether framegate knows clusters."""
-    from framegate.proxy.config import model
-
-    return hasattr(model, "BrokersConfig")
-
-
-NEEDS_CLUSTERS = pytest.mark.skipif(not accepted(), reason="framegate knows no clusters yet")

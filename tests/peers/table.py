@@ -8,7 +8,7 @@ __all__ = ["TABLES", "table"]
 
 _NO_SASL: Final = "not possible: speaks no SASL"
 _NO_TLS: Final = "not possible: framegate reads frames, so TLS ends at it"
-_NO_SERVER_NAME: Final = "not possible: the TLS server name says which broker"
+_NO_SERVER_NAME: Final = "not possible: needs TLS"
 MATRIX: Final = "produced and consumed: client and way in, by way through"
 SAID: Final = "refused: what clients print"
 RENEWED: Final = "sessions of 5 s on both sides"
