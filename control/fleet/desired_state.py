@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Final, cast
 
-from framegate.proxy.config.model import ProxyConfig, quotas_to_wire, rules_to_wire, to_wire
+from framegate.proxy.config.model import ProxyConfig, kafka_rules_to_wire, quotas_to_wire, rules_to_wire, to_wire
 from framegate.proxy.server.messages import Change, ClusterRow, Endpoints, StartMessage
 from framegate.proxy.server.protocol import WIRE_VERSION
 from framegate.proxy.server.rows import LimitsRow, Store, pack_stores
@@ -23,7 +23,7 @@ class DesiredState:
     """What every processor must have.
 
     Attributes:
-        config: with the limits, the pool size and the tap's rules in force.
+        config: with the limits, the pool size, the tap's rules and those about Kafka in force.
         endpoints: addresses of each upstream, resolved.
         brokers: of each upstream that is a cluster, and what its listeners advertise.
         failing: by upstream, the addresses that fail their checks, and why.
@@ -53,6 +53,8 @@ class DesiredState:
             change["failing"] = self.failing
         if self.stores:
             change["stores"] = pack_stores(self.stores)
+        if rules := {item.name: kafka_rules_to_wire(item.kafka) for item in self.config.listeners if item.kafka is not None}:
+            change["kafka_rules"] = rules
         if self.config.tap is not None:
             change["tap_rules"] = rules_to_wire(self.config.tap.rules)
         return change

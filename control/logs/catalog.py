@@ -252,6 +252,7 @@ _SAYS: Final = {
     "handler_raised": "A handler raised an exception.",
     "handover_failed": "A passed connection or socket could not be used.",
     "internal_error": "A processor noted an internal error.",
+    "kafka_refused": "Rules about Kafka have refused requests, or with report_only would have.",
     "tap_incomplete": "The tap's log is not complete.",
     "tap_rule_off": "A tap rule has turned itself off in a processor.",
     "tap_segment_deleted": "A segment of the tap's log was deleted while it was written.",

@@ -17,6 +17,7 @@ from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import Channels
 from framegate.control.steering.checks import Checks
 from framegate.control.steering.drain import Drain
+from framegate.control.steering.kafka_rules import RulesAboutKafka
 from framegate.control.steering.limits import EVICTION_INTERVAL_S, EVICTION_LIMIT_S, Eviction, Limits
 from framegate.control.steering.listeners import Listeners, Upstreams
 from framegate.control.steering.pool import Pool
@@ -43,8 +44,9 @@ __all__ = ["Parts", "Steering"]
 class Parts:
     """What the gRPC service shows and changes, in one part for each subject. Event loop only, unless a docstring says otherwise.
 
-    A change of limits, the pool or tap rules returns when it is in force in every processor. If it raises, no processor has it, unless the reason is
-    CHANGE_PENDING. If its call is cancelled, it is taken back or completed in the background. Errors are the classes of ``framegate.control.errors``.
+    A change of limits, the pool, tap rules or rules about Kafka returns when it is in force in every processor. If it raises, no processor has it,
+    unless the reason is CHANGE_PENDING. If its call is cancelled, it is taken back or completed in the background. Errors are the classes of
+    ``framegate.control.errors``.
     """
 
     state: State
@@ -53,6 +55,7 @@ class Parts:
     log: LogRows
     channels: Channels
     limits: Limits
+    kafka_rules: RulesAboutKafka
     pool: Pool
     taps: Taps
     drain: Drain
@@ -106,6 +109,7 @@ class Steering(Parts):
             log=LogRows(supervisor, log),
             channels=channels,
             limits=Limits(supervisor, acceptor, self.transactions, pool),
+            kafka_rules=RulesAboutKafka(supervisor, self.transactions),
             pool=pool,
             taps=Taps(supervisor, self.transactions, tapped, self._losses),
             drain=drain,

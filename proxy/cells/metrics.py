@@ -48,6 +48,7 @@ TASK: Final = "framegate.task"
 ACTION: Final = "framegate.handler.action"
 MECHANISM: Final = "framegate.sasl.mechanism"
 API: Final = "framegate.kafka.api"
+REFUSAL: Final = "framegate.kafka.refusal"
 BROKER: Final = "framegate.kafka.broker"
 TLS_VERSION: Final = "tls.protocol.version"
 TLS_RESUMED: Final = "tls.resumed"
@@ -168,6 +169,23 @@ TASKS: Final = (
 ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
 EJECTION_REASONS: Final = (*CONNECT_ERRORS[1:], "failures", "latency", "check")
+REFUSED_APIS: Final = (
+    *(name for name in MEASURED_APIS if name not in ("SaslHandshake", "ApiVersions", "SaslAuthenticate", "other")),
+    "DeleteTopics",
+    "DeleteRecords",
+    "CreatePartitions",
+    "DescribeGroups",
+    "ListGroups",
+    "DeleteGroups",
+    "CreateAcls",
+    "DeleteAcls",
+    "AlterConfigs",
+    "IncrementalAlterConfigs",
+    "other",
+)
+"""APIs whose refused requests are counted by name."""
+REFUSALS: Final = ("api", "topic", "group", "transactional_id")
+"""What a request was refused for."""
 
 
 def _metric(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]], bounds: tuple[float, ...] = ()) -> Metric:
@@ -306,6 +324,15 @@ METRICS: Final = (
         bounds=KAFKA_BOUNDS,
     ),
     _metric("kafka.request.io", "counter", "By", "Bytes of request and response bodies.", _LISTENER, (API, MEASURED_APIS), _TAP_DIRECTION),
+    _metric(
+        "kafka.request.refused",
+        "counter",
+        "{request}",
+        "Requests that rules refused, wholly or in part, or with report_only would have refused.",
+        _LISTENER,
+        (API, REFUSED_APIS),
+        (REFUSAL, REFUSALS),
+    ),
     _metric("kafka.pairing_lost", "counter", "{connection}", "Connections on which responses no longer match requests.", _LISTENER),
     _metric("handler.requests", "counter", "{frame}", "Frames that handlers have handled, by verdict.", _LISTENER, (ACTION, HANDLER_ACTIONS)),
     _metric("handler.queue.size", "gauge", "{frame}", "Frames that wait for a handler or are being handled.", _LISTENER),

@@ -106,7 +106,7 @@ def decode(key: int, version: int, data: bytes, start: i64, end: i64, *, answer:
     place = (key << 16 | version) << 1 | answer
     program = _programs.get(place)
     if program is None:
-        program = _programs[place] = compile_program(api, version, answer=answer, marks={})
+        program = _programs[place] = compile_program(api, version, answer=answer, marks={}, surplus=not answer)
     _walker.walk(program, data, start, end)
     flexible = api.is_flexible(version)
     reader = _Reader(data, start + (4 if answer else 8), version, flexible, program.side)

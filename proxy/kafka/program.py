@@ -160,13 +160,16 @@ class _Compiler:
             self.code[exit] = len(self.code)
 
 
-def compile_program(api: Api, version: int, *, answer: bool, marks: Mapping[str, int], head: bool = False, erase: int = -1) -> Program:
+def compile_program(
+    api: Api, version: int, *, answer: bool, marks: Mapping[str, int], head: bool = False, erase: int = -1, surplus: bool = False
+) -> Program:
     """Compile the program of a request or answer; it begins with the header.
 
     Args:
         api, version, answer: the message; the version is one that is understood.
         marks: the positions that are asked for; paths that the version does not have are ignored.
         head: the program ends after the last top-level field that has a mark; else it ends where the message must end.
+        surplus: bytes behind the last field are allowed, which brokers ignore.
         erase: the program also ends, with this mark, before node endpoints that are not empty: before tag 0, or before the last top-level array.
     """
     compiler = _Compiler(api, version, marks)
@@ -188,7 +191,7 @@ def compile_program(api: Api, version: int, *, answer: bool, marks: Mapping[str,
         compiler.add_field(field, "")
     if api.is_flexible(version) and to_tags:
         compiler.add_tags(tagged, "", erase)
-    compiler.add(END, not head)
+    compiler.add(END, not (head or surplus))
     code = vec[i64](capacity=len(compiler.code))
     for word in compiler.code:
         code = append(code, word)

@@ -171,8 +171,8 @@ def _replace_requests(pair: Pair, rewriting: Rewriting, pairing: Pairing, leg: L
             if end < run.frames:
                 losses.drop(pair, leg, run.frames - end, run.size - starts[end], None)
             break
-        if odd != index:
-            pieces += part.pieces()
+        if odd != index or rewriting.passes:
+            pieces += (part if odd != index else rewriting.passed(part, expects=pairing.open > before)).pieces()
             frames += part.frames
         elif pairing.open > before:
             pieces.append(replaced(pairing, part, answer))
@@ -215,6 +215,7 @@ def _request_part(pair: Pair, rewriting: Rewriting, pairing: Pairing, leg: Leg, 
     else:
         passes = rewriting.passes_part(run)
         answer = b"" if passes else rewriting.judge(run)
+        passes = passes or rewriting.passes
         before = pairing.open
         if not rewriting.fault:
             _pair_part(pair, leg, run, now_ns)

@@ -22,6 +22,7 @@ from framegate.proxy.network.translation import Translation
 from framegate.proxy.relay import ending, state, tapping
 from framegate.proxy.relay.cluster import BOOTSTRAP
 from framegate.proxy.relay.ending import ACTIVE, USED
+from framegate.proxy.relay.kafka_rules import KafkaJudge
 from framegate.proxy.relay.login import Logins
 from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.pairing import Pairing
@@ -281,13 +282,13 @@ def _open(pair: Pair, client: Channel, channel: Channel) -> None:
     tapping.match(pair, pair.upstream, channel, DIRECTION_RESPONSE)
     pair.upstream.join_quotas()
     if pair.route.kafka:
-        brokers = pair.route.brokers
-        if brokers is None:
+        brokers, rules = pair.route.brokers, pair.route.rules
+        if brokers is None and rules is None:
             pair.pairing = Pairing(pair.route.counters.pairing)
         else:
             account = client.options.account or pair.owner.selector.pool.common
             pair.pairing = Pairing(pair.route.counters.pairing, PreparedAnswers(account))
-            pair.rewriting = Rewriting(brokers, pair.pairing)
+            pair.rewriting = Rewriting(brokers, pair.pairing, None if rules is None else KafkaJudge(rules, client.principal))
         tapping.share_facts(pair)
     if pair.owner.reports_open:
         pair.owner.watcher.pair_opened(pair)

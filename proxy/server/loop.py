@@ -222,6 +222,7 @@ class Loop:
             self._offset_ns = now_ns
             self._set_clock()
             self._judge_endpoints(now_ns)
+            self._report_refusals()
             if self._tap is not None:
                 self._tap.revive()
         if self._tap is not None:
@@ -264,6 +265,13 @@ class Loop:
             self.link.notify("tap_rule_off", TapRuleOffRow(rule=off.rule, cause=off.cause, percent=round(off.percent, 1), limit=off.limit))
         if over:
             self._relay.pairs.ask_again()
+
+    def _report_refusals(self) -> None:
+        """Report what rules about Kafka refused."""
+        for refusals in self._settings.refusals.values():
+            row = refusals.take()
+            if row is not None:
+                self.link.log("kafka_refused", row)
 
     def _set_clock(self) -> None:
         self._relay.pairs.wall_offset_ns = i64(time.time_ns()) - i64(time.monotonic_ns())

@@ -139,6 +139,7 @@ class Change(TypedDict, total=False):
         failing: by upstream, all endpoints that fail their checks, by address as text, and why.
         stores: the certificate stores that replace others.
         revoked: by listener, identities that are no longer valid.
+        kafka_rules: by listener, of ``framegate.proxy.config.model.kafka_rules_to_wire``; they replace all previous ones of that listener.
         tap_rules: all rules, of ``framegate.proxy.config.model.rules_to_wire``; ``tap_rule`` names the changed one, which is turned on again.
     """
 
@@ -150,6 +151,7 @@ class Change(TypedDict, total=False):
     failing: dict[str, dict[str, str]]
     stores: StoresRow
     revoked: dict[str, RevokedRow]
+    kafka_rules: dict[str, dict[str, Any]]
     tap_rules: list[dict[str, Any]]
     tap_rule: str
 

@@ -216,6 +216,25 @@ class EndpointRow(TypedDict):
     latency_ns: int
 
 
+class KafkaRefusedRow(TypedDict):
+    """Requests that the rules of a listener refused since the last such row, or would have refused (``report_only``).
+
+    Attributes:
+        count: how many.
+        principal, client_id, api, kind, name: of the first one. ``kind`` is one of ``framegate.proxy.cells.metrics.REFUSALS``. ``name`` is the first
+            topic, group or transactional id that is not allowed (``*``: all of them, or a topic by its id), of an API empty.
+    """
+
+    listener: str
+    count: int
+    report_only: bool
+    principal: str
+    client_id: str
+    api: str
+    kind: str
+    name: str
+
+
 class EndpointUpRow(TypedDict):
     """An endpoint that is up again, how long it was down, and why. ``broker``: as of ``EndpointDownRow``."""
 
@@ -291,6 +310,7 @@ EventRow = (
     | HandlerRaisedRow
     | HandoverFailedRow
     | InternalErrorRow
+    | KafkaRefusedRow
     | TapIncompleteRow
     | TapRuleOffRow
     | TapSegmentDeletedRow

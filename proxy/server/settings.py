@@ -1,7 +1,7 @@
 """The settings of a processor, made from the ``start`` message: routes with their limits, TLS stores and endpoints; and changes to them.
 
 A change is prepared (checked against what is in force), then committed or aborted; one at a time. It can only change what exists from the start:
-limits, the pool's share, endpoints, brokers of clusters, quotas, tap rules, stores of certificates.
+limits, the pool's share, endpoints, brokers of clusters, quotas, tap rules, rules about Kafka, stores of certificates.
 """
 
 import os
@@ -26,6 +26,7 @@ from framegate.proxy.relay.bucket import WHOLE
 from framegate.proxy.relay.cluster import Cluster, RouteBrokers
 from framegate.proxy.relay.counters import Counters
 from framegate.proxy.relay.handled_connection import HandlerMetrics
+from framegate.proxy.relay.kafka_rules import KafkaRulesInForce
 from framegate.proxy.relay.relay import Relay
 from framegate.proxy.relay.retirement import Retirement
 from framegate.proxy.relay.revocation import Revocations
@@ -33,6 +34,7 @@ from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.upstream import Endpoint, Upstream
 from framegate.proxy.server.endpoints import BrokersInForce, endpoints_of, literal, read_cluster, server_names
 from framegate.proxy.server.messages import Change, ClusterRow, StartMessage
+from framegate.proxy.server.refusals import Refusals
 from framegate.proxy.server.rows import LimitsRow, listener_owner, upstream_owner
 from framegate.proxy.server.schema import schema_of
 from framegate.proxy.server.stores import SESSION_NS, MadeStore, Stores
@@ -60,6 +62,7 @@ class _Prepared(NamedTuple):
     rules: TapRules | None
     limits: LimitsInForce | None
     stores: dict[str, MadeStore]
+    kafka_rules: dict[str, model.KafkaRules]
 
 
 class ChangeError(Exception):
@@ -85,6 +88,7 @@ class Settings:
         upstreams: by name; shared by the routes of all listeners that use it.
         clusters: those of them that are Kafka clusters.
         routes: by listener.
+        refusals: by listener, of those with rules about Kafka.
         limits: max_receive_size by listener.
         requests: sends frames to the handler processes; None: no listener has a handler.
         credentials: sends auth requests to control; None: no listener or upstream uses SASL.
@@ -125,6 +129,7 @@ class Settings:
         self.requests: Final = _request_channel(self.config)
         self.credentials: Final = _credentials(self.config)
         self._logins: Final = {item.name: self._upstream_logins(item) for item in self.config.upstreams}
+        self.refusals: Final[dict[str, Refusals]] = {}
         self.routes: Final = {item.name: self._route(item) for item in self.config.listeners}
         self._put_clusters(clusters)
         self.limits: Final = {name: route.options.limit for name, route in self.routes.items()}
@@ -169,6 +174,7 @@ class Settings:
 
     def _route(self, listener: model.ListenerConfig) -> Route:
         counters = self.counters.listeners[listener.name]
+        rules = None if listener.kafka is None else self._kafka_rules_of(listener.name, listener.kafka)
         times = listener.timeouts
         upstream = None if listener.upstream is None else self._upstream_configs[listener.upstream]
         speaks = self._framing(listener)
@@ -183,10 +189,11 @@ class Settings:
             stall_ns=times.stall_ms * NS_PER_MS,
             min_rate=listener.min_rate,
             tls=self._stores.listener(listener.name),
-            authenticators=self._sasl(listener) or factories.of_clients(listener),
+            authenticators=self._sasl(listener, rules) or factories.of_clients(listener),
             account=self._accounts[listener.name],
             cut_from=_cut_from(model.forwarding_of(listener).requests),
             first_piece=0 if listener.protocol == "framed" else KAFKA_HEAD,
+            keeps_first=listener.kafka is not None,
             framing=speaks,
             onward=onward if onward is not speaks else None,
             socket=_socket(listener.socket),
@@ -208,14 +215,22 @@ class Settings:
             send_proxy_protocol="" if upstream is None else upstream.send_proxy_protocol or "",
             revoked=Revocations(times.handshake_ms * NS_PER_MS) if listener.close_revoked else None,
             brokers=self._route_brokers(listener),
+            rules=rules,
         )
+
+    def _kafka_rules_of(self, listener: str, rules: model.KafkaRules) -> KafkaRulesInForce:
+        made = KafkaRulesInForce(rules)
+        self.refusals[listener] = refusals = Refusals(listener, made, self.counters.listeners[listener].counts)
+        made.refused = refusals.note
+        return made
 
     def _route_brokers(self, listener: model.ListenerConfig) -> RouteBrokers | None:
         if listener.brokers is None or listener.upstream is None:
             return None
-        return RouteBrokers(self.clusters[listener.upstream], self._advertised[listener.name], listener.brokers.hosts)
+        narrow = listener.kafka is None or listener.kafka.unknown_versions == "narrow"
+        return RouteBrokers(self.clusters[listener.upstream], self._advertised[listener.name], listener.brokers.hosts, narrow=narrow)
 
-    def _sasl(self, listener: model.ListenerConfig) -> "AuthenticatorFactory | None":
+    def _sasl(self, listener: model.ListenerConfig, rules: KafkaRulesInForce | None) -> "AuthenticatorFactory | None":
         """The SASL authenticators of a listener's clients; None: it uses none."""
         sasl = listener.sasl
         if sasl is None or self.credentials is None:
@@ -236,6 +251,7 @@ class Settings:
             reauthenticates=listener.handler is None,
             allowed_principals=factories.allowed_principals_of(listener),
             narrows=listener.brokers is not None,
+            greatest=None if rules is None else rules.greatest,
         )
         return SaslServerAuthenticators(settings, self.credentials.source(listener_auth_queue(listener.name)), count=count)
 
@@ -266,9 +282,9 @@ class Settings:
             tls=self._stores.upstream(upstream.name, server_name),
             authenticators=factories.of_upstream(upstream),
             account=self._accounts[listener.name],
-            cut_from=_cut_from(model.forwarding_of(listener).responses),
-            first_piece=0 if listener.brokers is None else ADDRESSES_HEAD,
-            keeps_first=listener.brokers is not None,
+            cut_from=_cut_from(model.forwarding_of(listener).responses, model.responses_cut_above(listener)),
+            first_piece=0 if listener.brokers is None and listener.kafka is None else ADDRESSES_HEAD,
+            keeps_first=listener.brokers is not None or listener.kafka is not None,
             framing=speaks,
             onward=onward if onward is not speaks else None,
             socket=_socket(upstream.socket),
@@ -318,7 +334,15 @@ class Settings:
         _check_known("no listener", change.get("revoked", {}), self.routes)
         rules = self._rules(change["tap_rules"]) if "tap_rules" in change else None
         limits_in_force = self._quotas(change["limits"]) if "limits" in change else None
-        self._prepared = _Prepared(change_id, change, fresh, clusters, rules, limits_in_force, stores)
+        kafka_rules = self._kafka_rules(change.get("kafka_rules", {}))
+        self._prepared = _Prepared(change_id, change, fresh, clusters, rules, limits_in_force, stores, kafka_rules)
+
+    def _kafka_rules(self, rows: dict[str, dict[str, Any]]) -> dict[str, model.KafkaRules]:
+        _check_known("no rules about Kafka for the listener", rows, [name for name, route in self.routes.items() if route.rules is not None])
+        try:
+            return {name: model.kafka_rules_from_wire(row) for name, row in rows.items()}
+        except TypeError as error:
+            raise ChangeError(f"rules about Kafka that cannot be: {error}") from error
 
     def _read_clusters(self, rows: dict[str, ClusterRow]) -> dict[str, BrokersInForce]:
         """The brokers of rows, by upstream; raises ConfigError for rows that cannot be."""
@@ -411,11 +435,18 @@ class Settings:
         if prepared.limits is not None and self._relay is not None:
             self._relay.pairs.quotas.set_limits(prepared.limits)
         self._put_stores(prepared.stores)
+        self._put_kafka_rules(prepared.kafka_rules)
         for name, row in change.get("revoked", {}).items():
             revoked = self.routes[name].revoked
             if revoked is not None and self._relay is not None:
                 revoked.add(row["users"], row["serials"], self._relay.pairs.selector.now_ns)
         return True
+
+    def _put_kafka_rules(self, rules: dict[str, model.KafkaRules]) -> None:
+        for name, each in rules.items():
+            in_force = self.routes[name].rules
+            assert in_force is not None, "prepare has looked"
+            in_force.put(each)
 
     def revokes(self, change_id: int) -> bool:
         """Whether the prepared change revokes identities."""
@@ -476,5 +507,5 @@ def _seed() -> int:
     return int.from_bytes(os.urandom(4), "big") >> 1
 
 
-def _cut_from(forward: model.Forward) -> int:
-    return model.CUT_ABOVE if forward == "cut_through" else NEVER_CUT
+def _cut_from(forward: model.Forward, size: int = model.CUT_ABOVE) -> int:
+    return size if forward == "cut_through" else NEVER_CUT

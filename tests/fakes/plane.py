@@ -47,6 +47,7 @@ from framegate.control.status import (
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import Channels, Verb
 from framegate.control.steering.drain import Drain
+from framegate.control.steering.kafka_rules import RulesAboutKafka
 from framegate.control.steering.limits import Limits
 from framegate.control.steering.listeners import Listeners, Upstreams
 from framegate.control.steering.pool import Pool, equal_shares
@@ -63,6 +64,7 @@ from framegate.proxy.config.model import (
     AdminConfig,
     DrainAccept,
     HealthConfig,
+    KafkaRules,
     ListenerConfig,
     MemoryPoolConfig,
     ProxyConfig,
@@ -99,7 +101,7 @@ def fake_config(admin: str, health: str | None = "127.0.0.1:0", tap: TapConfig |
     return ProxyConfig(
         node="edge-1",
         listeners=(
-            ListenerConfig(name="kafka", address="127.0.0.1:0", upstream="brokers", protocol="kafka"),
+            ListenerConfig(name="kafka", address="127.0.0.1:0", upstream="brokers", protocol="kafka", kafka=KafkaRules()),
             ListenerConfig(name="plain", address="127.0.0.1:0", upstream="brokers", limits=RateLimits(connections=10)),
         ),
         upstreams=(UpstreamConfig(name="brokers", endpoints=("broker:9092",)),),
@@ -504,6 +506,7 @@ class FakePlane(State):
             log=LogRows(supervisor, log),
             channels=NotedChannels(self, supervisor, transactions),
             limits=Limits(supervisor, acceptor, transactions, pool),
+            kafka_rules=RulesAboutKafka(supervisor, transactions),
             pool=pool,
             taps=Taps(supervisor, transactions, lambda rules: None, losses),
             drain=drain,

@@ -37,7 +37,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from framegate.proxy.cells import CellLayout, CellWriter, State
-from framegate.proxy.config.model import MAX_RECEIVE_SIZE, forwarding_of, from_wire, largest_whole, quotas_to_wire, rule_from_wire, whole_request
+from framegate.proxy.config.model import (
+    MAX_RECEIVE_SIZE,
+    forwarding_of,
+    from_wire,
+    kafka_rules_to_wire,
+    largest_whole,
+    quotas_to_wire,
+    rule_from_wire,
+    whole_request,
+)
 from framegate.proxy.network.connection_id import ConnectionIds, format_connection_id
 from framegate.proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, receive_handovers
 from framegate.proxy.server.messages import (
@@ -181,6 +190,9 @@ class FakeProcessor:
             "brokers": message.get("brokers", {}),
             "stores": numbers_of(message.get("stores")),
         }
+        rules = {item.name: kafka_rules_to_wire(item.kafka) for item in config.listeners if item.kafka is not None}
+        if rules:
+            self.facts["kafka_rules"] = rules
         if config.tap is not None:
             self.facts["tap_rules"] = message["config"]["tap"]["rules"]
         self.writer = CellWriter(self.cells, CellLayout.of(config))

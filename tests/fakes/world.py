@@ -20,6 +20,7 @@ from framegate.proxy.relay.drain import Drain
 from framegate.proxy.relay.ending import ACTIVE, CLOSED_BY, USED
 from framegate.proxy.relay.handled_connection import HandlerMetrics
 from framegate.proxy.relay.handler_leg import HandlerLegs
+from framegate.proxy.relay.kafka_rules import KafkaRulesInForce
 from framegate.proxy.relay.login import Logins
 from framegate.proxy.relay.opening import ACCEPTED
 from framegate.proxy.relay.pair import Pair, PairWatcher
@@ -104,6 +105,7 @@ class World:
         upstream: how its endpoints are chosen, and the header that connections to it begin with.
         proxy_protocol: of clients.
         brokers: the upstream is a cluster: the addresses that clients are told are in it. ``broker_endpoints``: addresses of brokers, by id.
+        kafka_rules: which APIs and names clients may use; None: all.
         others: options of both sides' channels.
 
     Attributes:
@@ -140,6 +142,7 @@ class World:
         upstream: UpstreamConfig | None = None,
         proxy_protocol: ProxyProtocol | None = None,
         brokers: RouteBrokers | None = None,
+        kafka_rules: KafkaRulesInForce | None = None,
         broker_endpoints: Mapping[int, Any] | None = None,
     ) -> None:
         self.clock = HandClock()
@@ -179,8 +182,8 @@ class World:
             tls=upstream_tls,
             framing=onward,
             onward=framing if translates else None,
-            first_piece=0 if brokers is None else FIRST_PIECE,
-            keeps_first=brokers is not None,
+            first_piece=0 if brokers is None and kafka_rules is None else FIRST_PIECE,
+            keeps_first=brokers is not None or kafka_rules is not None,
             **common,
             **(cut if cut_answers else {}),
         )
@@ -203,6 +206,7 @@ class World:
             revoked=Revocations(10 * SECOND),
             send_proxy_protocol="" if upstream is None else upstream.send_proxy_protocol or "",
             brokers=brokers,
+            rules=kafka_rules,
         )
         handled = None if requests is None else HandlerLegs(requests)
         self.relay = Relay(ConnectionIds(1, 1), self.counters, self.told, rules, writer, handled)
