@@ -137,6 +137,7 @@ class Cluster:
         self._missing: dict[int, float] = {}  # since when lists lack a broker, by node id
         self._seen: dict[int, Broker] | None = None
         self._refusal = ""
+        self._needs_login = False  # a broker wanted one at the last look
         self._wanted: Final = asyncio.Event()
         self._pause_s = pace.pause_s
         self._earliest_s = self._look_s = self._resolve_s = 0.0  # the loop's clock
@@ -171,7 +172,7 @@ class Cluster:
         finally:
             self._resolve_s = clock() + self._pace.resolve_s
             if look:
-                soon = bool(self.error) or self._seen is not None
+                soon = (bool(self.error) and not self._needs_login) or self._seen is not None
                 self._pause_s = min(2 * self._pause_s, self._pace.most_pause_s) if (wanted or soon) and not changed else self._pace.pause_s
                 self._earliest_s = clock() + self._pause_s
                 self._look_s = clock() + (self._pause_s if soon else self._pace.missing_s if self._missing else self._pace.look_s)
@@ -196,15 +197,19 @@ class Cluster:
     async def _find(self) -> tuple[dict[int, Broker] | None, str]:
         """The list, or None; and why framegate could not read one itself, or an empty text."""
         seen = self._take_seen()
+        if self._needs_login and seen is not None:
+            return seen, self.error  # each try is a failed login in the brokers' logs
         if self._ask is None:
             return seen, "each login of sasl.identities is for certain clients; the lists in their answers are taken"
         try:
             async with asyncio.timeout(LOOK_LIMIT_S):
                 found = await ask_any(self._addresses(), self._ask)
+            self._needs_login = False
             if seen != found and self._pause_s < self._pace.most_pause_s:
                 self._seen = self._seen or seen  # one of the two brokers does not know of a change yet: the next look comes soon
             return found, ""
         except (OSError, EOFError, ProxyError, ValueError) as error:
+            self._needs_login = isinstance(error, LoginNeededError)
             ended = "the connection was ended before the answer" if isinstance(error, EOFError) else ""
             return seen, ended or str(error) or "there was no answer in time"
 
