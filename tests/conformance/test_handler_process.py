@@ -127,7 +127,7 @@ def test_what_no_processor_sends_ends_that_socket_and_control_hears_which_and_wh
 
 
 def test_a_socket_that_did_not_arrive_is_told_and_another_is_taken(process: HandlerProcess) -> None:
-    process.handover.send(b"%d 1 @handler 0.9" % 77)
+    process.handover.send(b"%d 1 -1 @handler 0.9" % 77)
     assert process.message("parted") == {"type": "parted", "pair": 77, "error": "its descriptor was lost"}
     joined(process)
 
@@ -135,7 +135,7 @@ def test_a_socket_that_did_not_arrive_is_told_and_another_is_taken(process: Hand
 def test_a_processor_that_goes_is_not_told(process: HandlerProcess) -> None:
     """Its own end is what control hears of."""
     process.processor("0.9").socket.close()
-    process.handover.send(b"%d 1 @handler 0.9" % 78)
+    process.handover.send(b"%d 1 -1 @handler 0.9" % 78)
     assert process.message("parted")["pair"] == 78
 
 
