@@ -7,12 +7,14 @@ import pytest
 
 from framegate.proxy.kafka.produce_acks import produce_acks
 from framegate.proxy.network.run import Run
-from framegate.proxy.relay.pairing import MAX_OPEN, Pairing
+from framegate.proxy.relay.pairing import FOUND, IN_HEAD, MAX_OPEN, Pairing
 from framegate.proxy.relay.pairing_stats import PairingStats
+from framegate.proxy.relay.prepared_answers import PreparedAnswers
 from framegate.proxy.tap.frame_tap import RequestFacts
 from tests.fakes import kafka_frames
 from tests.fakes.cases import each_of
 from tests.fakes.kafka_frames import framed as frame
+from tests.fakes.pools import pool_of
 from tests.proxy.relay.conftest import run_of_frames
 
 CLIENT_ID = b"\x00\x08producer"
@@ -383,3 +385,63 @@ def test_a_long_name_in_a_split_frame_is_read(kafka):
     data = request(3, 9, 2)[4:12] + struct.pack(">h", 32000) + b"n" * 32000
     kafka.pairing.requests(split(struct.pack(">i", len(data)) + data, 5, 700), 0)
     assert facts.name == "n" * 32000
+
+
+# In front of a cluster.
+
+
+def test_answers_to_be_looked_at_are_found_where_they_are():
+    prepared = PreparedAnswers(pool_of(1 << 20, lambda: 0).common)
+    pairing = Pairing(PairingStats(), prepared)
+    asked = [(12, 0), (3, 12), (0, 9), (0, 10), (1, 15), (1, 16), (18, 3), (10, 0)]
+    for key, version in asked:
+        pairing.requests(run_of_frames(request(key, version, 7, b"\0\0\0\1")), 0)
+    pairing.requests(run_of_frames(request(300, 4, 7)), 0)
+    pairing.replace_last(b"mine")
+    answers = [answer(7, bytes(index)) for index in range(len(asked) + 1)]
+    run = run_of_frames(*answers)
+    pairing.answers(run, 1000, True)
+    starts = list(run.starts())
+    wanted = [index for index, (key, version) in enumerate(asked) if key in (3, 18, 10) or (key, version) in ((0, 10), (1, 16))]
+    numbers = list(pairing.found)
+    found = [tuple(numbers[at : at + FOUND]) for at in range(0, len(numbers), FOUND)]
+    assert found[:-1] == [(starts[index] + 4, index + 4, asked[index][0] << 16 | asked[index][1]) for index in wanted]
+    place, size, number = found[-1]
+    assert (place, size, prepared.take(-number)) == (starts[-1] + 4, len(asked) + 4, b"mine")
+    assert pairing.keys[len(asked)] == 18 << 16, "as the upstream was asked"
+    assert (pairing.request_sizes[len(asked)], pairing.correlation_ids[len(asked)]) == (-1, 7)
+    pairing.answers(run_of_frames(), 2000, False)
+    assert len(pairing.found) == 0
+
+
+def test_an_answer_that_began_in_an_earlier_read_is_found_there():
+    pairing = Pairing(PairingStats(), PreparedAnswers(pool_of(1 << 20, lambda: 0).common))
+    pairing.requests(run_of_frames(request(3, 12, 7), request(3, 12, 8)), 0)
+    first, second = answer(7, bytes(50)), answer(8)
+    pairing.answers(Run([first[:10]], 10, first[10:] + second, len(first) - 10, len(first + second) - 10, 2, 0), 0, False)
+    assert list(pairing.found) == [IN_HEAD, 54, 3 << 16 | 12, len(first) - 6, 6, 3 << 16 | 12]
+    pairing.requests(run_of_frames(request(1, 17, 9)), 0)
+    pairing.answer_part(run_of_frames(answer(9, bytes(50))), 0)
+    assert list(pairing.found) == [4, 54, 1 << 16 | 17]
+
+
+def test_a_plain_listener_finds_nothing(kafka):
+    kafka.ask(request(3, 12, 7))
+    kafka.reply(answer(7))
+    assert len(kafka.pairing.found) == 0
+
+
+def test_a_replaced_request_that_is_taken_out_takes_its_answer_along():
+    prepared = PreparedAnswers(pool_of(1 << 20, lambda: 0).common)
+    pairing = Pairing(PairingStats(), prepared)
+    for correlation in (1, 2, 3):
+        pairing.requests(run_of_frames(request(3, 12, correlation)), 0)
+        pairing.replace_last(b"%d" % correlation)
+    pairing.take_out(1)
+    assert prepared.count == 2
+    pairing.answers(run_of_frames(answer(1), answer(3)), 0, False)
+    assert [prepared.take(-pairing.found[at]) for at in (2, 5)] == [b"1", b"3"]
+    pairing.requests(run_of_frames(request(3, 12, 4)), 0)
+    pairing.replace_last(b"4")
+    pairing.release()
+    assert (prepared.count, pairing.open) == (0, 0)
