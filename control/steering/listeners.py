@@ -124,10 +124,9 @@ class Upstreams:
 
 def _joined(rows: Sequence[EndpointRow]) -> EndpointRow:
     """One row of those of all processors; see ``UpstreamStatus``."""
-    row = max(rows, key=lambda row: _STATES.index(row["state"])).copy()
-    row["connections"], row["out"] = sum(each["connections"] for each in rows), sum(each["out"] for each in rows)
-    row["latency_ns"] = max(each["latency_ns"] for each in rows)
-    return row
+    worst = max(rows, key=lambda row: _STATES.index(row["state"]))
+    connections, out = sum(row["connections"] for row in rows), sum(row["out"] for row in rows)
+    return EndpointRow({**worst, "connections": connections, "out": out, "latency_ns": max(row["latency_ns"] for row in rows)})
 
 
 def _as_sets(endpoints: Endpoints) -> dict[str, set[tuple[Any, ...]]]:
