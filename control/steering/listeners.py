@@ -126,7 +126,7 @@ def _joined(rows: Sequence[EndpointRow]) -> EndpointRow:
     """One row of those of all processors; see ``UpstreamStatus``."""
     worst = max(rows, key=lambda row: _STATES.index(row["state"]))
     connections, out = sum(row["connections"] for row in rows), sum(row["out"] for row in rows)
-    return {**worst, "connections": connections, "out": out, "latency_ns": max(row["latency_ns"] for row in rows)}
+    return EndpointRow({**worst, "connections": connections, "out": out, "latency_ns": max(row["latency_ns"] for row in rows)})
 
 
 def _as_sets(endpoints: Endpoints) -> dict[str, set[tuple[Any, ...]]]:
