@@ -102,7 +102,7 @@ class _Commands(click.Group):
         """The command of a name, or None."""
         if cmd_name not in _MODULES:
             return None
-        command = getattr(importlib.import_module(f"{__package__}.{_MODULES[cmd_name]}"), cmd_name)
+        command = getattr(importlib.import_module(f"{__package__}.{_MODULES[cmd_name]}"), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command), "_MODULES names a function that is not a command"
         manual = f"Manual: deploy/docs/{_PAGES.get(cmd_name)}.md\n\n"
         if cmd_name in _PAGES and not (command.epilog or "").startswith(manual):

@@ -89,4 +89,5 @@ def _print(found: "pb2.KafkaRules", output: str) -> None:
     import yaml
 
     rules = [{field.name: list(value) for field, value in rule.ListFields()} for rule in found.rules]
-    print_line(yaml.safe_dump({"report_only": found.report_only, "rules": rules}, sort_keys=False, allow_unicode=True).rstrip("\n"))
+    for line in yaml.safe_dump({"report_only": found.report_only, "rules": rules}, sort_keys=False).splitlines():
+        print_line(line)

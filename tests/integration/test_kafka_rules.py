@@ -1,5 +1,6 @@
 """Rules about Kafka before a real broker: what real clients of several kinds are told, and what goes through beside it."""
 
+import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.demo import broker, kafka
-from tests.fakes.framegate import Framegate, until
+from tests.fakes.framegate import Framegate, run_cli, until
 from tests.fakes.real_kafka import REAL_KAFKA
 
 pytestmark = REAL_KAFKA
@@ -150,3 +151,34 @@ def test_javas_clients_are_refused_and_told_so(behind: Behind, tmp_path: Path) -
     described = java(behind, "org.apache.kafka.tools.TopicCommand", *at, "--describe")
     assert "mine-1" in described.stdout, described.stderr
     assert "other" not in described.stdout
+
+
+def test_rules_change_while_records_flow_and_the_log_says_what_is_refused(behind: Behind, tmp_path: Path) -> None:
+    producer = Producer(behind.settings(**{"linger.ms": 0, "message.timeout.ms": 8000}))
+    outcomes: list[Any] = []
+    rules = tmp_path / "rules.json"
+    words = ("kafka-rules", "set", "--address", str(behind.proxy.serving["admin"]), "--listener", "kafka", str(rules))
+
+    def produce(count: int) -> list[Any]:
+        outcomes.clear()
+        for _ in range(count):
+            producer.produce("mine-1", b"x", on_delivery=lambda error, message: outcomes.append(error and error.name()))
+            producer.poll(0.002)
+        producer.flush(15)
+        return list(outcomes)
+
+    assert set(produce(50)) == {None}
+    before = behind.refused(framegate_kafka_api="Produce", framegate_kafka_refusal="api")
+    try:
+        rules.write_text(json.dumps({"report_only": True, "rules": [{"deny": ["Produce"]}]}))
+        assert run_cli(*words).returncode == 0
+        assert set(produce(20)) == {None}
+        until(lambda: behind.refused(framegate_kafka_api="Produce", framegate_kafka_refusal="api") > before)
+        row = behind.proxy.wait_row(lambda row: row["event"] == "kafka_refused" and row["report_only"] and row["api"] == "Produce")
+        assert (row["listener"], row["client_id"], row["kind"], row["principal"]) == ("kafka", "app", "api", "ANONYMOUS")
+        assert run_cli(*words[:-1], "--enforce").returncode == 0
+        assert set(produce(5)) == {"TOPIC_AUTHORIZATION_FAILED"}
+    finally:
+        rules.write_text(json.dumps({"report_only": False, **RULES}))
+        assert run_cli(*words).returncode == 0
+    assert sent(behind, ["mine-1"]) == {"mine-1": None}  # the first producer asks no more

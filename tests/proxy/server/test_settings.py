@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import socket
+import struct
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +15,12 @@ from framegate.proxy.auth.server import SaslServerAuthenticators, SaslServerSett
 from framegate.proxy.cells import LISTENER_BLOCK, UPSTREAM_BLOCK
 from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits, limits_to_wire
 from framegate.proxy.config.model import (
+    LISTS_WHOLE,
     MIB,
     EndpointConfig,
     Forwarding,
+    KafkaRule,
+    KafkaRules,
     KeepAlive,
     ListenerConfig,
     ListenerTimeouts,
@@ -29,6 +33,7 @@ from framegate.proxy.config.model import (
     UpstreamConfig,
     UpstreamTimeouts,
     UpstreamTls,
+    kafka_rules_to_wire,
     rules_to_wire,
     to_wire,
 )
@@ -39,6 +44,7 @@ from framegate.proxy.network.authenticator import AnonymousAuthenticators
 from framegate.proxy.network.memory_pool import BEGUN, PENDING, MemoryPool
 from framegate.proxy.network.receive import NEVER_CUT
 from framegate.proxy.network.transport import Identity
+from framegate.proxy.relay.kafka_rules import KafkaJudge
 from framegate.proxy.server.rows import Store, pack_stores
 from framegate.proxy.server.settings import ChangeError, Settings
 from framegate.proxy.tap.rules import TapRules
@@ -483,3 +489,29 @@ def test_clients_that_are_verified_resume_no_session_for_longer_than_two_hours(t
         assert (options.tls.number, options.tls.shown) == (1, "shown")
         assert (options.tls.context is not before.context) is (client_auth != "none"), "tickets are the context's"
     world.close()
+
+
+def test_rules_about_kafka_change_on_listeners_that_have_some_and_count_what_they_refuse():
+    listeners = (CONFIG.listeners[0], dataclasses.replace(CONFIG.listeners[1], kafka=KafkaRules()))
+    settings = settings_of(dataclasses.replace(CONFIG, listeners=listeners))
+    rules = settings.routes["b"].rules
+    assert settings.routes["a"].rules is None
+    judge = KafkaJudge(rules, "p")
+    row = kafka_rules_to_wire(KafkaRules(rules=(KafkaRule(deny=("DeleteTopics",)),)))
+    for change, reason in (({"a": row}, "no rules about Kafka for the listener a"), ({"b": {"colour": 1}}, "rules about Kafka that cannot be")):
+        with pytest.raises(ChangeError, match=reason):
+            settings.prepare(1, {"kafka_rules": change})
+    settings.prepare(1, {"kafka_rules": {"b": json.loads(json.dumps(row))}})
+    delete = struct.pack(">hhihiii", 20, 1, 7, -1, 0, 0, 0)[:-4]
+    judge.follow()
+    judge.judge(delete)
+    assert not judge.answer
+    assert settings.commit(1)
+    judge.follow()
+    judge.judge(delete)
+    assert judge.answer == struct.pack(">iii", 7, 0, 0)
+    refused = settings.refusals["b"].take()
+    assert (refused["count"], refused["api"], refused["kind"]) == (1, "DeleteTopics", "api")
+    options = settings.routes["b"].upstream_options
+    assert {item.cut_from for item in options.values()} == {LISTS_WHOLE}
+    assert all(item.keeps_first for item in (*options.values(), settings.routes["b"].options))
