@@ -5,7 +5,7 @@ ARGS ?=
 setup := $(PYTHON) deploy/environment.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run run-kafka test test-all test-pure mutants peers cluster-test lint format bench bench-quick bench-pipeline spark-wheel image dashboards locks proto clean
+.PHONY: help install run run-kafka test test-all test-pure mutants peers cluster-test lint format bench bench-quick spark-wheel image dashboards locks proto clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -61,9 +61,6 @@ bench:  ## what a frame, a connection and a change cost, beside HAProxy, NGINX, 
 
 bench-quick:  ## the cost per frame only, in two minutes, beside the ratios that were committed
 	@$(MAKE) -s bench ARGS="--quick $(ARGS)"
-
-bench-pipeline:  ## what the tap's log, its Spark source and its tables cost, beside Spark's own Parquet; a quarter of an hour
-	@FRAMEGATE_REQUIRE_COMPILED=1 $(setup) run --with java --wish compiler,openssl -- python tests/benchmarks --parts pipeline --candidates framegate $(ARGS)
 
 spark-wheel:  ## pyspark-framegate, the wheel of what a Spark job needs, into dist
 	@$(setup) pure -- python deploy/spark_wheel.py $(ARGS)

@@ -7,6 +7,7 @@ from typing import Final, Literal
 from framegate.proxy.config.limits import UNLIMITED, LimitsConfig, RateLimits
 from framegate.proxy.config.log import LogFormat, LogLevel
 from framegate.proxy.config.model import Forwarding, PoolKind, TapRule
+from framegate.proxy.server.rows import EndpointRow
 
 __all__ = [
     "RETIRED",
@@ -16,7 +17,6 @@ __all__ = [
     "BrokerStatus",
     "BuildInfo",
     "CertificateStatus",
-    "DownEndpoint",
     "DrainResult",
     "HandlerProcessStatus",
     "HandlerStatus",
@@ -119,19 +119,9 @@ class ListenerStatus:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DownEndpoint:
-    """An address that processors leave out. ``reason`` and ``detail`` of its last failure; ``processors``: how many leave it out."""
-
-    address: str
-    reason: str
-    detail: str
-    processors: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamStatus:
-    """One upstream. ``endpoints`` as configured, ``addresses`` as resolved last, ``error`` of the last resolution (empty: none), ``down``: addresses
-    that are left out for a while because they failed.
+    """One upstream. ``endpoints`` as configured, ``addresses`` as resolved last, ``error`` of the last resolution (empty: none), ``states`` of all
+    addresses: of each the row of the processor where its state is worst, with the sums of ``connections`` and ``out``, and the greatest latency.
     """
 
     name: str
@@ -140,7 +130,7 @@ class UpstreamStatus:
     tls: bool
     max_receive_size: int
     error: str
-    down: tuple[DownEndpoint, ...] = ()
+    states: tuple[EndpointRow, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
-"""Build framegate's container images with the engine of this machine, check them, and try them.
+"""Build framegate's container images with podman, check them, and try them.
 
 ``python3 deploy/image.py [--target framegate|spark|all] [--archive DIR] [--twice] [--base IMAGE] [--fresh] [--mirror URL]`` (``make image ARGS="…"``)
 
-The engine is buildah, podman or Docker; if there is none, buildah and podman are installed (as root). The base image is the one that
+If there is no podman, it is installed (as root). The base image is the one that
 ``deploy/Containerfile`` names, if a registry can be reached; otherwise mmdebstrap makes one from Debian's packages, once (``--fresh``: again;
 ``--mirror``: from another mirror). The build uses this machine's settings of pip (index, certificate), and the image has no trace of them. Unchanged
 steps are not built again.
@@ -34,7 +34,7 @@ from urllib.parse import urlsplit
 import environment
 import image_archive
 import image_trial
-from image_engine import Engine, Order, choose
+from image_engine import Engine, Order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -220,17 +220,13 @@ def checked(engine: Engine, order: Order, image: image_archive.Image, words: lis
     if twice:
         built_twice(engine, order, image, words)
         lines.append("built twice the same digest")
-    if engine.run:
-        trial = image_trial.try_sidecar if order.target == "framegate" else image_trial.try_spark
-        try:
-            seen = trial(engine, order.image, order.arguments["VERSION"])
-        except image_trial.TrialError as error:
-            environment.stop(f"{order.image} was built, and does not work: {error}", 1)
-        result = "a frame through a container and back" if order.target == "framegate" else "framegate and spark-submit answered"
-        lines.append(f"tried       {seen.version}; {result}, {seen.seconds:.2f} s after the engine was asked")
-    else:
-        lines.append("tried       not run: there is no podman to run it with")
-    return lines
+    trial = image_trial.try_sidecar if order.target == "framegate" else image_trial.try_spark
+    try:
+        seen = trial(engine, order.image, order.arguments["VERSION"])
+    except image_trial.TrialError as error:
+        environment.stop(f"{order.image} was built, and does not work: {error}", 1)
+    result = "a frame through a container and back" if order.target == "framegate" else "framegate and spark-submit answered"
+    return [*lines, f"tried       {seen.version}; {result}, {seen.seconds:.2f} s after podman was asked"]
 
 
 def options(arguments: list[str]) -> argparse.Namespace:
@@ -251,9 +247,9 @@ def main(arguments: list[str]) -> int:
     started = time.monotonic()
     with environment.one_at_a_time():
         FOLDER.mkdir(exist_ok=True)
-        engine = choose(trial=True)
+        engine = Engine()
         base = find_base(engine, asked.base, asked.mirror, fresh=asked.fresh)
-        lines = [f"engine      {engine.build}, base {base}"]
+        lines = [f"base        {base}"]
         with secrets() as (files, words):
             for target in IMAGES if asked.target == "all" else [asked.target]:
                 names = {"BASE": base, "VERSION": version(), "REVISION": revision()}

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from image_engine import Engine
 
-USER = 10001
 START_S = 30
 STEP_S = 60
 RETRY_S = 0.01
@@ -148,7 +147,8 @@ def try_frame(engine: Engine, image: str) -> float:
             configuration.write_text(CONFIGURATION.format(listener=listener, upstream=upstream.server_address[1]))
             Path(folder).chmod(0o755)
             configuration.chmod(0o644)
-            options = ["--name", name, "--network", "host", *engine.tmpfs("/run/framegate", USER)]
+            # podman mounts a tmpfs over /run and /tmp by default; U: it belongs to the container's user.
+            options = ["--name", name, "--network", "host", "--read-only-tmpfs=false", "--tmpfs", "/run/framegate:mode=0700,U"]
             options += ["--volume", f"{folder}:/etc/framegate:ro", "--cpus", "1", "--memory", "256m"]
             return in_container(engine, engine.run_command(image, *options), name, listener, Path(folder))
         finally:

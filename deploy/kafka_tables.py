@@ -95,9 +95,8 @@ def module(path: str) -> str:
         flexible = bounds(request["flexibleVersions"], sys.maxsize)
         stable = valid[1] - bool(request.get("latestVersionUnstable"))
         head = (request["apiKey"], name, *valid, stable, flexible[0] if flexible[1] >= 0 else -1)
-        lines.append(f"    ({', '.join(json.dumps(item) for item in head)},")
-        lines.append(f"     {json.dumps(message_text(request, valid))},")
-        lines.append(f"     {json.dumps(message_text(answer, valid))}),")
+        texts = (message_text(request, valid), message_text(answer, valid))
+        lines.append(f"    ({', '.join(json.dumps(item) for item in (*head, *texts))}),")
     version = dict(line.split("=", 1) for line in properties.splitlines() if "=" in line)["version"]
     return _HEAD.format(version=version) + "\n".join(lines) + "\n)\n"
 

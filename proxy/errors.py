@@ -93,10 +93,10 @@ class KafkaFormatError(PeerError):
 
 
 class WrongProtocolError(PeerError):
-    """The first bytes of a connection belong to another protocol; ``protocol`` names it."""
+    """The first bytes of a connection belong to another protocol than that of what is ``expected``; ``protocol`` names it."""
 
-    def __init__(self, protocol: str, *, side: Side) -> None:
-        super().__init__(f"the first bytes are {protocol}, not a frame", side=side)
+    def __init__(self, protocol: str, *, side: Side, expected: str = "a frame") -> None:
+        super().__init__(f"the first bytes are {protocol}, not {expected}", side=side)
         self.protocol = protocol
 
 

@@ -100,6 +100,7 @@ class ApiVersions:
         addresses: of its endpoints, as the link has them.
         tls: how an endpoint is spoken to.
         timeout_s: for one endpoint's answer.
+        header: see ``connected``.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class ApiVersions:
         task_monitor: TaskMonitor,
         *,
         timeout_s: float,
+        header: bytes = b"",
         interval_s: float = INTERVAL_S,
         pause_s: float = PAUSE_S,
     ) -> None:
@@ -120,6 +122,7 @@ class ApiVersions:
         self._log: Final = log
         self._task_monitor: Final = task_monitor
         self._timeout_s: Final = timeout_s
+        self._header: Final = header
         self._interval_s: Final = interval_s
         self._pause_s: Final = pause_s
         self._known: dict[int, ApiVersionsAnswer] = {}  # by the version that is asked: those of ``TAGGED``
@@ -191,5 +194,5 @@ class ApiVersions:
 
     async def _exchange(self, address: Wire, version: int) -> ApiVersionsAnswer:
         """One question, over a connection of its own. Raises OSError (TimeoutError is one), EOFError or ProxyError."""
-        async with asyncio.timeout(self._timeout_s), connected(address, self._tls) as connection:
+        async with asyncio.timeout(self._timeout_s), connected(address, self._tls, self._header) as connection:
             return answer_in(await connection.ask(question(version)), version)

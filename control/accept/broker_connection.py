@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from framegate.proxy.config.model import UpstreamConfig
 from framegate.proxy.errors import AuthenticationError
+from framegate.proxy.network.proxy_protocol import header_bytes
 from framegate.proxy.server.rows import Store, upstream_owner
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from framegate.proxy.auth.client import SaslClientSettings
     from framegate.proxy.auth.messages import ApiRange
 
-__all__ = ["MAX_ANSWER", "BrokerConnection", "Login", "Tls", "TlsOf", "Wire", "connected", "log_in", "tls_of"]
+__all__ = ["MAX_ANSWER", "BrokerConnection", "Login", "Tls", "TlsOf", "Wire", "connected", "log_in", "own_header", "tls_of"]
 
 MAX_ANSWER: Final = 1 << 20
 """Bytes of an answer; who announces more does not speak Kafka's protocol."""
@@ -59,6 +60,11 @@ def tls_of(upstream: UpstreamConfig, stores: Callable[[], Mapping[str, Store]]) 
     return tls
 
 
+def own_header(upstream: UpstreamConfig) -> bytes:
+    """The header of the PROXY protocol with which connections of control's own begin; empty: the upstream takes none."""
+    return b"" if upstream.send_proxy_protocol is None else header_bytes(upstream.send_proxy_protocol, "", "")
+
+
 class BrokerConnection:
     """An open connection. Errors are OSError (a TimeoutError is one) and EOFError."""
 
@@ -85,8 +91,9 @@ class BrokerConnection:
 
 
 @contextlib.asynccontextmanager
-async def connected(address: Wire, tls_of: TlsOf) -> AsyncIterator[BrokerConnection]:
+async def connected(address: Wire, tls_of: TlsOf, header: bytes = b"") -> AsyncIterator[BrokerConnection]:
     """Connect, with TLS if the upstream has it; the connection is closed at the end, also of a cancelled call. The caller limits the time.
+    ``header``: of the PROXY protocol, before TLS.
 
     Raises:
         OSError: no connection, or no TLS. ProxyError: the context cannot be made, or the certificate's key is not one of ``pins``.
@@ -94,10 +101,15 @@ async def connected(address: Wire, tls_of: TlsOf) -> AsyncIterator[BrokerConnect
     host, family, *rest = address
     tls = await asyncio.to_thread(tls_of, host)  # to build a context takes milliseconds, and to read the system's authorities tens
     context, name = (None, None) if tls is None else (tls.context, tls.name)
-    if family == socket.AF_UNIX:
-        reader, writer = await asyncio.open_unix_connection(rest[0], ssl=context, server_hostname=name)
-    else:
-        reader, writer = await asyncio.open_connection(rest[0], rest[1], ssl=context, server_hostname=name)
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, rest[0] if family == socket.AF_UNIX else tuple(rest))
+        await asyncio.get_running_loop().sock_sendall(sock, header)
+        reader, writer = await asyncio.open_connection(sock=sock, ssl=context, server_hostname=name)
+    except BaseException:
+        sock.close()
+        raise
     try:
         if tls is not None and tls.pins:
             _check_key(writer, tls.pins)

@@ -1,5 +1,6 @@
 """``framegate listeners``, ``framegate upstreams`` and ``framegate brokers``: the sides between which framegate forwards frames."""
 
+from collections.abc import Iterator
 from typing import Final
 
 import click
@@ -7,13 +8,14 @@ import click
 from framegate.control.cli.client import calling, pages
 from framegate.control.cli.kinds import UPSTREAM
 from framegate.control.cli.options import admin_options, example
-from framegate.control.cli.output import print_messages, print_note, size_text, word
+from framegate.control.cli.output import as_dict, print_json, print_messages, print_note, print_table, size_text, time_text, word
 
 __all__ = ["brokers", "listeners", "upstreams"]
 
 _HEADINGS: Final = (
     "NAME", "ADDRESS", "PROTOCOL", "TLS", "UPSTREAM", "MAX RECEIVE SIZE", "REQUESTS", "ANSWERS", "OPEN", "AT MOST", "ACCEPTING", "HANDLER",
 )  # fmt: skip
+_UPSTREAM_HEADINGS: Final = ("NAME", "ADDRESS", "BROKER", "STATE", "SINCE", "WHY", "OPEN", "WEIGHT", "ZONE", "TLS")
 
 
 @click.group(epilog=example("framegate listeners list"))
@@ -53,21 +55,34 @@ def upstreams() -> None:
 @upstreams.command("list", epilog=example("framegate upstreams list --output json"))
 @admin_options
 def list_upstreams(address: str, output: str) -> None:
-    """List the upstreams, their endpoints, and endpoints that are down."""
+    """List the upstreams, their addresses, and whether connections use them.
+
+    STATE is up, full, failing (its checks), down (a connection failed) or ejected. WHY says what failed last, OPEN counts the connections of all
+    processors.
+    """
     from framegate.control.v1 import upstream_service_pb2 as pb2
     from framegate.control.v1 import upstream_service_pb2_grpc as pb2_grpc
 
-    def cells(item: pb2.Upstream) -> tuple[object, ...]:
-        return (
-            item.name, ", ".join(item.endpoints), ", ".join(item.addresses) or "-", "yes" if item.tls_enabled else "no",
-            size_text(item.max_receive_size_bytes), ", ".join(f"{down.address} ({down.reason})" for down in item.down_endpoints) or "-",
-            item.resolution_error or "-",
-        )  # fmt: skip
+    def rows(item: pb2.Upstream) -> Iterator[tuple[object, ...]]:
+        tls = "yes" if item.tls_enabled else "no"
+        for each in item.endpoint_states:
+            why = f"{each.reason}: {each.detail}" if each.detail else each.reason
+            out = f"out in {each.out_processor_count} processors" if each.out_processor_count > 1 else ""
+            yield (
+                item.name, each.address, each.node_id if each.HasField("node_id") else "-", word(pb2.Endpoint.State.Name(each.state), "STATE_"),
+                time_text(each.since_time.ToJsonString() if each.HasField("since_time") else None), "; ".join(filter(None, (why, out))) or "-",
+                each.connection_count, each.weight, each.zone or "-", tls,
+            )  # fmt: skip
+        if item.resolution_error or not item.endpoint_states:
+            yield item.name, ", ".join(item.endpoints), "-", "unresolved", "-", item.resolution_error or "no address", "-", "-", "-", tls
 
     with calling(address) as channel:
         list_page = pb2_grpc.UpstreamServiceStub(channel).ListUpstreams
         found = [item for page in pages(list_page, pb2.ListUpstreamsRequest()) for item in page.upstreams]
-    print_messages(found, output, ("NAME", "ENDPOINTS", "ADDRESSES", "TLS", "MAX RECEIVE SIZE", "DOWN", "ERROR"), cells)
+    if output == "json":
+        print_json([as_dict(item) for item in found])
+    else:
+        print_table(_UPSTREAM_HEADINGS, [row for item in found for row in rows(item)])
     if not found and output == "table":
         print_note("no upstreams")
 

@@ -19,7 +19,6 @@ from framegate.proxy.config.model import (
     UpstreamConfig,
     forwarding_of,
     whole_request,
-    whole_response,
 )
 
 __all__ = ["limit_faults", "limit_rules", "pool_rules", "quota_faults", "share_rules"]
@@ -115,7 +114,7 @@ def _whole_answers(path: Path, listener: ListenerConfig, upstreams: Upstreams) -
     for at, upstream in upstreams:
         if upstream.name == listener.upstream and forwarding_of(listener).responses == "whole" and upstream.max_receive_size is not WRONG:
             says = ("forwarding", "responses") if listener.handler is None else ("handler",)
-            yield (*path, *says), (*at, "max_receive_size"), whole_response(upstream.max_receive_size, "whole")
+            yield (*path, *says), (*at, "max_receive_size"), upstream.max_receive_size
 
 
 def share_rules(document: Document, pool: MemoryPoolConfig, listeners: Listeners) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.machinery
 import importlib.util
+import ipaddress
 import keyword
 import os
 from collections.abc import Callable, Sequence
@@ -26,10 +27,22 @@ def listener_rules(document: Document, path: Path, listener: ListenerConfig, ups
     framing_rules(document, path, listener)
     _spoken(document, path, listener, next((item.framing for _, item in upstreams if item.name == listener.upstream), None))
     _principals(document, path, listener)
+    if listener.proxy_protocol is not None:
+        _trusted(document, (*path, "proxy_protocol", "trusted"), listener.proxy_protocol.trusted, listener.address)
     delay, handshake = listener.timeouts.failed_authentication_ms, listener.timeouts.handshake_ms
     if delay > handshake:  # a refused client gets its answer before the handshake times out
         reason = f"is longer than handshake, {format_duration_ms(handshake)}, which ends the connection first"
         document.add((*path, "timeouts", "failed_authentication"), reason, format_duration_ms(delay))
+
+
+def _trusted(document: Document, path: Path, networks: tuple[str, ...], address: str) -> None:
+    for entry, text in entries(path, networks):
+        try:
+            ipaddress.ip_network(text)
+        except ValueError as error:
+            document.add(entry, f"is no network: {error}", text)
+    if not networks and not str(address).startswith("unix:"):
+        document.warn(path, "refuses everybody: no proxy is trusted", "[]")
 
 
 def framing_rules(document: Document, path: Path, side: ListenerConfig | UpstreamConfig) -> None:

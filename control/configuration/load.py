@@ -4,9 +4,11 @@ Relative paths in a file (certificates, keys, authorities, the tap's directory, 
 The model holds absolute paths, so a processor needs no folder of its own.
 """
 
+import dataclasses
+import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from framegate.control.configuration.document import ConfigurationError, Document, Fault, Findings, document_of
 from framegate.control.configuration.machine import apply_machine
@@ -15,7 +17,10 @@ from framegate.control.configuration.rules import apply_rules
 from framegate.control.configuration.schema import build
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["examine", "judge", "load", "validate"]
+__all__ = ["ZONE", "examine", "judge", "load", "validate"]
+
+ZONE: Final = "FRAMEGATE_ZONE"
+"""The environment variable for the key ``zone``, which Kubernetes' downward API can fill."""
 
 
 def examine(path: str | pathlib.Path, *, in_use: bool = False) -> Findings:
@@ -54,6 +59,8 @@ def judge(document: Document, *, machine: bool, in_use: bool = False) -> Finding
         return Findings(None, document.faults, [])
     document.files = machine
     config = build(document)
+    if not config.zone:
+        config = dataclasses.replace(config, zone=os.environ.get(ZONE, ""))
     bound = apply_rules(document, config)
     model = None if document.faults else config
     if machine:

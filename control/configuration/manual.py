@@ -105,8 +105,9 @@ def _fields(model: type, prefix: str, *, live: bool = False) -> Iterator[tuple[s
 
 
 def _section(hint: Any) -> type | None:
-    found = next((part for part in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(part)), None)
-    return typing.cast("type | None", found)
+    if dataclasses.is_dataclass(hint):
+        return typing.cast(type, hint)
+    return next((found for part in typing.get_args(hint) if (found := _section(part)) is not None), None)
 
 
 def _places(text: str) -> dict[str, tuple[list[str], str]]:
@@ -184,7 +185,7 @@ def _type_text(hint: Any, key: Key) -> str:
     if origin is tuple:
         return f"a list, each {_type_text(arguments[0], key)}"
     if origin in (types.UnionType, typing.Union):
-        return _type_text(arguments[0], key)
+        return " or ".join(_type_text(item, key) for item in arguments)
     if origin is dict:
         return "a mapping of names to percentages"
     if origin is Literal:

@@ -9,6 +9,7 @@ from typing import Final
 
 from framegate.control.configuration.broker_rules import broker_rules, cluster_rules, port_ranges
 from framegate.control.configuration.document import Document, Path, entries, key_of, unique_names
+from framegate.control.configuration.kafka_rules import kafka_rules
 from framegate.control.configuration.limit_rules import limit_rules, pool_rules, share_rules
 from framegate.control.configuration.listener_rules import framing_rules, handler_rules, listener_rules
 from framegate.control.configuration.sasl_rules import sasl_rules
@@ -17,12 +18,13 @@ from framegate.control.configuration.tls_rules import listener_tls_rules, upstre
 from framegate.control.configuration.units import format_duration_ms
 from framegate.proxy.config.address import Address, parse_address
 from framegate.proxy.config.log import LEAST_EVERY_MS
-from framegate.proxy.config.model import ListenerConfig, OtlpConfig, ProxyConfig, UpstreamConfig
+from framegate.proxy.config.model import EndpointConfig, ListenerConfig, OtlpConfig, ProxyConfig, UpstreamConfig
 
 __all__ = ["apply_rules"]
 
 Listeners = list[tuple[Path, ListenerConfig]]
 Upstreams = list[tuple[Path, UpstreamConfig]]
+LEAST_FACTOR: Final = 1.5
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -46,11 +48,13 @@ def apply_rules(document: Document, config: ProxyConfig) -> list[tuple[Path, Add
         framing_rules(document, path, upstream)
         cluster_rules(document, path, upstream)
         _endpoints(document, path, upstream, listeners, bound)
+        _choice(document, path, upstream, config.processors)
         if upstream.tls is not None:
             upstream_tls_rules(document, (*path, "tls"), upstream.tls)
     for path, listener in listeners:
         listener_rules(document, path, listener, upstreams)
         broker_rules(document, path, listener, upstreams)
+        kafka_rules(document, path, listener)
         if listener.tls is not None:
             listener_tls_rules(document, (*path, "tls"), listener.tls)
     handler_rules(document, config, listeners)
@@ -128,7 +132,10 @@ def _endpoints(document: Document, path: Path, upstream: UpstreamConfig, listene
     key = (*path, "endpoints") if upstream.kafka is None else (*path, "kafka", "bootstrap")
     if not upstream.addresses:
         document.add(key, "needs at least one address")
-    for entry, endpoint in entries(key, upstream.addresses):
+    sections = [upstream.kafka is None and isinstance(item, EndpointConfig) for item in upstream.endpoints]
+    for number, (entry, endpoint) in enumerate(entries(key, upstream.addresses)):
+        if upstream.kafka is None and sections[number]:
+            entry = (*entry, "address")
         address = _parsed(document, entry, endpoint, port_zero=False, unix=upstream.kafka is None)
         own = next((item for item in bound if address is not None and item[0][0] == "listeners" and address.reaches(item[1])), None)
         if own is not None:
@@ -141,6 +148,27 @@ def _endpoints(document: Document, path: Path, upstream: UpstreamConfig, listene
             "framegate. Name them as kafka: {bootstrap: [...]} instead, with brokers at the listener",
             "",
         )
+
+
+def _choice(document: Document, path: Path, upstream: UpstreamConfig, processors: int) -> None:
+    """Check how an endpoint is chosen, and when one is left out."""
+    ejection = upstream.ejection
+    if upstream.balance == "first_available" and any(item.weight > 1 for item in upstream.each_endpoint):
+        document.warn((*path, "balance"), "uses no weights, which some endpoints have", upstream.balance)
+    if 0 < upstream.max_connections < processors:
+        reason = f"is less than processors, {processors}: each processor may have 1 connection to each endpoint"
+        document.warn((*path, "max_connections"), reason)
+    if ejection is not None and 0 < ejection.latency_factor < LEAST_FACTOR:  # half of the endpoints are slower than the median
+        document.add((*path, "ejection", "latency_factor"), f"must be at least {LEAST_FACTOR}, or 0: latency is not judged")
+    check = upstream.check
+    if check is not None and check.kind == "tls" and upstream.tls is None:
+        document.add((*path, "check", "kind"), "needs the section tls of the upstream", "tls")
+    if check is not None and check.kind == "kafka" and upstream.framing != "int32":
+        document.add((*path, "check", "kind"), f"is for Kafka brokers, and the upstream speaks {upstream.framing}", "kafka")
+    if upstream.kafka is not None and upstream.send_proxy_protocol is not None:
+        document.add((*path, "send_proxy_protocol"), "cannot be used with kafka: brokers take no such header")
+    if ejection is not None and not ejection.failures and not ejection.latency_factor:
+        document.warn((*path, "ejection"), "has no effect: failures and latency_factor are 0", "")
 
 
 def _otlp(document: Document, otlp: OtlpConfig) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from framegate.control.configuration.document import WRONG, Document, Path, show
 from framegate.control.configuration.units import format_duration_ms, format_size, parse_duration_ms, parse_instant_ns, parse_size
-from framegate.proxy.config.key import Key, field_types, keys
+from framegate.proxy.config.key import Key, chosen, field_types, keys
 from framegate.proxy.config.model import ProxyConfig
 
 __all__ = ["SIZES", "bound_text", "build", "build_section", "file_key", "range_text"]
@@ -73,7 +73,7 @@ def _default(document: Document, known: Key, field: "dataclasses.Field[Any]", hi
 
 def _value(document: Document, key: Key, hint: Any, value: Any, path: Path) -> Any:
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        hint = next(item for item in typing.get_args(hint) if item is not types.NoneType)
+        hint = chosen(hint, value)
     if dataclasses.is_dataclass(hint):
         if isinstance(value, dict):
             return build_section(document, typing.cast(type, hint), value, path)

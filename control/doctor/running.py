@@ -172,7 +172,7 @@ def _differences(
     yield from _differ("upstreams", sorted(item.name for item in config.upstreams), sorted(upstreams))
     for upstream in config.upstreams:
         if upstream.name in upstreams:
-            yield from _differ(f"upstream {upstream.name}, endpoints", list(upstream.endpoints), list(upstreams[upstream.name].endpoints))
+            yield from _differ(f"upstream {upstream.name}, endpoints", list(upstream.addresses), list(upstreams[upstream.name].endpoints))
 
 
 def _differ(what: str, file: object, force: object) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from cryptography import x509
 
 from framegate.control.accept.api_versions import question, ranges_in
-from framegate.control.accept.broker_connection import MAX_ANSWER
+from framegate.control.accept.broker_connection import MAX_ANSWER, own_header
 from framegate.control.accept.broker_list import Broker, brokers_in, metadata_question
 from framegate.control.configuration.tls_files import CertificateFacts, facts_of
 from framegate.control.doctor import advertised
@@ -186,6 +186,7 @@ def _dial(attempt: _Attempt) -> socket.socket:
     try:
         sock.settimeout(attempt.deadline.left())
         sock.connect((host, *port) if port else host)
+        sock.sendall(own_header(attempt.upstream))
     except OSError:
         sock.close()
         raise

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Final, cast
 
-from framegate.proxy.config.model import ProxyConfig, quotas_to_wire, rules_to_wire, to_wire
+from framegate.proxy.config.model import ProxyConfig, kafka_rules_to_wire, quotas_to_wire, rules_to_wire, to_wire
 from framegate.proxy.server.messages import Change, ClusterRow, Endpoints, StartMessage
 from framegate.proxy.server.protocol import WIRE_VERSION
 from framegate.proxy.server.rows import LimitsRow, Store, pack_stores
@@ -23,9 +23,10 @@ class DesiredState:
     """What every processor must have.
 
     Attributes:
-        config: with the limits, the pool size and the tap's rules in force.
+        config: with the limits, the pool size, the tap's rules and those about Kafka in force.
         endpoints: addresses of each upstream, resolved.
         brokers: of each upstream that is a cluster, and what its listeners advertise.
+        failing: by upstream, the addresses that fail their checks, and why.
         shares: bytes of the memory pool by slot.
         stores: certificates, keys and authorities, by owner (``framegate.proxy.server.rows``): the last valid ones.
         revision: grows with every committed change.
@@ -39,6 +40,7 @@ class DesiredState:
     stores: dict[str, Store] = dataclasses.field(default_factory=dict, repr=False)
     rows_at_open: bool = False
     brokers: dict[str, ClusterRow] = dataclasses.field(default_factory=dict)
+    failing: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
 
     def whole(self, slot: int) -> Change:
         """The whole state as one change, for one slot."""
@@ -47,8 +49,12 @@ class DesiredState:
         change = Change(max_receive_size=limits, limits=quotas, share=self.shares[slot], endpoints=self.endpoints)
         if self.brokers:
             change["brokers"] = self.brokers
+        if self.failing:
+            change["failing"] = self.failing
         if self.stores:
             change["stores"] = pack_stores(self.stores)
+        if rules := {item.name: kafka_rules_to_wire(item.kafka) for item in self.config.listeners if item.kafka is not None}:
+            change["kafka_rules"] = rules
         if self.config.tap is not None:
             change["tap_rules"] = rules_to_wire(self.config.tap.rules)
         return change
@@ -70,4 +76,6 @@ class DesiredState:
         )
         if self.brokers:
             message["brokers"] = self.brokers
+        if self.failing:
+            message["failing"] = self.failing
         return message

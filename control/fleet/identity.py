@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from framegate.control.accept.api_versions import ApiVersions
-from framegate.control.accept.broker_connection import tls_of
+from framegate.control.accept.broker_connection import own_header, tls_of
 from framegate.control.errors import StartError
 from framegate.control.fleet.child import Child
 from framegate.control.identity.auth_responder import AuthResponder, IdentityFileError, files_of, listener_answers, read_files
@@ -214,4 +214,5 @@ class Identity:
             self._log,
             self._task_monitor,
             timeout_s=timeout_s,
+            header=own_header(upstream),
         )

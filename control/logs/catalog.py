@@ -190,6 +190,8 @@ _UPSTREAMS: Final = {
         _WARNING,
         {"upstream": str, "listener": str, "count": int, "brokers": dict[str, str]},
     ),
+    "check_failed": Event("An endpoint fails its checks, and is left out.", _WARNING, {"upstream": str, "endpoint": str, "check": str, "error": str}),
+    "check_passed": Event("An endpoint passes its checks again.", _INFO, {"upstream": str, "endpoint": str, "check": str}),
     "resolve_failed": Event("A name cannot be resolved; its last addresses stay in use.", _WARNING, {"upstream": str, "endpoint": str, "error": str}),
     "resolved": Event("A name can be resolved again.", _INFO, {"upstream": str, "endpoint": str}),
 }
@@ -250,6 +252,7 @@ _SAYS: Final = {
     "handler_raised": "A handler raised an exception.",
     "handover_failed": "A passed connection or socket could not be used.",
     "internal_error": "A processor noted an internal error.",
+    "kafka_refused": "Rules about Kafka have refused requests, or with report_only would have.",
     "tap_incomplete": "The tap's log is not complete.",
     "tap_rule_off": "A tap rule has turned itself off in a processor.",
     "tap_segment_deleted": "A segment of the tap's log was deleted while it was written.",

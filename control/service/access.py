@@ -43,6 +43,7 @@ _SERVICES: Final = {
         "CloseChannels": _CHANGE,
     },
     "HandlerService": {"ListHandlers": _SHOW},
+    "KafkaRuleService": {"GetKafkaRules": _SHOW, "UpdateKafkaRules": _CHANGE},
     "LimitService": {
         "ListLimits": _SHOW,
         "GetLimit": _SHOW,

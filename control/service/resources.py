@@ -14,6 +14,7 @@ from framegate.control.v1 import upstream_service_pb2 as upstream_pb2
 from framegate.control.v1.handler_service_pb2_grpc import HandlerServiceServicer
 from framegate.control.v1.listener_service_pb2_grpc import ListenerServiceServicer
 from framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceServicer
+from framegate.proxy.server.rows import EndpointRow
 
 __all__ = ["Handlers", "Listeners", "Upstreams"]
 
@@ -106,9 +107,27 @@ def _upstream(status: UpstreamStatus) -> upstream_pb2.Upstream:
         max_receive_size_bytes=status.max_receive_size,
         resolution_error=status.error,
         down_endpoints=[
-            upstream_pb2.DownEndpoint(address=item.address, reason=item.reason, detail=item.detail, processor_count=item.processors)
-            for item in status.down
+            upstream_pb2.DownEndpoint(address=item["endpoint"], reason=item["reason"], detail=item["detail"], processor_count=item["out"])
+            for item in status.states
+            if item["out"]
         ],
+        endpoint_states=map(_endpoint, status.states),
+    )
+
+
+def _endpoint(row: EndpointRow) -> upstream_pb2.Endpoint:
+    return upstream_pb2.Endpoint(
+        address=row["endpoint"],
+        node_id=row.get("broker"),
+        state=upstream_pb2.Endpoint.State.Value(f"STATE_{row['state'].upper()}"),
+        reason=row["reason"],
+        detail=row["detail"],
+        since_time=timestamp(row["since_ns"]) if row["since_ns"] else None,
+        out_processor_count=row["out"],
+        connection_count=row["connections"],
+        weight=row["weight"],
+        zone=row["zone"],
+        latency=duration(row["latency_ns"]) if row["latency_ns"] else None,
     )
 
 

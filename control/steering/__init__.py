@@ -6,6 +6,7 @@
     channels      channels are listed, described, muted and closed; which hold most memory
     listeners     the status of listeners and upstreams; new addresses of upstreams
     brokers       the brokers of clusters, with their ports, status and metrics; cluster: one of them, found and put in force
+    checks        the active checks of endpoints
     limits        the largest frame of a listener's clients; quotas; connections above the node's limit are closed
     pool          the memory pool's size and shares, and the number of processors
     sizing        both follow the container

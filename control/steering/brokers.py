@@ -19,11 +19,11 @@ from framegate.control.meters import Meters
 from framegate.control.status import BrokerStatus
 from framegate.control.steering.channels import Channels
 from framegate.control.steering.cluster import PACE, Ask, Cluster, Pace
-from framegate.control.steering.listeners import down_endpoints
+from framegate.control.steering.listeners import endpoint_rows
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.config.model import ProxyConfig, UpstreamConfig
 from framegate.proxy.config.sasl import logins_of, secret_files
-from framegate.proxy.server.rows import EndpointDownRow, SeenBrokerRow
+from framegate.proxy.server.rows import EndpointRow, SeenBrokerRow
 
 __all__ = ["Brokers"]
 
@@ -156,7 +156,7 @@ class Brokers:
         return await self._statuses(chosen, by_host)
 
     async def _statuses(self, clusters: Iterable[Cluster], by_host: Mapping[str, Mapping[int, int]]) -> list[BrokerStatus]:
-        down = _by_broker(await down_endpoints(self._supervisor))
+        down = _by_broker(await endpoint_rows(self._supervisor))
         return [status for cluster in clusters for status in cluster.statuses(down.get(cluster.name, {}), by_host)]
 
     async def _connections_of(self, listener: str) -> Mapping[int, int]:
@@ -191,11 +191,13 @@ class Brokers:
         }
 
 
-def _by_broker(answers: Iterable[Sequence[EndpointDownRow]]) -> dict[str, dict[int, dict[str, str]]]:
+def _by_broker(answers: Iterable[Sequence[EndpointRow]]) -> dict[str, dict[int, dict[str, str]]]:
     """Why addresses are left out, by upstream and broker; with the reason of the first processor."""
     found: dict[str, dict[int, dict[str, str]]] = {}
     for rows in answers:
         for row in rows:
+            if not row["out"]:
+                continue
             each = found.setdefault(row["upstream"], {}).setdefault(row.get("broker", -1), {})
             each.setdefault(row["endpoint"], f"{row['reason']}: {row['detail']}" if row["detail"] else row["reason"])
     return found

@@ -35,8 +35,8 @@ __all__ = ["PACE", "Cluster", "Pace", "ask_any"]
 
 AT_ONCE: Final = 3
 """Addresses that are asked at the same time; the first answer counts, so a silent broker delays nothing."""
-MOST_ASKED: Final = 12
-"""Addresses that are asked in one look."""
+MOST_ASKED: Final = 6
+"""Bootstrap servers, and known brokers, that are asked in one look."""
 LOOK_LIMIT_S: Final = 30.0
 _SHOWN: Final = 20
 """Brokers without a port that a row names."""
@@ -220,11 +220,13 @@ class Cluster:
         return dict(sorted({**found, **kept}.items()))
 
     def _addresses(self) -> list[Wire]:
-        """Bootstrap servers and known brokers, in random order."""
+        """Some bootstrap servers and some known brokers, in random order."""
         desired = self._supervisor.desired
-        found: list[Wire] = [*desired.endpoints.get(self.name, [])]
-        found += [address for row in desired.brokers[self.name]["brokers"] for address in row["addresses"] if address not in found]
-        return random.sample(found, min(len(found), MOST_ASKED))
+        bootstrap: list[Wire] = [*desired.endpoints.get(self.name, [])]
+        known = [address for row in desired.brokers[self.name]["brokers"] for address in row["addresses"] if address not in bootstrap]
+        chosen = [*random.sample(bootstrap, min(len(bootstrap), MOST_ASKED)), *random.sample(known, min(len(known), MOST_ASKED))]
+        random.shuffle(chosen)
+        return chosen
 
     def unreadable(self, error: str) -> None:
         """No list could be read, or one that cannot be right, and the brokers stay as they are; empty: it was read."""

@@ -1,8 +1,9 @@
 """The status of listeners and upstreams; and the addresses of upstreams, which the resolver finds and every processor gets."""
 
 import asyncio
-import dataclasses
-from typing import Any
+import typing
+from collections.abc import Sequence
+from typing import Any, Final
 
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.resolver import Resolver
@@ -11,13 +12,15 @@ from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.processor import REQUEST_MS
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
-from framegate.control.status import DownEndpoint, ListenerStatus, UpstreamStatus
+from framegate.control.status import ListenerStatus, UpstreamStatus
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, forwarding_of
 from framegate.proxy.server.messages import Change, Endpoints
 from framegate.proxy.server.protocol import upstreams_request
-from framegate.proxy.server.rows import EndpointDownRow
+from framegate.proxy.server.rows import EndpointRow, EndpointState
 
-__all__ = ["Listeners", "Upstreams", "down_endpoints", "find_listener"]
+__all__ = ["Listeners", "Upstreams", "endpoint_rows", "find_listener"]
+
+_STATES: Final = typing.get_args(EndpointState)
 
 
 def find_listener(config: ProxyConfig, name: str) -> ListenerConfig:
@@ -28,8 +31,8 @@ def find_listener(config: ProxyConfig, name: str) -> ListenerConfig:
     raise NotFoundError("listener", name)
 
 
-async def down_endpoints(supervisor: Supervisor) -> list[list[EndpointDownRow]]:
-    """The endpoints that each processor does not use now. Raises UnavailableError: a processor does not answer."""
+async def endpoint_rows(supervisor: Supervisor) -> list[list[EndpointRow]]:
+    """The endpoints of each processor. Raises UnavailableError: a processor does not answer."""
     answers = await asyncio.gather(*(processor.request(upstreams_request(), REQUEST_MS) for processor in supervisor.running))
     return [answer["rows"] for answer in answers]
 
@@ -80,7 +83,7 @@ class Upstreams:
 
     async def statuses(self) -> list[UpstreamStatus]:
         """Every upstream, in the configuration's order. Raises UnavailableError: a processor does not answer."""
-        down = await self._down_endpoints()
+        states = await self._states()
         return [
             UpstreamStatus(
                 name=item.name,
@@ -89,20 +92,18 @@ class Upstreams:
                 tls=item.tls is not None,
                 max_receive_size=item.max_receive_size,
                 error=self._resolver.current[item.name].error,
-                down=down.get(item.name, ()),
+                states=states.get(item.name, ()),
             )
             for item in self._supervisor.desired.config.upstreams
         ]
 
-    async def _down_endpoints(self) -> dict[str, tuple[DownEndpoint, ...]]:
-        """The endpoints that processors do not use now, by upstream; with the reason of the first processor."""
-        found: dict[str, dict[str, DownEndpoint]] = {}
-        for rows in await down_endpoints(self._supervisor):
-            for (upstream, address), row in {(row["upstream"], row["endpoint"]): row for row in rows}.items():
-                each = found.setdefault(upstream, {})
-                known = each.get(address) or DownEndpoint(address=address, reason=row["reason"], detail=row["detail"], processors=0)
-                each[address] = dataclasses.replace(known, processors=known.processors + 1)
-        return {name: tuple(each.values()) for name, each in found.items()}
+    async def _states(self) -> dict[str, tuple[EndpointRow, ...]]:
+        """Every endpoint by upstream."""
+        found: dict[str, dict[tuple[str, int | None], list[EndpointRow]]] = {}
+        for rows in await endpoint_rows(self._supervisor):
+            for row in rows:
+                found.setdefault(row["upstream"], {}).setdefault((row["endpoint"], row.get("broker")), []).append(row)
+        return {name: tuple(map(_joined, each.values())) for name, each in found.items()}
 
     async def set_endpoints(self) -> None:
         """Give the resolver's addresses to every processor, if they changed. A refusal is logged; the next call tries again."""
@@ -119,6 +120,13 @@ class Upstreams:
             self._log.write("endpoints_changed", upstreams={name: resolution.texts() for name, resolution in current.items()})
         except ControlError as error:
             self._log.write("endpoints_refused", level="error", error=str(error))
+
+
+def _joined(rows: Sequence[EndpointRow]) -> EndpointRow:
+    """One row of those of all processors; see ``UpstreamStatus``."""
+    worst = max(rows, key=lambda row: _STATES.index(row["state"]))
+    connections, out = sum(row["connections"] for row in rows), sum(row["out"] for row in rows)
+    return {**worst, "connections": connections, "out": out, "latency_ns": max(row["latency_ns"] for row in rows)}
 
 
 def _as_sets(endpoints: Endpoints) -> dict[str, set[tuple[Any, ...]]]:

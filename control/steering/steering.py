@@ -15,7 +15,9 @@ from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import Channels
+from framegate.control.steering.checks import Checks
 from framegate.control.steering.drain import Drain
+from framegate.control.steering.kafka_rules import RulesAboutKafka
 from framegate.control.steering.limits import EVICTION_INTERVAL_S, EVICTION_LIMIT_S, Eviction, Limits
 from framegate.control.steering.listeners import Listeners, Upstreams
 from framegate.control.steering.pool import Pool
@@ -42,8 +44,9 @@ __all__ = ["Parts", "Steering"]
 class Parts:
     """What the gRPC service shows and changes, in one part for each subject. Event loop only, unless a docstring says otherwise.
 
-    A change of limits, the pool or tap rules returns when it is in force in every processor. If it raises, no processor has it, unless the reason is
-    CHANGE_PENDING. If its call is cancelled, it is taken back or completed in the background. Errors are the classes of ``framegate.control.errors``.
+    A change of limits, the pool, tap rules or rules about Kafka returns when it is in force in every processor. If it raises, no processor has it,
+    unless the reason is CHANGE_PENDING. If its call is cancelled, it is taken back or completed in the background. Errors are the classes of
+    ``framegate.control.errors``.
     """
 
     state: State
@@ -52,6 +55,7 @@ class Parts:
     log: LogRows
     channels: Channels
     limits: Limits
+    kafka_rules: RulesAboutKafka
     pool: Pool
     taps: Taps
     drain: Drain
@@ -105,6 +109,7 @@ class Steering(Parts):
             log=LogRows(supervisor, log),
             channels=channels,
             limits=Limits(supervisor, acceptor, self.transactions, pool),
+            kafka_rules=RulesAboutKafka(supervisor, self.transactions),
             pool=pool,
             taps=Taps(supervisor, self.transactions, tapped, self._losses),
             drain=drain,
@@ -117,6 +122,7 @@ class Steering(Parts):
         )
         self._sizing = None if chosen is None else Sizing(pool, lambda: supervisor.desired.config, chosen, events, log, task_monitor)
         self._rates = Rates(supervisor)
+        self._checks = Checks(supervisor, log, task_monitor)
         self._eviction = Eviction(supervisor, acceptor, log)
         self._tap_events = events.subscribe((STOPPED_EVENT,), max_events=MAX_RULES * MAX_PROCESSORS)
         self._tasks = [
@@ -145,6 +151,7 @@ class Steering(Parts):
             task.cancel()
         self._tap_events.close()
         self.brokers.close()
+        self._checks.close()
         self.drain.close()
         if self._sizing is not None:
             self._sizing.close()

@@ -5,7 +5,9 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
@@ -32,6 +34,7 @@ class Upstream(_message.Message):
     MAX_RECEIVE_SIZE_BYTES_FIELD_NUMBER: _builtins.int
     RESOLUTION_ERROR_FIELD_NUMBER: _builtins.int
     DOWN_ENDPOINTS_FIELD_NUMBER: _builtins.int
+    ENDPOINT_STATES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name in the configuration."""
     tls_enabled: _builtins.bool
@@ -52,7 +55,11 @@ class Upstream(_message.Message):
 
     @_builtins.property
     def down_endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___DownEndpoint]:
-        """Addresses that new connections skip because they failed, for 1 to 30 seconds after each failure. If all addresses failed, they are tried."""
+        """Addresses that new connections skip: they failed, were ejected, or fail their checks (see `Endpoint`). If all are skipped, they are tried."""
+
+    @_builtins.property
+    def endpoint_states(self) -> _containers.RepeatedCompositeFieldContainer[Global___Endpoint]:
+        """Every address, in the order of the configuration, and whether connections use it; of a Kafka cluster those of the brokers, too."""
 
     def __init__(
         self,
@@ -64,18 +71,122 @@ class Upstream(_message.Message):
         max_receive_size_bytes: _builtins.int = ...,
         resolution_error: _builtins.str = ...,
         down_endpoints: _abc.Iterable[Global___DownEndpoint] | None = ...,
+        endpoint_states: _abc.Iterable[Global___Endpoint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "down_endpoints", b"down_endpoints", "endpoints", b"endpoints", "max_receive_size_bytes", b"max_receive_size_bytes", "name", b"name", "resolution_error", b"resolution_error", "tls_enabled", b"tls_enabled"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "down_endpoints", b"down_endpoints", "endpoint_states", b"endpoint_states", "endpoints", b"endpoints", "max_receive_size_bytes", b"max_receive_size_bytes", "name", b"name", "resolution_error", b"resolution_error", "tls_enabled", b"tls_enabled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Upstream: _TypeAlias = Upstream  # noqa: Y015
 
 @_typing.final
+class Endpoint(_message.Message):
+    """An address of an upstream, over all processors."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _State:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Endpoint._State.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        STATE_UNSPECIFIED: Endpoint._State.ValueType  # 0
+        """Not used."""
+        STATE_UP: Endpoint._State.ValueType  # 1
+        """They do."""
+        STATE_FULL: Endpoint._State.ValueType  # 2
+        """It has `max_connections` in at least one processor, and takes none there."""
+        STATE_FAILING: Endpoint._State.ValueType  # 3
+        """It fails its active checks."""
+        STATE_DOWN: Endpoint._State.ValueType  # 4
+        """A connection to it failed."""
+        STATE_EJECTED: Endpoint._State.ValueType  # 5
+        """It was ejected, because connections to it failed one after the other, or were slow beside those to others."""
+
+    class State(_State, metaclass=_StateEnumTypeWrapper):
+        """Whether new connections use it."""
+
+    STATE_UNSPECIFIED: Endpoint.State.ValueType  # 0
+    """Not used."""
+    STATE_UP: Endpoint.State.ValueType  # 1
+    """They do."""
+    STATE_FULL: Endpoint.State.ValueType  # 2
+    """It has `max_connections` in at least one processor, and takes none there."""
+    STATE_FAILING: Endpoint.State.ValueType  # 3
+    """It fails its active checks."""
+    STATE_DOWN: Endpoint.State.ValueType  # 4
+    """A connection to it failed."""
+    STATE_EJECTED: Endpoint.State.ValueType  # 5
+    """It was ejected, because connections to it failed one after the other, or were slow beside those to others."""
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    SINCE_TIME_FIELD_NUMBER: _builtins.int
+    OUT_PROCESSOR_COUNT_FIELD_NUMBER: _builtins.int
+    CONNECTION_COUNT_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    ZONE_FIELD_NUMBER: _builtins.int
+    LATENCY_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """As in `Upstream.addresses`."""
+    node_id: _builtins.int
+    """The node id of the Kafka broker; not set: it is none's, or a bootstrap server."""
+    state: Global___Endpoint.State.ValueType
+    """The worst of all processors, each of which finds out by itself (except for active checks); the last of the enum is the worst."""
+    reason: _builtins.str
+    """Why it is left out: `refused`, `timeout`, `tls` or `other` (a connection), `failures` or `latency` (ejected), `check`; empty: it is not."""
+    detail: _builtins.str
+    """The reason as text."""
+    out_processor_count: _builtins.int
+    """The number of processors that leave it out."""
+    connection_count: _builtins.int
+    """Open connections and attempts, of all processors."""
+    weight: _builtins.int
+    """Its weight."""
+    zone: _builtins.str
+    """Its zone; empty: none."""
+    @_builtins.property
+    def since_time(self) -> _timestamp_pb2.Timestamp:
+        """Since when it is down or ejected; not set: it is not."""
+
+    @_builtins.property
+    def latency(self) -> _duration_pb2.Duration:
+        """The mean time until a connection has its first answer, in the processor where it is longest; not set: it is not measured."""
+
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+        node_id: _builtins.int | None = ...,
+        state: Global___Endpoint.State.ValueType = ...,
+        reason: _builtins.str = ...,
+        detail: _builtins.str = ...,
+        since_time: _timestamp_pb2.Timestamp | None = ...,
+        out_processor_count: _builtins.int = ...,
+        connection_count: _builtins.int = ...,
+        weight: _builtins.int = ...,
+        zone: _builtins.str = ...,
+        latency: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_node_id", b"_node_id", "latency", b"latency", "node_id", b"node_id", "since_time", b"since_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_node_id", b"_node_id", "address", b"address", "connection_count", b"connection_count", "detail", b"detail", "latency", b"latency", "node_id", b"node_id", "out_processor_count", b"out_processor_count", "reason", b"reason", "since_time", b"since_time", "state", b"state", "weight", b"weight", "zone", b"zone"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__node_id: _TypeAlias = _typing.Literal["node_id"]  # noqa: Y015
+    _WhichOneofArgType__node_id: _TypeAlias = _typing.Literal["_node_id", b"_node_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__node_id) -> _WhichOneofReturnType__node_id | None: ...
+
+Global___Endpoint: _TypeAlias = Endpoint  # noqa: Y015
+
+@_typing.final
 class DownEndpoint(_message.Message):
-    """An address that could not be connected to."""
+    """An address that new connections skip."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -86,9 +197,9 @@ class DownEndpoint(_message.Message):
     address: _builtins.str
     """As in `Upstream.addresses`."""
     reason: _builtins.str
-    """The last failure: `refused`, `timeout`, `tls` or `other`."""
+    """As in `Endpoint.reason`."""
     detail: _builtins.str
-    """The failure as text."""
+    """The reason as text."""
     processor_count: _builtins.int
     """The number of processors that skip it; each processor tries by itself."""
     def __init__(

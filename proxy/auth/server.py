@@ -56,7 +56,8 @@ class SaslServerSettings:
         max_frame: bytes of a frame before the client is authenticated (Kafka's ``sasl.server.max.receive.size``).
         reauthenticates: whether clients may authenticate again in the same connection; if not, they are not told how long the session lasts.
         allowed_principals: which of them may connect; None: all.
-        narrows: the answer to ApiVersions has only what framegate can read, because it must replace addresses in answers.
+        narrows: the answer to ApiVersions has only what framegate can read, because it must look into messages.
+        greatest: by API key, the greatest version that is offered, -1: none; None: all of these.
     """
 
     mechanisms: tuple[str, ...]
@@ -65,6 +66,7 @@ class SaslServerSettings:
     reauthenticates: bool = True
     allowed_principals: AllowedPrincipals | None = None
     narrows: bool = False
+    greatest: Callable[[int], int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +269,7 @@ class SaslServerAuthenticator(Authenticator):
 
     def _on_apis(self, frames: FrameExchange, known: messages.ApiVersionsAnswer) -> i64:
         """Answer with the requests that the upstream understands, and we as well if it matters, and our own versions of the three that we answer."""
-        ranges = known.ranges if not self._settings.narrows else tuple(_narrowed(known.ranges))
+        ranges = _narrowed(known.ranges, self._settings)
         merged = {item.key: item for item in ranges} | messages.SUPPORTED
         self._move(ServerEvent.VERSIONS)
         answer = messages.ApiVersionsAnswer(messages.NONE, tuple(merged[key] for key in sorted(merged)), known.tags)
@@ -362,12 +364,15 @@ class SaslServerAuthenticator(Authenticator):
         self._state = next_state(self._state, event)
 
 
-def _narrowed(ranges: Iterable[messages.ApiRange]) -> Iterator[messages.ApiRange]:
-    """What framegate can read of what an upstream understands."""
+def _narrowed(ranges: Iterable[messages.ApiRange], settings: SaslServerSettings) -> Iterator[messages.ApiRange]:
+    """What is offered of what an upstream understands."""
     for each in ranges:
         known = api(each.key)
-        if known is not None and each.least <= known.most:
-            yield replace(each, most=min(each.most, known.most))
+        most = each.most if not settings.narrows else -1 if known is None else min(each.most, known.most)
+        if settings.greatest is not None:
+            most = min(most, settings.greatest(each.key))
+        if each.least <= most:
+            yield replace(each, most=most)
 
 
 class SaslServerAuthenticators(AuthenticatorFactory):

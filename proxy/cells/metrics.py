@@ -48,6 +48,7 @@ TASK: Final = "framegate.task"
 ACTION: Final = "framegate.handler.action"
 MECHANISM: Final = "framegate.sasl.mechanism"
 API: Final = "framegate.kafka.api"
+REFUSAL: Final = "framegate.kafka.refusal"
 BROKER: Final = "framegate.kafka.broker"
 TLS_VERSION: Final = "tls.protocol.version"
 TLS_RESUMED: Final = "tls.resumed"
@@ -152,6 +153,7 @@ TASKS: Final = (
     "access",
     "endpoints",
     "brokers",
+    "checks",
     "tap_keeper",
     "rotation",
     "desk",
@@ -166,6 +168,24 @@ TASKS: Final = (
 """The background tasks of the control process, and other sources of exceptions (``control.task_monitor``)."""
 ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
+EJECTION_REASONS: Final = (*CONNECT_ERRORS[1:], "failures", "latency", "check")
+REFUSED_APIS: Final = (
+    *(name for name in MEASURED_APIS if name not in ("SaslHandshake", "ApiVersions", "SaslAuthenticate", "other")),
+    "DeleteTopics",
+    "DeleteRecords",
+    "CreatePartitions",
+    "DescribeGroups",
+    "ListGroups",
+    "DeleteGroups",
+    "CreateAcls",
+    "DeleteAcls",
+    "AlterConfigs",
+    "IncrementalAlterConfigs",
+    "other",
+)
+"""APIs whose refused requests are counted by name."""
+REFUSALS: Final = ("api", "topic", "group", "transactional_id")
+"""What a request was refused for."""
 
 
 def _metric(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]], bounds: tuple[float, ...] = ()) -> Metric:
@@ -291,7 +311,7 @@ METRICS: Final = (
     _metric("upstream.connection.count", "gauge", "{connection}", "Connections to an upstream.", _UPSTREAM, (STATE, UPSTREAM_STATES)),
     _metric("upstream.endpoint.count", "gauge", "{endpoint}", "Addresses of an upstream.", _UPSTREAM),
     _metric("upstream.endpoint.down", "gauge", "{endpoint}", "Addresses left out after failures; the largest number of any processor.", _UPSTREAM),
-    _metric("upstream.endpoint.ejections", "counter", "{ejection}", "Times an address was left out.", _UPSTREAM, (ERROR_TYPE, CONNECT_ERRORS[1:])),
+    _metric("upstream.endpoint.ejections", "counter", "{ejection}", "Times an address was left out.", _UPSTREAM, (ERROR_TYPE, EJECTION_REASONS)),
     _metric("upstream.endpoint.probes", "counter", "{probe}", "Connections that tried an address again after its back-off.", _UPSTREAM),
     _metric("kafka.request.open", "gauge", "{request}", "Requests in flight.", _LISTENER),
     _metric(
@@ -304,6 +324,15 @@ METRICS: Final = (
         bounds=KAFKA_BOUNDS,
     ),
     _metric("kafka.request.io", "counter", "By", "Bytes of request and response bodies.", _LISTENER, (API, MEASURED_APIS), _TAP_DIRECTION),
+    _metric(
+        "kafka.request.refused",
+        "counter",
+        "{request}",
+        "Requests that rules refused, wholly or in part, or with report_only would have refused.",
+        _LISTENER,
+        (API, REFUSED_APIS),
+        (REFUSAL, REFUSALS),
+    ),
     _metric("kafka.pairing_lost", "counter", "{connection}", "Connections on which responses no longer match requests.", _LISTENER),
     _metric("handler.requests", "counter", "{frame}", "Frames that handlers have handled, by verdict.", _LISTENER, (ACTION, HANDLER_ACTIONS)),
     _metric("handler.queue.size", "gauge", "{frame}", "Frames that wait for a handler or are being handled.", _LISTENER),

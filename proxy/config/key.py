@@ -10,7 +10,7 @@ import types
 import typing
 from typing import Any, Literal, NamedTuple, TypeVar
 
-__all__ = ["Key", "Unit", "field_types", "keys", "model_from_wire"]
+__all__ = ["Key", "Unit", "chosen", "field_types", "keys", "model_from_wire"]
 
 Unit = Literal["", "bytes", "bytes/s", "ms", "ns", "percent", "share", "path", "address"]
 Model = TypeVar("Model")
@@ -60,6 +60,12 @@ def keys(model: type) -> dict[str, Key]:
     return {name: next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, Key)), Key()) for name, hint in hints.items()}
 
 
+def chosen(hint: Any, value: Any) -> Any:
+    """The part of a union that a value is of: a section for a mapping, else the first type that is no section; never that of None."""
+    parts = [part for part in typing.get_args(hint) if part is not types.NoneType]
+    return next((part for part in parts if dataclasses.is_dataclass(part) == isinstance(value, dict)), parts[0])
+
+
 def model_from_wire(model: type[Model], row: dict[str, Any]) -> Model:
     """A model from JSON values, the inverse of ``dataclasses.asdict``; raises TypeError if fields are missing or unknown. Validates no values."""
     hints = field_types(typing.cast(type, model))
@@ -71,7 +77,7 @@ def model_from_wire(model: type[Model], row: dict[str, Any]) -> Model:
 def _value(hint: Any, value: Any) -> Any:
     origin = typing.get_origin(hint)
     if origin is types.UnionType:
-        return None if value is None else _value(next(item for item in typing.get_args(hint) if item is not types.NoneType), value)
+        return None if value is None else _value(chosen(hint, value), value)
     if origin is tuple:
         return tuple(_value(typing.get_args(hint)[0], item) for item in value)
     return model_from_wire(typing.cast(type[Any], hint), value) if dataclasses.is_dataclass(hint) else value

@@ -28,6 +28,8 @@ MAX_HANDLER_PROCESSES: Final = 64
 LEAST_POOL: Final = 64 * KIB
 CUT_ABOVE: Final = 256 * KIB
 """A frame of at most so many bytes, with its size header, always passes whole."""
+LISTS_WHOLE: Final = 4 * MIB
+"""The same for responses on a listener with ``kafka``, whose lists of topics and groups must be whole to be examined."""
 _SECOND: Final = 1_000
 _MINUTE: Final = 60 * _SECOND
 _HOUR: Final = 60 * _MINUTE
@@ -48,6 +50,11 @@ OtlpProtocol = Literal["grpc", "http/protobuf"]
 Signal = Literal["metrics", "traces", "logs"]
 DrainAccept = Literal["refuse", "until_stop"]
 PortsBy = Literal["node_id", "order"]
+CheckKind = Literal["connect", "tls", "kafka"]
+ProxyVersion = Literal["v1", "v2"]
+AcceptedVersion = Literal["v1", "v2", "any"]
+Balance = Literal["round_robin", "least_connections", "random_two", "first_available"]
+UnknownVersions = Literal["narrow", "pass"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +118,36 @@ class BrokersConfig:
     advertise_port: Annotated[int, Key(range=(0, 65_535))] = 0
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyProtocolConfig:
+    """The PROXY protocol of a listener whose clients are proxies."""
+
+    version: AcceptedVersion = "any"
+    trusted: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaRule:
+    """Which Kafka APIs, topics, groups and transactional ids some clients may use. An empty tuple restricts nothing."""
+
+    principals: tuple[str, ...] = ()
+    client_ids: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    transactional_ids: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaRules:
+    """What the clients of a listener may ask of Kafka. The first rule that matches a request decides; without one, all is allowed."""
+
+    unknown_versions: UnknownVersions = "narrow"
+    report_only: Annotated[bool, Key(live=True)] = False
+    rules: Annotated[tuple[KafkaRule, ...], Key(live=True)] = ()
+
+
 MAX_RECEIVE_SIZE: Final = Key("bytes", (1, MAX_INT32), live=True)
 """Of a listener; changes over the API use its range."""
 
@@ -125,6 +162,8 @@ class ListenerConfig:
     handler: str | None = None
     protocol: Protocol = "framed"
     brokers: BrokersConfig | None = None
+    proxy_protocol: ProxyProtocolConfig | None = None
+    kafka: KafkaRules | None = None
     framing: Framing = "int32"
     header: HeaderConfig | None = None
     max_receive_size: Annotated[int, MAX_RECEIVE_SIZE] = 100 * MIB
@@ -157,12 +196,48 @@ class KafkaCluster:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointConfig:
+    """An endpoint that is more than an address."""
+
+    address: Annotated[str, Key("address")]
+    weight: Annotated[int, Key(range=(1, 1_000))] = 1
+    zone: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EjectionConfig:
+    """When an endpoint is left out that fails, or is slow beside the others, though it takes connections; and when it is used again."""
+
+    failures: Annotated[int, Key(range=(0, 1_000))] = 5
+    latency_factor: Annotated[float, Key(range=(0.0, 1_000.0))] = 0.0
+    time_ms: Annotated[int, Key("ms", (_SECOND, _HOUR))] = 30_000
+    successes: Annotated[int, Key(range=(1, 1_000))] = 3
+    at_most_percent: Annotated[int, Key("percent", (1, 100))] = 50
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckConfig:
+    """Active checks of endpoints, by the control process."""
+
+    kind: CheckKind = "connect"
+    every_ms: Annotated[int, Key("ms", (100, _HOUR))] = 5_000
+    timeout_ms: Annotated[int, Key("ms", (10, 10 * _MINUTE))] = 2_000
+    rise: Annotated[int, Key(range=(1, 1_000))] = 2
+    fall: Annotated[int, Key(range=(1, 1_000))] = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamConfig:
     """Where a listener's frames go: to ``endpoints``, or to the brokers of a cluster (``kafka``)."""
 
     name: str
-    endpoints: Annotated[tuple[str, ...], Key("address")] = ()
+    endpoints: Annotated[tuple[str | EndpointConfig, ...], Key("address")] = ()
     kafka: KafkaCluster | None = None
+    balance: Balance = "round_robin"
+    max_connections: Annotated[int, Key(range=(0, 1_000_000))] = 0
+    ejection: EjectionConfig | None = None
+    check: CheckConfig | None = None
+    send_proxy_protocol: ProxyVersion | None = None
     framing: Framing = "int32"
     header: HeaderConfig | None = None
     max_receive_size: Annotated[int, Key("bytes", (1, MAX_INT32))] = MAX_INT32
@@ -174,7 +249,12 @@ class UpstreamConfig:
     @property
     def addresses(self) -> tuple[str, ...]:
         """The addresses of the configuration: the endpoints, or the bootstrap servers of a cluster."""
-        return self.endpoints if self.kafka is None else self.kafka.bootstrap
+        return tuple(item.address for item in self.each_endpoint) if self.kafka is None else self.kafka.bootstrap
+
+    @property
+    def each_endpoint(self) -> tuple[EndpointConfig, ...]:
+        """The endpoints; one that is only an address has the weight 1 and no zone."""
+        return tuple(item if isinstance(item, EndpointConfig) else EndpointConfig(address=item) for item in self.endpoints)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,6 +391,7 @@ class ProxyConfig:
 
     node: str
     listeners: tuple[ListenerConfig, ...]
+    zone: str = ""
     upstreams: tuple[UpstreamConfig, ...] = ()
     processors: Annotated[int, Key(range=(0, MAX_PROCESSORS), live=True)] = 0
     admin: AdminConfig = AdminConfig()
@@ -330,11 +411,16 @@ def whole_request(max_receive_size: int, forward: Forward) -> int:
     return max_receive_size if forward == "whole" else min(max_receive_size, CUT_ABOVE - 4)
 
 
-def whole_response(max_receive_size: int, forward: Forward, *, brokers: bool = False) -> int:
-    """The same for responses of an upstream with that limit; 0 if they are cut through, because those need no memory. ``brokers``: the listener
-    replaces addresses in responses, so it needs the first part of each.
-    """
-    return max_receive_size if forward == "whole" else min(max_receive_size, CUT_ABOVE - 4) if brokers else 0
+def whole_response(max_receive_size: int, listener: ListenerConfig) -> int:
+    """The same for responses of an upstream with that limit; 0 if they are cut through and not examined, because those need no memory."""
+    if forwarding_of(listener).responses == "whole":
+        return max_receive_size
+    return min(max_receive_size, responses_cut_above(listener) - 4) if listener.brokers is not None or listener.kafka is not None else 0
+
+
+def responses_cut_above(listener: ListenerConfig) -> int:
+    """The size, header included, above which responses are cut through, if they are."""
+    return CUT_ABOVE if listener.kafka is None else LISTS_WHOLE
 
 
 def forwarding_of(listener: ListenerConfig) -> Forwarding:
@@ -347,14 +433,7 @@ def largest_whole(config: ProxyConfig) -> tuple[int, int]:
     answers = {upstream.name: upstream.max_receive_size for upstream in config.upstreams}
     return (
         max((whole_request(item.max_receive_size, forwarding_of(item).requests) for item in config.listeners), default=1),
-        max(
-            (
-                whole_response(answers[item.upstream], forwarding_of(item).responses, brokers=item.brokers is not None)
-                for item in config.listeners
-                if item.upstream
-            ),
-            default=0,
-        ),
+        max((whole_response(answers[item.upstream], item) for item in config.listeners if item.upstream), default=0),
     )
 
 
@@ -376,6 +455,16 @@ def quotas_to_wire(config: ProxyConfig) -> dict[str, Any]:
 def rules_to_wire(rules: tuple[TapRule, ...]) -> list[dict[str, Any]]:
     """Rules as JSON values, as in ``to_wire``."""
     return [dataclasses.asdict(rule) for rule in rules]
+
+
+def kafka_rules_to_wire(rules: KafkaRules) -> dict[str, Any]:
+    """A listener's rules as JSON values, as in ``to_wire``."""
+    return dataclasses.asdict(rules)
+
+
+def kafka_rules_from_wire(row: dict[str, Any]) -> KafkaRules:
+    """The inverse; see ``from_wire``."""
+    return model_from_wire(KafkaRules, row)
 
 
 def rule_from_wire(row: dict[str, Any]) -> TapRule:

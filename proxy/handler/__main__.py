@@ -25,18 +25,18 @@ def _arguments(arguments: Sequence[str]) -> dict[str, int]:
     return {name: int(number) for name, number in zip(arguments[::2], arguments[1::2], strict=True)}
 
 
-def _read_start(command: socket.socket, reader: LinkReader) -> Message | None:
-    """The first message; None: control is gone."""
+def _read_start(command: socket.socket, reader: LinkReader) -> list[Message]:
+    """The first messages: ``start``, and ``stop`` if it followed at once; none: control is gone."""
     messages: list[Message] = []
     while not messages:
         try:
             data = command.recv(65536)
         except ConnectionError:
-            return None
+            return []
         if not data:
-            return None
+            return []
         messages = reader.feed(data)
-    return messages[0]
+    return messages
 
 
 def _print_lines() -> None:
@@ -76,13 +76,15 @@ def main(arguments: Sequence[str]) -> int:
     handover.setblocking(False)
     reader = LinkReader()
     first = _read_start(command, reader)
-    if first is None:
+    if not first:
         return 0
     activity = Activity()
     reporter = Reporter(command, reader, activity, HeartbeatCells(options["--cells-fd"]))
     reporter.start()
+    if any(message["type"] == "stop" for message in first[1:]):
+        reporter.begin_end()
     try:
-        message = read_handler_start(first)
+        message = read_handler_start(first[0])
         return asyncio.run(_serve(message["slot"], _load(message), handover, reporter, activity))
     except Interrupted:  # it is to end while a module is imported
         return 0

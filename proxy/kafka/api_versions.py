@@ -4,7 +4,8 @@ import struct
 from typing import Final
 
 from librt.strings import read_i16_be
-from mypy_extensions import i64
+from librt.vecs import vec
+from mypy_extensions import i32, i64
 
 from framegate.proxy.kafka.program import Program, compile_program
 from framegate.proxy.kafka.schema import API_VERSIONS, api, known_api
@@ -31,7 +32,7 @@ def _program(version: i64) -> Program:
     return found
 
 
-def narrowed(version: i64, data: bytes, start: i64, end: i64) -> list[bytes] | None:
+def narrowed(version: i64, data: bytes, start: i64, end: i64, greatest: "vec[i32] | None" = None) -> list[bytes] | None:
     """Remove what framegate does not understand from an ApiVersions answer: APIs that it does not know, and versions above those that it knows.
 
     Least versions, features and the throttle time stay. An answer with UNSUPPORTED_VERSION has the form of version 0, whatever was asked.
@@ -40,6 +41,7 @@ def narrowed(version: i64, data: bytes, start: i64, end: i64) -> list[bytes] | N
         version: of the request.
         data: has the body of the answer, from the correlation id on.
         start, end: where it begins and ends.
+        greatest: by API key, the greatest version that is offered, -1 none; None: all that are understood.
 
     Returns:
         The new body in pieces; None: nothing changes.
@@ -64,11 +66,12 @@ def narrowed(version: i64, data: bytes, start: i64, end: i64) -> list[bytes] | N
             element = pos
         elif marks[index] == _ELEMENT_END:
             known = api(read_i16_be(data, element))
-            if known is None or known.most < i64(read_i16_be(data, element + 2)):
+            most: i64 = -1 if known is None else known.most if greatest is None else min(i64(greatest[known.key]), known.most)
+            if most < i64(read_i16_be(data, element + 2)):
                 changed = True
-            elif known.most < i64(read_i16_be(data, element + 4)):
+            elif most < i64(read_i16_be(data, element + 4)):
                 changed = True
-                elements.append(data[element : element + 4] + struct.pack(">h", known.most) + data[element + 6 : pos])
+                elements.append(data[element : element + 4] + struct.pack(">h", most) + data[element + 6 : pos])
             else:
                 elements.append(data[element:pos])
         elif changed:  # _ARRAY_END

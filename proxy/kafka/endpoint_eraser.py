@@ -63,6 +63,16 @@ class EndpointEraser:
         self._head: bytes = b""
         self._tail: bytes = b""
 
+    @property
+    def ahead(self) -> i64:
+        """How many of the next bytes need no look: records."""
+        return 0 if self.erased else self._walker.ahead
+
+    def pass_by(self, size: i64) -> None:
+        """Count bytes that are not fed; at most ``ahead``."""
+        self._fed += size
+        self._walker.pass_by(size)
+
     def feed(self, data: bytes, start: i64, end: i64) -> i64:
         """The next bytes of the body, consecutive, all of it in the end.
 

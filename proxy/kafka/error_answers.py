@@ -4,7 +4,7 @@ Most are of one form: an answer with an error code of its own has that and nothi
 with the same names and the error code.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any, Final
 
 from framegate.proxy.kafka.message import decode, encode_answer, encode_element
@@ -140,34 +140,23 @@ def error_answer(key: int, version: int, correlation_id: int, request: bytes, co
     return encode_answer(found, version, correlation_id, values)
 
 
-def error_elements(
-    key: int, version: int, request: bytes, chosen: Callable[[str], bool], code: int, message: str | None = None
-) -> tuple[str, list[bytes]]:
-    """What refuses a part of a request: elements for the array at the top of its answer, one for each chosen element of the request.
+def error_elements(key: int, version: int, request: bytes, lists: tuple[str, Field], chosen: Iterable[int], code: int) -> list[bytes]:
+    """What refuses a part of a request: elements for an array at the top of its answer.
 
     Args:
         key, version: of the request; its version is understood.
         request: the body of the request.
-        chosen: by the name of the topic or group.
-        code, message: see ``error_answer``.
+        lists: the name of the request's array, and the array of the answer that has an element for each of its elements.
+        chosen: indexes of the elements of the request that are refused.
+        code: see ``error_answer``.
 
     Returns:
-        The name of the array, and the elements as they are in an answer; an empty name, and none, if the answer has no such array.
+        The elements as they are in an answer.
 
     Raises:
         KafkaFormatError: see ``error_answer``.
     """
     found = known_api(key, version)
-    asked = _flattened(key, decode(key, version, request, 0, len(request)))
-    refusal = _Refusal(key, version, code, None if message is None else message.encode())
-    for field in found.fields(True):
-        if field.array and field.fields and field.is_in(version) and field.tag(version) < 0 and (key, field.name) not in _VALUES:
-            values = [refusal.element(field, item) for item in _asked(field, asked)]
-            return field.name, [encode_element(field, version, value, found.is_flexible(version)) for value in values if chosen(_name(value))]
-    return "", []
-
-
-def _name(value: dict[str, Any]) -> str:
-    """What an element of an answer is about."""
-    named = next((value[name] for name in ("Name", "Topic", "TopicName", "GroupId", "Key") if name in value), None)
-    return (named or b"").decode(errors="replace")
+    items = decode(key, version, request, 0, len(request))[lists[0]]
+    refusal = _Refusal(key, version, code, None)
+    return [encode_element(lists[1], version, refusal.element(lists[1], items[index]), found.is_flexible(version)) for index in chosen]

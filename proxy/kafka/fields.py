@@ -101,5 +101,5 @@ def client_id(data: bytes, start: i64, end: i64) -> str | None:
     """The client id in the header of a request whose body is in ``data``. Raises KafkaFormatError if it is not there."""
     pos = start + _CLIENT_ID
     if pos + 2 > end or pos + 2 + i64(read_i16_be(data, pos)) > end or read_i16_be(data, pos) < -1:
-        raise KafkaFormatError("a client id beyond the end of the message", _CLIENT_ID)
+        raise KafkaFormatError("a client id beyond the end of the message", _CLIENT_ID, side="downstream")
     return string_at(data, pos, False)[0]

@@ -10,12 +10,16 @@ from typing import Any, Final
 from librt.strings import read_i16_be, read_i32_be
 from mypy_extensions import i64
 
+from framegate.proxy.errors import KafkaFormatError, Side
 from framegate.proxy.kafka.program import Program, compile_program
 from framegate.proxy.kafka.schema import FIXED_SIZES, Api, Field, known_api
 from framegate.proxy.kafka.values import varint, varint_at
 from framegate.proxy.kafka.walker import Walker
 
-__all__ = ["decode", "default", "encode_answer", "encode_element"]
+__all__ = ["MAX_ELEMENTS", "decode", "default", "encode_answer", "encode_element"]
+
+MAX_ELEMENTS: Final = 100_000
+"""Elements of arrays in a message that is read as objects. One with more is refused: an element may have 1 byte there, and 200 here."""
 
 _BLOBS: Final = ("uuid", "float64")  # of fixed size, and bytes here
 _programs: Final[dict[int, Program]] = {}
@@ -25,8 +29,10 @@ _walker: Final = Walker()
 class _Reader:
     """Reads a message that a walker has walked, so that its lengths are right."""
 
-    def __init__(self, data: bytes, position: i64, version: int, flexible: bool) -> None:
+    def __init__(self, data: bytes, position: i64, version: int, flexible: bool, side: Side) -> None:
         self.position: i64 = position
+        self._elements: i64 = 0
+        self._side: Final[Side] = side
         self._data: Final = data
         self._version: Final = version
         self._flexible: Final = flexible
@@ -68,6 +74,9 @@ class _Reader:
     def _field(self, field: Field) -> Any:
         if field.array:
             count = self.length(4)
+            self._elements += max(count, 0)
+            if self._elements > MAX_ELEMENTS:
+                raise KafkaFormatError(f"a message of more than {MAX_ELEMENTS} elements", self.position, side=self._side)
             return None if count < 0 else [self._value(field) for _ in range(count)]
         if field.fields and field.is_nullable(self._version) and self.take(1)[0] >= 0x80:
             return None
@@ -91,16 +100,16 @@ def decode(key: int, version: int, data: bytes, start: i64, end: i64, *, answer:
     """A request or answer, without its header.
 
     Raises:
-        KafkaFormatError: it does not follow its schema, or its version is not understood.
+        KafkaFormatError: it does not follow its schema, its version is not understood, or it has more than MAX_ELEMENTS elements.
     """
     api = known_api(key, version)
     place = (key << 16 | version) << 1 | answer
     program = _programs.get(place)
     if program is None:
-        program = _programs[place] = compile_program(api, version, answer=answer, marks={})
+        program = _programs[place] = compile_program(api, version, answer=answer, marks={}, surplus=not answer)
     _walker.walk(program, data, start, end)
     flexible = api.is_flexible(version)
-    reader = _Reader(data, start + (4 if answer else 8), version, flexible)
+    reader = _Reader(data, start + (4 if answer else 8), version, flexible, program.side)
     if not answer:
         client_id = i64(read_i16_be(data, reader.position))
         reader.position += 2 + max(client_id, 0)

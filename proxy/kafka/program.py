@@ -15,35 +15,10 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
+from framegate.proxy.errors import Side
 from framegate.proxy.kafka.schema import FIXED_SIZES, Api, Field
 
-__all__ = [
-    "ARRAY",
-    "BYTES",
-    "END",
-    "FLAT",
-    "INT8",
-    "INT16",
-    "INT32",
-    "KIND",
-    "KIND_BITS",
-    "LEAVE",
-    "LOOP",
-    "MARK",
-    "MAX_DEPTH",
-    "NUMBER",
-    "PEEK",
-    "READS",
-    "SIZE_MARK",
-    "SKIP",
-    "STRUCT",
-    "TAG",
-    "TAGS",
-    "TAG_SIZE",
-    "VARINT",
-    "Program",
-    "compile_program",
-]
+__all__ = ["MAX_DEPTH", "SIZE_MARK", "Program", "compile_program"]  # and the operations, for the walker
 
 # Operations with their operands. Those from READS on first read a number, of the kind in their low bits.
 SKIP: Final = 0  # bytes
@@ -75,11 +50,18 @@ MAX_DEPTH: Final = 64
 
 
 class Program:
-    """The operations of one message in one version. ``compact``: its lengths are varints."""
+    """The operations of one message in one version.
 
-    def __init__(self, code: "vec[i64]", compact: bool) -> None:
+    Attributes:
+        code: the operations, each with its operands.
+        compact: lengths in the message are varints.
+        side: that sends the message, and is at fault if it does not follow its schema.
+    """
+
+    def __init__(self, code: "vec[i64]", compact: bool, side: Side) -> None:
         self.code: Final = code
         self.compact: Final = compact
+        self.side: Final[Side] = side
 
 
 class _Compiler:
@@ -178,13 +160,16 @@ class _Compiler:
             self.code[exit] = len(self.code)
 
 
-def compile_program(api: Api, version: int, *, answer: bool, marks: Mapping[str, int], head: bool = False, erase: int = -1) -> Program:
+def compile_program(
+    api: Api, version: int, *, answer: bool, marks: Mapping[str, int], head: bool = False, erase: int = -1, surplus: bool = False
+) -> Program:
     """Compile the program of a request or answer; it begins with the header.
 
     Args:
         api, version, answer: the message; the version is one that is understood.
         marks: the positions that are asked for; paths that the version does not have are ignored.
         head: the program ends after the last top-level field that has a mark; else it ends where the message must end.
+        surplus: bytes behind the last field are allowed, which brokers ignore.
         erase: the program also ends, with this mark, before node endpoints that are not empty: before tag 0, or before the last top-level array.
     """
     compiler = _Compiler(api, version, marks)
@@ -206,8 +191,8 @@ def compile_program(api: Api, version: int, *, answer: bool, marks: Mapping[str,
         compiler.add_field(field, "")
     if api.is_flexible(version) and to_tags:
         compiler.add_tags(tagged, "", erase)
-    compiler.add(END, not head)
+    compiler.add(END, not (head or surplus))
     code = vec[i64](capacity=len(compiler.code))
     for word in compiler.code:
         code = append(code, word)
-    return Program(code, api.is_flexible(version))
+    return Program(code, api.is_flexible(version), "upstream" if answer else "downstream")

@@ -12,7 +12,7 @@ from librt.strings import read_i16_be, read_i32_be
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from framegate.proxy.errors import KafkaFormatError
+from framegate.proxy.errors import KafkaFormatError, Side
 from framegate.proxy.kafka.program import (
     ARRAY,
     BYTES,
@@ -59,6 +59,7 @@ class Walker:
         self.position: i64 = 0
         self.tags_left: i64 = 0
         self._code: vec[i64] = vec[i64]()
+        self._side: Side = "upstream"
         self._stack: vec[i64] = vec[i64]([0] * MAX_DEPTH)
         self._place: i64 = 0
         self._top: i64 = 0
@@ -75,6 +76,7 @@ class Walker:
         self.position = self._received = self._start = start
         self._limit = end
         self._code = program.code
+        self._side = program.side
         self._place = self._top = self._value = self._got = self.tags_left = 0
 
     def walk(self, program: Program, data: bytes, start: i64, end: i64) -> "vec[i64]":
@@ -82,6 +84,18 @@ class Walker:
         self.begin(program, start, end)
         self.feed(data, start, end)
         return self.marks
+
+    def _fault(self, what: str, position: i64) -> KafkaFormatError:
+        return KafkaFormatError(what, position, side=self._side)
+
+    @property
+    def ahead(self) -> i64:
+        """How many of the next bytes belong to a value that is skipped."""
+        return self.position - self._received
+
+    def pass_by(self, size: i64) -> None:
+        """Count bytes that need not be fed; at most ``ahead``."""
+        self._received += size
 
     def feed(self, data: bytes, start: i64, end: i64) -> bool:  # noqa: C901 (one loop on local variables, so that an operation costs 2 ns)
         """Walk over the next piece of the message; whether the program has ended. Raises KafkaFormatError."""
@@ -106,7 +120,7 @@ class Walker:
                     pos += code[place + 1]
                     place += 2
                     if pos > limit:
-                        raise KafkaFormatError("the end of the message within fields", limit - origin)
+                        raise self._fault("the end of the message within fields", limit - origin)
                 elif op == MARK:
                     marks = append(append(marks, code[place + 1]), pos - shift)
                     place += 2
@@ -120,7 +134,7 @@ class Walker:
                         place += 2
                 elif op == LEAVE:
                     if pos != limit:
-                        raise KafkaFormatError("a tagged field with another size", pos - origin)
+                        raise self._fault("a tagged field with another size", pos - origin)
                     top -= 1
                     limit = stack[top] + shift
                     stop = end if end < limit else limit
@@ -134,7 +148,7 @@ class Walker:
                 elif op == PEEK:
                     if pos == stop:
                         if stop == limit:
-                            raise KafkaFormatError("the end of the message before a number", pos - origin)
+                            raise self._fault("the end of the message before a number", pos - origin)
                         break
                     if code[place + 3] == 0:
                         ended = i64(data[pos]) != code[place + 2]
@@ -150,7 +164,7 @@ class Walker:
                     place += 2
                 else:
                     if code[place + 1] == 1 and pos != limit:
-                        raise KafkaFormatError("bytes behind the last field", pos - origin)
+                        raise self._fault("bytes behind the last field", pos - origin)
                     ended = True
                     break
                 continue
@@ -170,13 +184,13 @@ class Walker:
                         pos += 1
                         got += 7
                         if got == _MAX_VARINT and byte >= 0x10:
-                            raise KafkaFormatError("a varint of more than 32 bits", pos - origin)
+                            raise self._fault("a varint of more than 32 bits", pos - origin)
                     if byte >= 0x80:
                         if stop == limit:
-                            raise KafkaFormatError("the end of the message within a number", pos - origin)
+                            raise self._fault("the end of the message within a number", pos - origin)
                         break
                     if byte == 0 and op >> KIND_BITS == TAG:
-                        raise KafkaFormatError("a tag with leading zeros", pos - origin)
+                        raise self._fault("a tag with leading zeros", pos - origin)
                     got = 0
             elif got == 0 and pos + kind <= stop:
                 if kind == INT16:
@@ -194,7 +208,7 @@ class Walker:
                     got += 1
                 if got < kind:
                     if stop == limit:
-                        raise KafkaFormatError("the end of the message within a number", pos - origin)
+                        raise self._fault("the end of the message within a number", pos - origin)
                     break
                 value -= (value >> (8 * kind - 1)) << (8 * kind)
                 got = 0
@@ -204,7 +218,7 @@ class Walker:
                     value -= 1
                 if value < 0:
                     if value < -1 or code[place + 1] == 0:
-                        raise KafkaFormatError(f"a length of {value}", pos - origin)
+                        raise self._fault(f"a length of {value}", pos - origin)
                     value = 0
                 if what == BYTES:
                     place += 2
@@ -212,7 +226,7 @@ class Walker:
                     value *= code[place + 2]
                     place += 3
                 if value > limit - pos:
-                    raise KafkaFormatError(f"a length of {value} where {limit - pos} bytes are left", pos - origin)
+                    raise self._fault(f"a length of {value} where {limit - pos} bytes are left", pos - origin)
                 if what != ARRAY:
                     pos += value
                 elif value == 0:
@@ -225,7 +239,7 @@ class Walker:
                 place = code[place + 1] if value < 0 else place + 2
             elif what == TAGS:
                 if value > (limit - pos) >> 1:
-                    raise KafkaFormatError(f"{value} tagged fields where {limit - pos} bytes are left", pos - origin)
+                    raise self._fault(f"{value} tagged fields where {limit - pos} bytes are left", pos - origin)
                 if value == 0:
                     place = code[place + 1]
                 else:
@@ -235,12 +249,12 @@ class Walker:
                     place += 2
             elif what == TAG:
                 if value <= stack[top - 1]:
-                    raise KafkaFormatError(f"tag {value} behind tag {stack[top - 1]}", pos - origin)
+                    raise self._fault(f"tag {value} behind tag {stack[top - 1]}", pos - origin)
                 stack[top - 1] = value
                 place += 1
             else:  # TAG_SIZE
                 if value > limit - pos:
-                    raise KafkaFormatError(f"a tagged field of {value} bytes where {limit - pos} are left", pos - origin)
+                    raise self._fault(f"a tagged field of {value} bytes where {limit - pos} are left", pos - origin)
                 entry = place + 4
                 last = entry + 2 * code[place + 3]
                 while entry < last and code[entry] != stack[top - 1]:

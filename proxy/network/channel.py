@@ -26,6 +26,7 @@ from framegate.proxy.network.framing import OK
 from framegate.proxy.network.memory_pool import BEGUN, Account
 from framegate.proxy.network.mute import MuteSet
 from framegate.proxy.network.options import ChannelOptions
+from framegate.proxy.network.proxy_protocol import HeaderReader, Preamble, own_address
 from framegate.proxy.network.read_half import ReadHalf
 from framegate.proxy.network.run import Run
 from framegate.proxy.network.state import CLOSED, CONNECTING, HANDSHAKE, TRANSITIONS, ChannelEvent, ChannelState, transition
@@ -54,7 +55,9 @@ class Channel(FdHandler):
         mutes: its mute causes.
         read_half, write_half: its two halves; a caller on the hot path calls ``write_half`` directly.
         options: shared by the channels of its side.
-        peer: the peer's address as text.
+        peer: the peer's address as text; of a client behind a proxy, which the PROXY protocol tells, the client's.
+        preamble: what passes before the transport has the connection; None: nothing, or it has passed. May be set before the first poll.
+        destination: where a client behind a proxy connected to, as text; empty: to this socket.
         state: its state.
         hung: the descriptor left the selector, because the peer closed while the channel was muted.
         principal, principal_type, identity: of the peer; set before ``ready``.
@@ -88,7 +91,9 @@ class Channel(FdHandler):
         self.id: Final[i64] = channel_id
         self.sink: ChannelSink = sink
         self.options: Final = options
-        self.peer: Final = peer
+        self.peer: str = peer
+        self.preamble: Preamble | None = None if options.proxy_protocol is None else HeaderReader(options.proxy_protocol, peer)
+        self.destination: str = ""
         self.state: ChannelState = CONNECTING if connecting else HANDSHAKE
         self.hung: bool = False
         self.principal: str = ""
@@ -121,6 +126,11 @@ class Channel(FdHandler):
         self.write_half: Final = WriteHalf(self, sink, loop, sock, transport, account, options.stats)
         self._receive: Final = self.read_half.receive
         self._send: Final = self.write_half.pending
+
+    @property
+    def own_address(self) -> str:
+        """Where the client connected to, as text: the address of the proxy before us, if it has told, else of this socket."""
+        return self.destination or own_address(self._socket)
 
     @property
     def frames_received(self) -> i64:
@@ -348,6 +358,8 @@ class Channel(FdHandler):
             self._loop.defer_handshake(self)
 
     def _step_transport(self) -> None:
+        if self.preamble is not None and not self._step_preamble(self.preamble):
+            return
         code = self._transport.handshake()
         if code == DONE:
             self._begin_authentication()
@@ -355,6 +367,18 @@ class Channel(FdHandler):
             self.close(Cause.NO_DATA if self._transport.wire_received == 0 else Cause.PEER_CLOSED, "within the handshake")
         else:
             self.wait_opening(EPOLLOUT if code == WANT_WRITE else EPOLLIN)
+
+    def _step_preamble(self, preamble: Preamble) -> bool:
+        """Pass the preamble on. False: it is not complete."""
+        code = preamble.step(self._socket)
+        if code == DONE:
+            self.preamble = None
+            self.peer, self.destination = preamble.source or self.peer, preamble.destination
+        elif code == ENDED:
+            self.close(Cause.PEER_CLOSED if preamble.begun else Cause.NO_DATA, "within the PROXY protocol header")
+        else:
+            self.wait_opening(EPOLLOUT if code == WANT_WRITE else EPOLLIN)
+        return code == DONE
 
     def wait_opening(self, wanted: i64) -> None:
         """Set the events that the handshake or the authentication waits for, and start the watchdog."""

@@ -1,7 +1,7 @@
 """The sink: the object that a channel calls when something happens. Each channel gets its own when it is made."""
 
 import abc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
@@ -11,7 +11,9 @@ from framegate.proxy.network.transport import MAX_READ
 if TYPE_CHECKING:
     from framegate.proxy.network.write_half import WriteHalf
 
-__all__ = ["ChannelSink"]
+__all__ = ["NO_LIMIT", "ChannelSink"]
+
+NO_LIMIT: Final = 1 << 62
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -68,6 +70,10 @@ class ChannelSink(abc.ABC):
     @abc.abstractmethod
     def pipe_target(self) -> "WriteHalf | None":
         """Called for each later piece of a frame that is cut through: the destination if the piece is not inspected, or None (``received``)."""
+
+    def pipe_limit(self) -> i64:
+        """How many of the next bytes may be spliced, if there is a ``pipe_target``."""
+        return NO_LIMIT
 
     @abc.abstractmethod
     def was_piped(self, size: i64, frames: i64) -> None:

@@ -11,6 +11,7 @@ from framegate.proxy.network.authenticator import AuthenticatorFactory, Certific
 from framegate.proxy.network.framing import Framing
 from framegate.proxy.network.int32 import INT32
 from framegate.proxy.network.memory_pool import Account
+from framegate.proxy.network.proxy_protocol import ProxyProtocol
 from framegate.proxy.network.receive import NEVER_CUT, ReceiveLimit
 from framegate.proxy.network.stats import SideStats
 
@@ -80,6 +81,7 @@ class ChannelOptions:
         authenticators: the factory of authenticators.
         sasl_limit: the largest body of a frame with which a client authenticates again; ``NEVER_CUT``: such frames are not looked for.
         failed_authentication_delay_ns: from a refusal to its answer and the close; part of ``handshake_timeout_ns``.
+        proxy_protocol: clients are proxies, whose connections begin with a header; None: they do not.
         socket: socket options; None: the kernel's. An accepted TCP socket inherits them from its listening socket.
     """
 
@@ -104,6 +106,7 @@ class ChannelOptions:
         onward: Framing | None = None,
         socket: SocketConfig | None = None,
         sasl_limit: i64 = NEVER_CUT,
+        proxy_protocol: ProxyProtocol | None = None,
     ) -> None:
         self.side: Final[Side] = side
         self.limit: Final = limit
@@ -123,3 +126,4 @@ class ChannelOptions:
         self.failed_authentication_delay_ns = failed_authentication_delay_ns
         self.socket: Final = socket
         self.sasl_limit: Final[i64] = sasl_limit
+        self.proxy_protocol: Final = proxy_protocol

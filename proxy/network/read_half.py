@@ -249,7 +249,7 @@ class ReadHalf(SlotOwner):
             pipe = self._loop.pipe()
         except OSError:  # no descriptors are left for one
             return False
-        size = pipe.fill(self._channel.fd, min(self.receive.missing(), room))
+        size = pipe.fill(self._channel.fd, min(self.receive.missing(), room, self._sink.pipe_limit()))
         if size < 0:
             return True
         if size == 0:

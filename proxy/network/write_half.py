@@ -38,6 +38,7 @@ class WriteHalf:
         pending: the pending send.
         room_wanted: the other side waits for room.
         retry_armed: a timer checks for room, not epoll.
+        first_ns: when it wrote first, on the selector's clock; 0: never.
         frames_sent, bytes_sent: whole frames; bytes, with headers and parts of frames.
         unsent_bytes: bytes of the pending send when the channel was closed.
     """
@@ -57,6 +58,7 @@ class WriteHalf:
         self.pending: Final = Send(account)
         self.room_wanted: bool = False
         self.retry_armed: bool = False
+        self.first_ns: i64 = 0
         self.frames_sent: i64 = 0
         self.bytes_sent: i64 = 0
         self.unsent_bytes: i64 = 0
@@ -81,6 +83,11 @@ class WriteHalf:
     def can_send(self) -> bool:
         """Whether no send is pending, and the stream is open for writing."""
         return self._writable and not self.pending.active
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the channel is closed."""
+        return self._phase == "closed"
 
     @property
     def pending_bytes(self) -> i64:
@@ -333,7 +340,10 @@ class WriteHalf:
     def _time_run(self) -> None:
         """Measure a run that was sent at once."""
         self._untimed = TIMED_EACH - 1
-        self._stats.forwards.observe(self._loop.read_clock() - self._loop.now_ns)
+        now_ns = self._loop.read_clock()
+        if self.first_ns == 0:
+            self.first_ns = now_ns
+        self._stats.forwards.observe(now_ns - self._loop.now_ns)
 
     def _begin_waiting(self) -> None:
         """Note that a send is pending, and whether it is measured."""
@@ -342,6 +352,8 @@ class WriteHalf:
         else:
             self._untimed = TIMED_EACH - 1
             self._timed_ns = self._loop.now_ns
+            if self.first_ns == 0:
+                self.first_ns = self._timed_ns
         self._count_waiting()
 
     def _finish(self) -> None:

@@ -12,6 +12,9 @@ tapping           which legs are tapped
 ending            rules 5 and 7: half-close, closing, the closed row
 losses            frames that were received and not passed on
 pairing           which response belongs to which request (``protocol: kafka``)
+rewriting         what is replaced in front of a cluster, so that no client learns a broker's own address
+prepared_answers  answers of framegate's own, in the order of the upstream's
+cluster           the brokers of a cluster, and what clients are told about them
 upstream          endpoints: which is tried next, which is left out
 quotas            the rates of node, listeners and addresses, and which of them apply to a channel
 bucket, throttle  one rate; the throttling of one channel

@@ -37,6 +37,7 @@ __all__ = [
     "write_ended",
 ]
 
+EARLY_NS: Final = 10_000_000_000  # an endpoint that ends a connection without any request later than this has only found it idle
 LINGER_NS: Final = 1_000_000_000
 EVEN_FROM: Final = 2  # frames each way
 ACTIVE: Final = SIDE_BLOCK.at("framegate.connection.active")
@@ -326,7 +327,19 @@ def _count_upstream(pair: Pair, channel: Channel) -> None:
     assert upstream is not None, "its channel was connected"
     pair.route.counters.upstream_counts.cells[ACTIVE] -= 1
     upstream.counters.counts.cells[USED] -= 1
+    endpoint, pair.used = pair.used, None
+    if endpoint is not None and upstream.closed(endpoint, channel.ready_ns, channel.closed_ns, _failure(pair, channel)):
+        pair.owner.watcher.endpoint_changed(upstream, endpoint)
     pair.owner.loop.upstream_durations[ERROR_INDEX[cause]].observe(channel.closed_ns - channel.connected_ns)
+
+
+def _failure(pair: Pair, channel: Channel) -> str:
+    """Why the end of an upstream's channel is a failure of its endpoint (``ejection``); empty: it is none."""
+    cause, side = (channel.close_cause, _side_of(channel)) if pair.cause is None else (pair.cause, pair.side)
+    ended = side == "upstream" and (cause is Cause.UPSTREAM_CLOSED or cause is Cause.PEER_RESET)
+    if not ended or channel.bytes_received != 0 or (channel.write_half.bytes_sent == 0 and channel.closed_ns - channel.ready_ns > EARLY_NS):
+        return ""
+    return "ended a connection before it sent a byte"
 
 
 def check_gone(pair: Pair) -> None:

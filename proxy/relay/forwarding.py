@@ -29,6 +29,7 @@ __all__ = ["hold", "let_ask", "look_at", "pipe_target", "received", "room_for", 
 
 NO_LIMIT: Final = 1 << 31
 NOTHING: Final = Run(None, 0, b"", 0, 0, 0, 0)
+PIPE_FROM: Final = 65536  # bytes of a part of a frame that is spliced, if the rest must be looked through
 PEER: Final = mute.PEER
 TAP: Final = mute.TAP
 HALF_CLOSED: Final = PairState.HALF_CLOSED
@@ -170,8 +171,8 @@ def _replace_requests(pair: Pair, rewriting: Rewriting, pairing: Pairing, leg: L
             if end < run.frames:
                 losses.drop(pair, leg, run.frames - end, run.size - starts[end], None)
             break
-        if odd != index:
-            pieces += part.pieces()
+        if odd != index or rewriting.passes:
+            pieces += (part if odd != index else rewriting.passed(part, expects=pairing.open > before)).pieces()
             frames += part.frames
         elif pairing.open > before:
             pieces.append(replaced(pairing, part, answer))
@@ -214,6 +215,7 @@ def _request_part(pair: Pair, rewriting: Rewriting, pairing: Pairing, leg: Leg, 
     else:
         passes = rewriting.passes_part(run)
         answer = b"" if passes else rewriting.judge(run)
+        passes = passes or rewriting.passes
         before = pairing.open
         if not rewriting.fault:
             _pair_part(pair, leg, run, now_ns)
@@ -235,9 +237,6 @@ def _end_or_go_on(pair: Pair, rewriting: Rewriting, leg: Leg, channel: Channel) 
         ending.end(pair, Cause.WRONG_PROTOCOL, rewriting.fault, channel.options.side)
         return
     _look_whether_done(pair, leg)
-    if leg.is_client and rewriting.waits and not pair.full:
-        pair.full = True
-        channel.mute(PEER)
 
 
 # Pairing and tapping.
@@ -293,7 +292,9 @@ def wait_for_room(leg: Leg, channel: Channel) -> None:
 def pipe_target(pair: Pair, leg: Leg) -> WriteHalf | None:
     """The destination of pieces after the first one, which need not be inspected."""
     rewriting = pair.rewriting
-    if leg.tap is not None or pair.state is CLOSING or (rewriting is not None and (rewriting.refuses_part if leg.is_client else rewriting.erases)):
+    if leg.tap is not None or pair.state is CLOSING:
+        return None
+    if rewriting is not None and (rewriting.refuses_part if leg.is_client else rewriting.pipe_limit < PIPE_FROM):
         return None
     out = leg.other.channel
     return None if out is None else out.write_half
@@ -301,6 +302,8 @@ def pipe_target(pair: Pair, leg: Leg) -> WriteHalf | None:
 
 def was_piped(pair: Pair, leg: Leg, size: i64, frames: i64) -> None:
     """As ``received``, for a piece that was not inspected."""
+    if pair.rewriting is not None and not leg.is_client:
+        pair.rewriting.was_piped(size, frames)
     leg.frames += frames
     leg.bytes += size
     _look_whether_done(pair, leg)
@@ -347,10 +350,10 @@ def _append(pair: Pair, tap: FrameTap, leg: Leg, run: Run, now_ns: i64) -> bool:
 
 
 def hold(pair: Pair, pairing: Pairing, leg: Leg) -> None:
-    """Mute a client with too many open requests; unmute it when half are answered; end a half-closed pair with none."""
+    """Mute a client with too many open requests, or prepared answers; unmute it when half are answered; end a half-closed pair with none."""
     client = pair.client.channel
     if leg.is_client:
-        if not pair.full and pairing.full and client is not None:
+        if not pair.full and (pairing.full or (pair.rewriting is not None and pair.rewriting.waits)) and client is not None:
             pair.full = True
             client.mute(PEER)
         return

@@ -9,6 +9,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from framegate.proxy.network import mute
+from framegate.proxy.network.channel_sink import NO_LIMIT
 from framegate.proxy.network.run import Run
 from framegate.proxy.network.write_half import WriteHalf
 from framegate.proxy.relay import ending, forwarding, opening
@@ -44,6 +45,10 @@ class RelayLeg(Leg):
 
     def pipe_target(self) -> WriteHalf | None:
         return forwarding.pipe_target(self.pair, self)
+
+    def pipe_limit(self) -> i64:
+        rewriting = self.pair.rewriting
+        return NO_LIMIT if rewriting is None or self.is_client else rewriting.pipe_limit
 
     def was_piped(self, size: i64, frames: i64) -> None:
         forwarding.was_piped(self.pair, self, size, frames)

@@ -16,11 +16,13 @@ from framegate.proxy.cells import LISTENER_BLOCK
 from framegate.proxy.errors import LoginError
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.proxy_protocol import HeaderWriter, header_bytes
 from framegate.proxy.network.timer import NEVER
 from framegate.proxy.network.translation import Translation
 from framegate.proxy.relay import ending, state, tapping
 from framegate.proxy.relay.cluster import BOOTSTRAP
 from framegate.proxy.relay.ending import ACTIVE, USED
+from framegate.proxy.relay.kafka_rules import KafkaJudge
 from framegate.proxy.relay.login import Logins
 from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.pairing import Pairing
@@ -185,6 +187,10 @@ def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
         _note_failure(pair, attempt, Cause.UPSTREAM_REFUSED, str(error), selector.now_ns)
         return False
     pair.owner.loop.begin_handshake(channel)
+    if pair.route.send_proxy_protocol:
+        client = pair.client.channel
+        assert client is not None, "the client came first"
+        channel.preamble = HeaderWriter(header_bytes(pair.route.send_proxy_protocol, client.peer, client.own_address))
     if pair.login is not None:
         channel.login = pair.login.login.factory
     pair.attempt = attempt
@@ -212,6 +218,11 @@ def _give_login_back(pair: Pair) -> None:
 def _give_up(pair: Pair) -> None:
     _give_login_back(pair)
     tried = pair.tried
+    full = _upstream(pair).count_full(pair.broker)
+    if tried is None and full != 0:
+        each = "its endpoint has" if full == 1 else f"each of its {full} endpoints has"
+        ending.end(pair, Cause.LIMIT, f"the upstream is full: {each} max_connections", "internal")
+        return
     if tried is None:
         ending.end(pair, Cause.UPSTREAM_REFUSED, _no_address(pair), "upstream")
         return
@@ -219,7 +230,8 @@ def _give_up(pair: Pair) -> None:
     if cause is Cause.PEER_RESET or cause is Cause.PEER_CLOSED or cause is Cause.NO_DATA:
         cause = Cause.UPSTREAM_CLOSED
     count = len(tried.endpoints)
-    ending.end(pair, cause, tried.detail if count == 1 else f"{tried.detail} (the last of {count} endpoints tried)", "upstream")
+    detail = tried.detail if count == 1 else f"{tried.detail} (the last of {count} endpoints tried)"
+    ending.end(pair, cause, f"{detail}; {full} others are full" if full else detail, "upstream")
 
 
 def _no_address(pair: Pair) -> str:
@@ -238,6 +250,7 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
     assert attempt is not None, "an upstream with events was tried"
     pair.attempt = None
     pair.tried = None
+    pair.used = attempt.endpoint
     pair.connect_ended_ns = channel.ready_ns
     if pair.login is not None:
         pair.login.accepted(channel.ready_ns)
@@ -245,6 +258,8 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
     upstream.counters.counts.cells[USED] += 1
     if upstream.answered(attempt, channel.ready_ns):
         pair.owner.watcher.endpoint_changed(upstream, attempt.endpoint)
+    if upstream.ejection is not None:
+        upstream.ejection.watch(attempt.endpoint, channel.write_half, client.write_half, attempt.began_ns, channel.ready_ns)
     pair.owner.loop.end_handshake(channel)
     pair.route.counters.upstream_counts.cells[ACTIVE] += 1
     if client.ready_ns == 0:  # it waits for the result of its authentication
@@ -267,13 +282,13 @@ def _open(pair: Pair, client: Channel, channel: Channel) -> None:
     tapping.match(pair, pair.upstream, channel, DIRECTION_RESPONSE)
     pair.upstream.join_quotas()
     if pair.route.kafka:
-        brokers = pair.route.brokers
-        if brokers is None:
+        brokers, rules = pair.route.brokers, pair.route.rules
+        if brokers is None and rules is None:
             pair.pairing = Pairing(pair.route.counters.pairing)
         else:
             account = client.options.account or pair.owner.selector.pool.common
             pair.pairing = Pairing(pair.route.counters.pairing, PreparedAnswers(account))
-            pair.rewriting = Rewriting(brokers, pair.pairing)
+            pair.rewriting = Rewriting(brokers, pair.pairing, None if rules is None else KafkaJudge(rules, client.principal))
         tapping.share_facts(pair)
     if pair.owner.reports_open:
         pair.owner.watcher.pair_opened(pair)

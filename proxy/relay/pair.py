@@ -304,6 +304,7 @@ class Pair:
         drain_detail: the reason, if this pair drains alone.
         owner: the owner.
         attempt: the present one to the upstream; ``tried`` has the failed ones (``opening``).
+        used: the endpoint whose channel was READY; None before, and once that is closed.
         login: to the upstream, during attempts (``opening``).
         refusal: of a client that waits for the result of its authentication (``opening``).
         renewal: of a login that expires; None: there is none.
@@ -338,6 +339,7 @@ class Pair:
         self.owner: Final = owner
         self.attempt: Attempt | None = None
         self.tried: Tried | None = None
+        self.used: Endpoint | None = None
         self.login: LoginTry | None = None
         self.refusal: LoginError | None = None
         self.renewal: Renewal | None = None

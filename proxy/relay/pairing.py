@@ -26,6 +26,7 @@ from mypy_extensions import i32, i64
 from framegate.proxy.kafka.addresses import NONE, carries_addresses
 from framegate.proxy.kafka.produce_acks import NO_ACKS_FIELD, produce_acks
 from framegate.proxy.network.run import Run
+from framegate.proxy.relay.kafka_rules import AnswerChange
 from framegate.proxy.relay.pairing_stats import PairingStats
 from framegate.proxy.relay.prepared_answers import PreparedAnswers
 from framegate.proxy.tap.frame_tap import RequestFacts
@@ -262,6 +263,11 @@ class Pairing:
         slot = (self._head + self.open - 1) & self._mask
         self._entries[slot] = _SUBSTITUTE | (self._entries[slot] & _ID)
         self._sizes[slot] = i32(-self.prepared.put(answer))
+
+    def change_last(self, change: AnswerChange) -> None:
+        """The response to the last open request will be changed."""
+        assert self.prepared is not None, "answers are changed for listeners with rules"
+        self._sizes[(self._head + self.open - 1) & self._mask] = i32(-self.prepared.put(change))
 
     def take_out(self, place: i64) -> None:
         """Remove the open request that has so many others before it: it will have no response."""

@@ -9,6 +9,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
+from framegate.proxy.relay.kafka_rules import AnswerChange
 
 __all__ = ["MOST_PREPARED", "PreparedAnswers"]
 
@@ -27,7 +28,7 @@ class PreparedAnswers:
     def __init__(self, account: Account) -> None:
         self.booked: i64 = 0
         self._account: Final = account
-        self._bodies: Final[dict[int, bytes]] = {}
+        self._bodies: Final[dict[int, bytes | AnswerChange]] = {}
         self._last: i64 = 0
 
     @property
@@ -35,17 +36,17 @@ class PreparedAnswers:
         """How many wait."""
         return i64(len(self._bodies))
 
-    def put(self, body: bytes) -> i64:
-        """Keep an answer, a body from the correlation id on. Returns the number by which it is taken, above 0."""
+    def put(self, body: bytes | AnswerChange) -> i64:
+        """Keep an answer, a body from the correlation id on, or what is changed in one. Returns the number by which it is taken, above 0."""
         self._last = self._last % _TOKENS + 1
         self._bodies[int(self._last)] = body
-        self._book(i64(len(body)) + PIECE_OVERHEAD)
+        self._book(_size(body) + PIECE_OVERHEAD)
         return self._last
 
-    def take(self, number: i64) -> bytes:
+    def take(self, number: i64) -> bytes | AnswerChange:
         """Return an answer, and forget it."""
         body = self._bodies.pop(int(number))
-        self._book(-(i64(len(body)) + PIECE_OVERHEAD))
+        self._book(-(_size(body) + PIECE_OVERHEAD))
         return body
 
     def close(self) -> None:
@@ -59,3 +60,7 @@ class PreparedAnswers:
             self._account.charge(BEGUN, size, self)
         else:
             self._account.release(BEGUN, -size, self)
+
+
+def _size(body: bytes | AnswerChange) -> i64:
+    return i64(len(body)) if isinstance(body, bytes) else body.size

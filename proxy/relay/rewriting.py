@@ -20,15 +20,17 @@ from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from framegate.proxy.errors import KafkaFormatError
-from framegate.proxy.kafka.addresses import HEAD, NONE, TAIL, carries_addresses
+from framegate.proxy.kafka.addresses import NONE, TAIL, carries_addresses
 from framegate.proxy.kafka.api_versions import narrowed, probe_request, unsupported_version_answer
 from framegate.proxy.kafka.endpoint_eraser import EndpointEraser
 from framegate.proxy.kafka.schema import api as api_with
 from framegate.proxy.kafka.schema import apis, understands
+from framegate.proxy.network.channel_sink import NO_LIMIT
 from framegate.proxy.network.int32 import HEADER, INT32
 from framegate.proxy.network.run import PART_FIRST, PART_LAST, Buffer, Run
 from framegate.proxy.network.translation import refer
 from framegate.proxy.relay.cluster import RouteBrokers
+from framegate.proxy.relay.kafka_rules import AnswerChange, KafkaJudge
 from framegate.proxy.relay.pairing import FOUND, IN_HEAD, Pairing
 from framegate.proxy.relay.prepared_answers import MOST_PREPARED
 
@@ -84,22 +86,24 @@ class Rewriting:
     Attributes:
         fault: why the rest of the last run, or the last piece, may not be sent; empty: everything may.
         good: how many frames of that run may.
-        erases: the frame that passes in pieces has to be looked through.
         refuses_part: the request that comes in pieces was refused, so its other pieces are dropped.
+        passes: after ``judge``, whether the request is passed on, perhaps changed (``passed``).
     """
 
-    def __init__(self, brokers: RouteBrokers, pairing: Pairing) -> None:
+    def __init__(self, brokers: RouteBrokers | None, pairing: Pairing, judge: KafkaJudge | None = None) -> None:
         self.fault: str = ""
         self.good: i64 = 0
         self.refuses_part: bool = False
+        self.passes: bool = False
         self._brokers: Final = brokers
         self._pairing: Final = pairing
-        self._understood: Final = _UNDERSTOOD
+        self._judge: Final = judge
         self._eraser: EndpointEraser | None = None
 
     @property
-    def erases(self) -> bool:
-        return self._eraser is not None
+    def pipe_limit(self) -> i64:
+        """How many of the next bytes of an answer in pieces need not be looked through."""
+        return NO_LIMIT if self._eraser is None else self._eraser.ahead
 
     @property
     def waits(self) -> bool:
@@ -113,6 +117,13 @@ class Rewriting:
         prepared = self._pairing.prepared
         return prepared is None or 2 * prepared.count <= MOST_PREPARED
 
+    @property
+    def narrow(self) -> bool:
+        """Whether an API or version that is not known is not passed."""
+        if self._brokers is not None:
+            return self._brokers.narrow
+        return self._judge is not None and self._judge.narrow
+
     # Requests.
 
     def first_odd(self, run: Run, index: i64 = 0, pos: i64 = 0) -> i64:
@@ -122,9 +133,12 @@ class Rewriting:
             run: whole frames.
             index, pos: of the first frame to look at, if it is not the run's first.
         """
-        if not self._brokers.narrow:
+        judge = self._judge
+        if judge is None and not self.narrow:
             return -1
-        understood = self._understood
+        if judge is not None and index == 0:
+            judge.follow()
+        understood = _UNDERSTOOD if judge is None else judge.table
         if run.head is not None and index == 0:
             if not self._passes(run.prefix(HEADER + REQUEST_HEAD)):
                 return 0
@@ -142,6 +156,8 @@ class Rewriting:
             version = i64(read_i16_be(data, pos + 6))
             if key < 0 or key >= keys or version > i64(understood[key]) & 0xFFFF or version < i64(understood[key]) >> 16:
                 return index
+            if judge is not None and not judge.knows_client(data, pos + HEADER, pos + HEADER + size):
+                return index
             pos += HEADER + size
             index += 1
         return -1
@@ -152,12 +168,13 @@ class Rewriting:
 
     def _passes(self, head: bytes) -> bool:
         """Whether the request with this head, as far as it is there, may be passed on as it is."""
-        if not self._brokers.narrow:
+        judge = self._judge
+        if judge is None and not self.narrow:
             return True
-        if i64(len(head)) < HEADER + REQUEST_HEAD or INT32.body_size(head, 0) < REQUEST_HEAD:
+        if i64(len(head)) < HEADER + REQUEST_HEAD or INT32.body_size(head, 0) < REQUEST_HEAD or (judge is not None and judge.by_client):
             return False
         key, version = i64(read_i16_be(head, HEADER)), i64(read_i16_be(head, HEADER + 2))
-        return 0 <= key < i64(len(self._understood)) and i64(self._understood[key]) >> 16 <= version <= i64(self._understood[key]) & 0xFFFF
+        return _is_in(_UNDERSTOOD if judge is None else judge.table, key, version)
 
     def judge(self, run: Run) -> bytes:
         """The body of the answer to a request that is not passed on; sets ``fault`` if it ends the connection.
@@ -171,11 +188,33 @@ class Rewriting:
             self.fault = "a frame that is no request of Kafka"
             return b""
         key, version = i64(read_i16_be(head, HEADER)), i64(read_i16_be(head, HEADER + 2))
+        judge = self._judge
+        self.passes = not self.narrow or _is_in(_UNDERSTOOD, key, version)
+        if judge is not None:
+            judge.judge(run.prefix(HEADER + INT32.body_size(head, 0))[HEADER:], whole=run.part == 0)
+            self.fault = judge.fault
+            if judge.fault or judge.answer:
+                self.passes = False
+                return judge.answer
+        if self.passes:
+            return b""
         if key == API_VERSIONS and version >= 0:
             return unsupported_version_answer(read_i32_be(head, HEADER + 4))
         known = api_with(int(key))
         self.fault = f"version {version} of {'an unknown API' if known is None else known.name} (API {key}) is not passed"
         return b""
+
+    def passed(self, run: Run, *, expects: bool) -> Run:
+        """The run that is sent in place of a request that was judged, paired, and passes. ``expects``: it will have an answer."""
+        judge = self._judge
+        if judge is None:
+            return run
+        if judge.change is not None and expects:
+            self._pairing.change_last(judge.change)
+        if not judge.request:
+            return run
+        frame = INT32.header_of(len(judge.request)) + judge.request
+        return Run(None, 0, frame, 0, i64(len(frame)), 1, 0)
 
     # Answers.
 
@@ -193,11 +232,10 @@ class Rewriting:
         while index < i64(len(pairing.found)):
             place, size, api = pairing.found[index], pairing.found[index + 1], pairing.found[index + 2]
             index += FOUND
-            new = self._in_head(run, size, api) if place == IN_HEAD else self._whole(run.data, place, place + size, api)
+            new = self._frame(run, place, size, api, now_ns)
             if self.fault:
                 end = 0 if place == IN_HEAD else place - HEADER
                 break
-            self._look(api, now_ns)
             if new is not None and place == IN_HEAD:
                 pieces = new
                 done = run.first
@@ -232,26 +270,77 @@ class Rewriting:
         if api >= 0 and api >> 16 != API_VERSIONS and carries_addresses(api >> 16, api & 0xFFFF) == NONE:
             return run
         size = INT32.body_size(run.prefix(HEADER), 0)
-        new = self._in_head(run, size, api) if run.head is not None else self._whole(run.data, HEADER, HEADER + size, api)
-        self._look(api, now_ns)
+        new = self._frame(run, HEADER if run.head is None else i64(IN_HEAD), size, api, now_ns)
         return run if new is None or self.fault else _joined(new, 1, 0)
+
+    def _frame(self, run: Run, place: i64, size: i64, api: i64, now_ns: i64) -> list[Buffer] | None:
+        """The frame that is sent in place of an answer; None: the answer itself. Sets ``fault``."""
+        change: AnswerChange | None = None
+        if api < 0:
+            taken = self._take(api)
+            if isinstance(taken, bytes):
+                return [INT32.header_of(len(taken)), taken]
+            change, api = taken, taken.api
+        new = self._in_head(run, size, api) if place == IN_HEAD else self._whole(run.data, place, place + size, api)
+        if self.fault:
+            return None
+        self._look(api, now_ns)
+        if change is None:
+            return new
+        if new is None and run.head is not None and place == IN_HEAD:
+            new = [*run.head, memoryview(run.data)[: run.first]]
+        elif new is None:
+            new = [memoryview(run.data)[place - HEADER : place + size]]
+        return self._changed(change, new, size, size)
+
+    def _take(self, api: i64) -> "bytes | AnswerChange":
+        assert self._pairing.prepared is not None, "a number below 0 is that of a prepared answer"
+        return self._pairing.prepared.take(-api)
+
+    def _changed(self, change: AnswerChange, pieces: list[Buffer], size: i64, asked: i64) -> list[Buffer] | None:
+        """A frame, or its first pieces, as ``change`` says.
+
+        Args:
+            pieces: the frame after other changes of its body, or its beginning.
+            size, asked: of the body as it was received, and of that part of it that is there.
+        """
+        here: i64 = -HEADER
+        for piece in pieces:
+            here += len(piece)
+        whole = size + here - asked
+        part = here if change.needs_whole else min(here, FIRST_PART)
+        body: list[Buffer] = []
+        refer(pieces, HEADER, part, body)
+        try:
+            new = change.apply(b"".join(body), whole)
+        except KafkaFormatError as error:
+            self.fault = f"an answer to {_name(change.api)}: {error}"
+            return None
+        changed: list[Buffer] = [INT32.header_of(whole + len(new) - part), new]
+        if part < here:
+            refer(pieces, HEADER + part, here - part, changed)
+        return changed
 
     def _look(self, api: i64, now_ns: i64) -> None:
         """Tell the cluster which brokers an answer named; version 0 does not name their racks."""
-        if api >> 16 == METADATA and api & 0xFFFF != 0:
+        if api >> 16 == METADATA and api & 0xFFFF != 0 and self._brokers is not None:
             self._brokers.cluster.look(self._brokers.rewriter.brokers, now_ns)
+
+    def _carried(self, api: i64) -> i64:
+        """Where an answer has addresses that are replaced."""
+        return NONE if self._brokers is None else carries_addresses(api >> 16, api & 0xFFFF)
 
     def _whole(self, data: bytes, start: i64, end: i64, api: i64, size: i64 = -1) -> list[Buffer] | None:
         """The frame that is sent in place of the one whose body is in ``data``; None: that one. ``size``: of the whole body, if a part is there."""
-        if api < 0:
-            assert self._pairing.prepared is not None, "a number below 0 is that of a prepared answer"
-            answer = self._pairing.prepared.take(-api)
-            return [INT32.header_of(len(answer)), answer]
-        if not self._understands(api):
+        if not self._is_rewritten(api):
             return None
         key, version = api >> 16, api & 0xFFFF
+        new: list[bytes] | None = None
         try:
-            new = narrowed(version, data, start, end) if key == API_VERSIONS else self._brokers.rewriter.rewrite(key, version, data, start, end, size)
+            if key == API_VERSIONS:
+                new = narrowed(version, data, start, end, None if self._judge is None else self._judge.greatest)
+            elif self._brokers is not None:
+                new = self._brokers.rewriter.rewrite(key, version, data, start, end, size)
         except KafkaFormatError as error:
             self.fault = f"an answer to {_name(api)}: {error}"
             return None
@@ -262,21 +351,23 @@ class Rewriting:
             length += len(piece)
         return [INT32.header_of(length), *new]
 
-    def _understands(self, api: i64) -> bool:
-        """Whether an answer can be rewritten. If not, it may only be passed where every version is."""
-        if understands(api >> 16, api & 0xFFFF):
-            return True
-        if self._brokers.narrow:
-            self.fault = f"an answer to {_name(api)}, which is not known"
-        return False
+    def _is_rewritten(self, api: i64) -> bool:
+        """Whether something in an answer is replaced. One that is not known is not where every version is passed."""
+        if api >> 16 == API_VERSIONS:
+            if not self.narrow and (self._judge is None or self._judge.greatest is None):
+                return False
+        elif self._carried(api) == NONE:
+            return False
+        return self.narrow or understands(api >> 16, api & 0xFFFF)
 
     def _in_head(self, run: Run, size: i64, api: i64) -> list[Buffer] | None:
         """As ``_whole``, for the first frame of a run, of which earlier reads have returned a part."""
         assert run.head is not None, "it began in an earlier read"
-        if size <= WHOLE_UP_TO or api < 0 or not self._understands(api):
-            body = run.prefix(HEADER + size) if size <= WHOLE_UP_TO else b""
-            return self._whole(body, HEADER, HEADER + size, api)
-        if carries_addresses(api >> 16, api & 0xFFFF) == TAIL:
+        if not self._is_rewritten(api):
+            return None
+        if size <= WHOLE_UP_TO:
+            return self._whole(run.prefix(HEADER + size), HEADER, HEADER + size, api)
+        if self._carried(api) == TAIL:
             eraser = self._begin_eraser(api, size)
             pieces: list[Buffer] = [*run.head, memoryview(run.data)[: run.first]] if run.first != 0 else [*run.head]
             return None if eraser is None else self._erase(eraser, pieces, HEADER)
@@ -301,6 +392,13 @@ class Rewriting:
         new = self._erase(eraser, run.pieces(), 0)
         return run if new is None or self.fault else _joined(new, run.frames, run.part)
 
+    def was_piped(self, size: i64, frames: i64) -> None:
+        """So many bytes were passed on without a look, at most ``pipe_limit``. ``frames``: 1 if they complete the frame."""
+        if frames != 0:
+            self._eraser = None
+        elif self._eraser is not None:
+            self._eraser.pass_by(size)
+
     def _first_part(self, run: Run, now_ns: i64) -> Run:
         pairing = self._pairing
         self._eraser = None
@@ -309,23 +407,39 @@ class Rewriting:
         if len(pairing.found) == 0 or self.fault:
             return run
         size, api = pairing.found[1], pairing.found[2]
-        if api >= 0 and not self._understands(api):
-            return run
-        if api >= 0 and carries_addresses(api >> 16, api & 0xFFFF) == TAIL:
-            eraser = self._begin_eraser(api, size)
-            if eraser is None:
-                return run
-            if run.part & PART_LAST == 0:
-                self._eraser = eraser
-            new = self._erase(eraser, run.pieces(), HEADER)
-        elif api >= 0 and carries_addresses(api >> 16, api & 0xFFFF) == HEAD:
-            part = b"".join(run.pieces())
-            new = self._whole(part, HEADER, i64(len(part)), api, size)
-            self._look(api, now_ns)
-        else:
+        taken = self._take(api) if api < 0 else b""
+        if isinstance(taken, AnswerChange):
+            return self._change_first(run, taken, size, now_ns)
+        if api < 0 or api >> 16 == API_VERSIONS:
             self.fault = f"an answer of {size} bytes to {_name(max(api, API_VERSIONS << 16))}"
             return run
+        new = self._rewritten_first(run, size, api, now_ns)
         return run if new is None or self.fault else _joined(new, run.frames, run.part)
+
+    def _change_first(self, run: Run, change: AnswerChange, size: i64, now_ns: i64) -> Run:
+        """As ``_first_part``, for an answer with a change."""
+        new = self._rewritten_first(run, size, change.api, now_ns)
+        if change.needs_whole and not self.fault:
+            self.fault = f"an answer of {size} bytes to {_name(change.api)}, whose list must be whole: see forwarding.responses"
+        if not self.fault:
+            new = self._changed(change, run.pieces() if new is None else new, size, run.size - HEADER)
+        return run if new is None or self.fault else _joined(new, run.frames, run.part)
+
+    def _rewritten_first(self, run: Run, size: i64, api: i64, now_ns: i64) -> list[Buffer] | None:
+        """The first piece of an answer with other addresses, or without any; None: as it is."""
+        if not self._is_rewritten(api):
+            return None
+        if self._carried(api) == TAIL:
+            eraser = self._begin_eraser(api, size)
+            if eraser is None:
+                return None
+            if run.part & PART_LAST == 0:
+                self._eraser = eraser
+            return self._erase(eraser, run.pieces(), HEADER)
+        part = b"".join(run.pieces())
+        new = self._whole(part, HEADER, i64(len(part)), api, size)
+        self._look(api, now_ns)
+        return new
 
     def _begin_eraser(self, api: i64, size: i64) -> EndpointEraser | None:
         try:
@@ -356,6 +470,10 @@ class Rewriting:
         except KafkaFormatError as error:
             self.fault = f"an answer in pieces: {error}"
         return found if changed else None
+
+
+def _is_in(table: "vec[i32]", key: i64, version: i64) -> bool:
+    return 0 <= key < i64(len(table)) and i64(table[key]) >> 16 <= version <= i64(table[key]) & 0xFFFF
 
 
 def _name(api: i64) -> str:

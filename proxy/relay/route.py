@@ -8,6 +8,7 @@ from framegate.proxy.network.options import ChannelOptions
 from framegate.proxy.relay.cluster import RouteBrokers
 from framegate.proxy.relay.counters import ListenerCounters
 from framegate.proxy.relay.handled_connection import HandlerMetrics
+from framegate.proxy.relay.kafka_rules import KafkaRulesInForce
 from framegate.proxy.relay.login import Logins
 from framegate.proxy.relay.revocation import Revocations
 from framegate.proxy.relay.upstream import Upstream
@@ -31,7 +32,9 @@ class Route:
         handler: frames go to one, and this is what it counts; None: there is none.
         authenticates: clients authenticate by SASL, and may have to do it again.
         logins: the logins to the upstream; None: it requires none.
+        send_proxy_protocol: the version of the header that connections to the upstream begin with; empty: none.
         revoked: revoked users and certificates; None: their connections go on.
+        rules: which Kafka APIs and names clients may use; None: all.
         brokers: how clients reach each broker of a cluster; None: the upstream is no cluster.
     """
 
@@ -50,7 +53,9 @@ class Route:
         authenticates: bool = False,
         logins: Logins | None = None,
         revoked: Revocations | None = None,
+        send_proxy_protocol: str = "",
         brokers: RouteBrokers | None = None,
+        rules: KafkaRulesInForce | None = None,
     ) -> None:
         self.listener: Final = listener
         self.upstream: Final = upstream
@@ -65,4 +70,6 @@ class Route:
         self.authenticates: Final[bool] = authenticates
         self.logins: Final = logins
         self.revoked: Final = revoked
+        self.send_proxy_protocol: Final = send_proxy_protocol
         self.brokers: Final = brokers
+        self.rules: Final = rules

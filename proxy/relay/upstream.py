@@ -2,16 +2,21 @@
 
 Theory of operation. Each upstream has one object, shared by its listeners, so that all connections use what one of them finds out.
 
-- *Round robin.* Connections take the endpoints that are up in turn. After a failed attempt a connection tries each other endpoint once; it is refused
-  when all have failed.
+- *Balance.* Connections are divided among the endpoints that are up, by ``balance`` and weight: those of the node's zone, and the others only if none
+  of these is up. After a failed attempt a connection tries each other endpoint once; it is refused when all have failed.
+- *Round robin* is exact: in as many connections as the sum of the weights each endpoint has as many as its weight, evenly spread. Each choice adds
+  the weights to the endpoints' ``current``, takes the largest, and subtracts the sum from it. Source: nginx, "smooth weighted round-robin".
+- *Full.* An endpoint with ``max_connections`` (this processor's part of them) is not chosen. If all are full, the connection is refused.
 - *Down.* A failed endpoint is down for ``FIRST_NS``. After that the next new connection probes it; all others still avoid it. So an endpoint that
   does not answer costs one connection its connect timeout. A failed probe doubles the back-off, up to ``MOST_NS``; a successful attempt ends it.
-- *All down.* The back-off alone refuses no connection: one that has tried the endpoints that are up tries those that are down, the soonest due
-  first, those that are being probed last.
+- *Ejected.* An endpoint that fails again and again, or is slow beside the others, is down for longer, and must prove itself: see ``ejection``.
+- *Checks.* Endpoints that fail the active checks of control are avoided, and not probed, while another is up.
+- *All out.* If all that are up fail their checks, these are used. The back-off alone refuses no connection, either: one that has tried the endpoints
+  that are up tries those that are down, the soonest due first, those that are being probed last.
 - *Late results.* A failed attempt is ignored when a later attempt has succeeded before. An attempt that ended because its connection ended proves
   nothing; the next connection probes instead.
 
-A refused login is no failure of the endpoint: see ``login``. Nor is the end of a connection that was READY.
+A refused login is no failure of the endpoint: see ``login``. Nor is the end of a connection that was READY, but for ``ejection``.
 """
 
 from typing import Final
@@ -20,21 +25,24 @@ from librt.vecs import vec
 from mypy_extensions import i64
 
 from framegate.proxy.cause import Cause
-from framegate.proxy.cells import CONNECT_ERRORS, UPSTREAM_BLOCK
-from framegate.proxy.config.address import format_sockaddr
+from framegate.proxy.cells import CONNECT_ERRORS, EJECTION_REASONS, UPSTREAM_BLOCK
+from framegate.proxy.config.model import UpstreamConfig
 from framegate.proxy.relay.counters import UpstreamCounters
+from framegate.proxy.relay.ejection import Ejection
+from framegate.proxy.relay.endpoint import Endpoint
 
 __all__ = ["FIRST_NS", "MOST_NS", "Attempt", "Endpoint", "Tried", "Upstream", "connect_error"]
 
 FIRST_NS: Final = 1_000_000_000
 MOST_NS: Final = 30_000_000_000
 TELL_NS: Final = 1_000_000_000  # the least time between two rows about one endpoint that is down
+WHOLE: Final = 1_000_000  # millionths, see ``Upstream.set_part``
 
 CONNECTING: Final = UPSTREAM_BLOCK.at("framegate.upstream.connection.count", "connecting")
 ENDPOINTS: Final = UPSTREAM_BLOCK.at("framegate.upstream.endpoint.count")
 DOWN: Final = UPSTREAM_BLOCK.at("framegate.upstream.endpoint.down")
 PROBES: Final = UPSTREAM_BLOCK.at("framegate.upstream.endpoint.probes")
-EJECTIONS: Final = {reason: UPSTREAM_BLOCK.at("framegate.upstream.endpoint.ejections", reason) for reason in CONNECT_ERRORS[1:]}
+EJECTIONS: Final = {reason: UPSTREAM_BLOCK.at("framegate.upstream.endpoint.ejections", reason) for reason in EJECTION_REASONS}
 
 
 def connect_error(cause: Cause | None) -> int:
@@ -44,49 +52,6 @@ def connect_error(cause: Cause | None) -> int:
     if cause is Cause.UPSTREAM_TIMEOUT:
         return CONNECT_ERRORS.index("timeout")
     return CONNECT_ERRORS.index("tls" if cause is Cause.TLS_FAILED else "other")
-
-
-class Endpoint:
-    """One address of an upstream, and its state.
-
-    Attributes:
-        family, address: as ``socket.connect`` takes them.
-        server_name: the name that the certificate must have, and SNI unless it is an address; empty for plaintext.
-        broker: the node id of the Kafka broker; -1: the bootstrap, or no cluster.
-        text: the address as rows show it.
-        listed: it belongs to the upstream; False after it was replaced.
-        down: the last attempt failed, and connections avoid it.
-        probed: it is down, and a connection tries it now.
-        down_ns, due_ns, backoff_ns: since when it is down, when it may be probed, and the time between these.
-        answered_ns: when an attempt succeeded last.
-        failures: attempts that failed since it is down.
-        reason, detail: of the failure that took it down, or of the last failed probe.
-        told, told_ns: whether a row has reported that it is down, and the time of the last such row.
-    """
-
-    def __init__(self, family: int, address: object, server_name: str = "", broker: i64 = -1) -> None:
-        self.family: Final = family
-        self.address: Final = address
-        self.server_name: Final = server_name
-        self.broker: Final[i64] = broker
-        self.text: Final = format_sockaddr(family, address)
-        self.listed: bool = False
-        self.down: bool = False
-        self.probed: bool = False
-        self.down_ns: i64 = 0
-        self.due_ns: i64 = 0
-        self.backoff_ns: i64 = 0
-        self.answered_ns: i64 = 0
-        self.failures: i64 = 0
-        self.reason: str = ""
-        self.detail: str = ""
-        self.told: bool = False
-        self.told_ns: i64 = 0
-
-    @property
-    def key(self) -> tuple[str, int, object, int]:
-        """The identity of an endpoint: its address, the expected server name and the broker."""
-        return self.server_name, self.family, self.address, int(self.broker)
 
 
 class Attempt:
@@ -131,37 +96,81 @@ class Upstream:
         name: of the configuration.
         counters: what is counted.
         endpoints: where to connect.
+        config: how; None: the defaults.
+        zone: the node's own; empty: it has none.
+        seed: of the random choice, from 0 to 2^31 - 1.
 
     Attributes:
         endpoints: only ``replace`` changes them.
+        ejection: of endpoints that fail or are slow; None: there is none.
     """
 
-    def __init__(self, name: str, counters: UpstreamCounters, endpoints: list[Endpoint]) -> None:
+    def __init__(
+        self, name: str, counters: UpstreamCounters, endpoints: list[Endpoint], config: UpstreamConfig | None = None, zone: str = "", seed: i64 = 1
+    ) -> None:
+        config = config or UpstreamConfig(name=name)
         self.name: Final = name
         self.counters: Final = counters
         self.endpoints: list[Endpoint] = []
+        self.ejection: Final = None if config.ejection is None else Ejection(config.ejection)
+        self._balance: Final = config.balance
+        self._zone: Final = zone
+        self._max_connections: Final[i64] = config.max_connections
+        self._limit: i64 = self._max_connections  # this processor's part; 0: none
+        self._random: i64 = seed
+        self._failing: dict[str, str] = {}
         self._cells: vec[i64] = counters.counts.cells
-        self._next_endpoint: i64 = 0
         self.replace(endpoints)
 
     def replace(self, endpoints: list[Endpoint]) -> None:
-        """Replace the endpoints. One that was there before keeps its state. Connections and attempts go on."""
+        """Replace the endpoints. One that was there before keeps its state. Connections and attempts go on. A bootstrap server that is also known as
+        a broker has the zone of that broker, its rack.
+        """
         known = {endpoint.key: endpoint for endpoint in self.endpoints}
         for endpoint in self.endpoints:
             endpoint.listed = False
+        racks = {(endpoint.family, endpoint.address): endpoint.zone for endpoint in endpoints if endpoint.broker >= 0}
         fresh: dict[tuple[str, int, object, int], Endpoint] = {}
         for endpoint in endpoints:
-            fresh.setdefault(endpoint.key, known.get(endpoint.key, endpoint))
+            mine = fresh.setdefault(endpoint.key, known.get(endpoint.key, endpoint))
+            mine.weight, mine.zone = endpoint.weight, endpoint.zone or racks.get((endpoint.family, endpoint.address), "")
+            mine.near = not self._zone or mine.zone == self._zone
+            mine.listed = True
+            mine.failing = self._failing.get(mine.text, "")
         self.endpoints = list(fresh.values())
-        down: i64 = 0
+        if self.ejection is not None:
+            for endpoint in self.ejection.too_many(self.endpoints):
+                self._return(endpoint, endpoint.answered_ns)
+        self._count_out()
+
+    def set_part(self, part: i64) -> None:
+        """Set this processor's part of ``max_connections``, in millionths; rounded, and at least 1 connection to each endpoint."""
+        if self._max_connections != 0:
+            self._limit = max((self._max_connections * part + WHOLE // 2) // WHOLE, 1)
+
+    def set_failing(self, failing: dict[str, str]) -> None:
+        """Set which endpoints fail the active checks, and why, by their text; all others pass."""
+        self._failing = failing
         for endpoint in self.endpoints:
-            endpoint.listed = True
-            down += 1 if endpoint.down else 0
+            why = failing.get(endpoint.text, "")
+            if why and not endpoint.failing:
+                self._cells[EJECTIONS["check"]] += 1
+            endpoint.failing = why
+        self._count_out()
+
+    def _count_out(self) -> None:
         self._cells[ENDPOINTS] = i64(len(self.endpoints))
-        self._cells[DOWN] = down
+        out: i64 = 0
+        for endpoint in self.endpoints:
+            out += 1 if endpoint.is_out else 0
+        self._cells[DOWN] = out
+
+    def is_full(self, endpoint: Endpoint) -> bool:
+        """Whether an endpoint has as many connections as this processor may open."""
+        return self._limit != 0 and endpoint.connections >= self._limit
 
     def pick(self, tried: Tried | None, now_ns: i64, broker: i64 = -1) -> Attempt | None:
-        """The next attempt of a connection; None: it has tried all endpoints.
+        """The next attempt of a connection; None: it has tried all endpoints that are not full.
 
         Args:
             tried: the failed attempts of this connection; None for its first attempt.
@@ -175,46 +184,89 @@ class Upstream:
         if probes:
             endpoint.probed = True
             self._cells[PROBES] += 1
+        endpoint.connections += 1
         self._cells[CONNECTING] += 1
         return Attempt(endpoint, now_ns, probes=probes)
+
+    def count_full(self, broker: i64 = -1) -> int:
+        """How many of a broker's endpoints (see ``pick``) are full."""
+        return sum([endpoint.broker == broker and self.is_full(endpoint) for endpoint in self.endpoints])
 
     def _choose(self, tried: Tried | None, now_ns: i64, broker: i64) -> Endpoint | None:
         if tried is None and self._cells[DOWN] > 0:
             due = self._soonest(None, broker)
-            if due is not None and not due.probed and now_ns >= due.due_ns:
+            if due is not None and not due.probed and not due.failing and now_ns >= due.due_ns:
                 return due
-        endpoints = self.endpoints
-        count: i64 = len(endpoints)
-        for step in range(count):
-            number: i64 = (self._next_endpoint + step) % count
-            endpoint = endpoints[number]
-            if endpoint.broker == broker and not endpoint.down and (tried is None or endpoint not in tried.endpoints):
-                self._next_endpoint = number + 1
-                return endpoint
-        return self._soonest(tried, broker)
+        near: list[Endpoint] = []
+        far: list[Endpoint] = []
+        failing: list[Endpoint] = []
+        for endpoint in self.endpoints:
+            if endpoint.broker != broker or endpoint.down or (tried is not None and endpoint in tried.endpoints) or self.is_full(endpoint):
+                continue
+            (failing if endpoint.failing else near if endpoint.near else far).append(endpoint)
+        return self._balanced(near or far or failing) or self._soonest(tried, broker)
+
+    def _balanced(self, endpoints: list[Endpoint]) -> Endpoint | None:
+        """The one that ``balance`` says; None: there is none."""
+        if len(endpoints) <= 1 or self._balance == "first_available":
+            return endpoints[0] if endpoints else None
+        if self._balance == "random_two":
+            first = self._any(endpoints)
+            second = self._any([endpoint for endpoint in endpoints if endpoint is not first])
+            return second if _has_fewer(second, first) else first
+        if self._balance == "least_connections":
+            least = endpoints[0]
+            for endpoint in endpoints:
+                if _has_fewer(endpoint, least):
+                    least = endpoint
+            endpoints = [endpoint for endpoint in endpoints if not _has_fewer(least, endpoint)]
+        return _next_in_turn(endpoints)
+
+    def _any(self, endpoints: list[Endpoint]) -> Endpoint:
+        """A random one, by weight. The generator is C's of POSIX.1; its products fit an i64."""
+        total: i64 = 0
+        for endpoint in endpoints:
+            total += endpoint.weight
+        self._random = (self._random * 1_103_515_245 + 12_345) & 0x7FFF_FFFF
+        left: i64 = (self._random >> 8) % total
+        for endpoint in endpoints:
+            left -= endpoint.weight
+            if left < 0:
+                break
+        return endpoint
 
     def _soonest(self, tried: Tried | None, broker: i64) -> Endpoint | None:
-        """The broker's endpoint that is due first, of those that are down and not tried; one that is being probed only if there is no other."""
+        """The broker's endpoint that is due first, of those that are down, not tried and not full; those that fail their checks, and then those that
+        are being probed, only if there is no other.
+        """
         best: Endpoint | None = None
         for endpoint in self.endpoints:
-            if endpoint.broker != broker or not endpoint.down or (tried is not None and endpoint in tried.endpoints):
+            if endpoint.broker != broker or not endpoint.down or (tried is not None and endpoint in tried.endpoints) or self.is_full(endpoint):
                 continue
-            if best is None or (best.probed and not endpoint.probed) or (best.probed == endpoint.probed and endpoint.due_ns < best.due_ns):
+            if best is None or _is_sooner(endpoint, best):
                 best = endpoint
         return best
 
     def answered(self, attempt: Attempt, now_ns: i64, *, refused: bool = False) -> bool:
-        """The attempt's channel is READY, or would be without a ``refused`` login; True: report that the endpoint is up."""
-        self._settle(attempt, connect_error(Cause.AUTH_FAILED) if refused else 0, now_ns)
+        """The attempt's channel is READY, or would be without a ``refused`` login; True: report that the endpoint is up. A channel that is READY
+        counts as a connection until ``closed``.
+        """
+        self._settle(attempt, connect_error(Cause.AUTH_FAILED) if refused else 0, now_ns, keeps=not refused)
         endpoint = attempt.endpoint
         endpoint.answered_ns = now_ns
+        if endpoint.ejected:
+            endpoint.due_ns = max(endpoint.due_ns, now_ns + FIRST_NS)
+            return False
         if not endpoint.down:
             return False
-        endpoint.down = False
-        endpoint.backoff_ns = 0
-        if endpoint.listed:
-            self._cells[DOWN] -= 1
+        self._return(endpoint, now_ns)
         return endpoint.told
+
+    def _return(self, endpoint: Endpoint, now_ns: i64) -> None:
+        endpoint.down = endpoint.ejected = False
+        endpoint.backoff_ns = 0
+        endpoint.returned_ns = now_ns
+        self._count_out()
 
     def failed(self, attempt: Attempt, cause: Cause | None, detail: str, now_ns: i64) -> bool:
         """The attempt has failed; True: report that the endpoint is down."""
@@ -223,39 +275,114 @@ class Upstream:
         endpoint = attempt.endpoint
         if not endpoint.listed or endpoint.answered_ns > attempt.began_ns:
             return False
+        endpoint.failures += 1 if endpoint.down else 0
+        if self.ejection is not None and (attempt.probes or not endpoint.down) and self.ejection.fails(endpoint, self.endpoints):
+            return self._eject(endpoint, "failures", detail, now_ns)
         before = endpoint.backoff_ns
         if not endpoint.down:
-            self._take_down(endpoint, error, now_ns)
+            self._take_down(endpoint, CONNECT_ERRORS[error], now_ns)
+            endpoint.failures = 1
+            endpoint.backoff_ns = FIRST_NS
         elif attempt.probes:
             endpoint.backoff_ns = min(2 * before, MOST_NS)
         else:
-            endpoint.failures += 1
             return False
-        endpoint.failures += 1
         endpoint.due_ns = now_ns + endpoint.backoff_ns
         endpoint.reason = CONNECT_ERRORS[error]
         endpoint.detail = detail
-        if endpoint.backoff_ns == before or (endpoint.told_ns != 0 and now_ns - endpoint.told_ns < TELL_NS):
+        return endpoint.backoff_ns != before and self._tells(endpoint, now_ns)
+
+    def _tells(self, endpoint: Endpoint, now_ns: i64) -> bool:
+        """Whether a row is to say that an endpoint is down."""
+        if endpoint.told_ns != 0 and now_ns - endpoint.told_ns < TELL_NS:
             return False
         endpoint.told = True
         endpoint.told_ns = now_ns
         return True
 
-    def _take_down(self, endpoint: Endpoint, error: int, now_ns: i64) -> None:
-        endpoint.down = True
-        endpoint.down_ns = now_ns
-        endpoint.backoff_ns = FIRST_NS
-        endpoint.failures = 0
-        endpoint.told = False
-        self._cells[DOWN] += 1
-        self._cells[EJECTIONS[CONNECT_ERRORS[error]]] += 1
+    def _take_down(self, endpoint: Endpoint, reason: str, now_ns: i64) -> None:
+        if not endpoint.down:
+            endpoint.down = True
+            endpoint.down_ns = now_ns
+            endpoint.failures = 0
+            endpoint.told = False
+            self._cells[EJECTIONS[reason]] += 1
+            self._count_out()
+
+    def _eject(self, endpoint: Endpoint, reason: str, detail: str, now_ns: i64) -> bool:
+        assert self.ejection is not None, "it says so"
+        errors = endpoint.errors
+        self.ejection.eject(endpoint, now_ns)
+        self._take_down(endpoint, reason, now_ns)
+        endpoint.failures = max(endpoint.failures, errors)
+        endpoint.reason = reason
+        endpoint.detail = detail
+        return self._tells(endpoint, now_ns)
+
+    def closed(self, endpoint: Endpoint, ready_ns: i64, now_ns: i64, failure: str = "") -> bool:
+        """A READY channel is closed; ``failure``: why the endpoint failed it. True: report that the endpoint is down."""
+        endpoint.connections -= 1
+        ejection = self.ejection
+        if ejection is None or not failure or not endpoint.listed or (endpoint.ejected and ready_ns <= endpoint.ejected_ns):
+            return False
+        if not ejection.fails(endpoint, self.endpoints):
+            return False
+        return self._eject(endpoint, "failures", failure, now_ns)
+
+    def look(self, now_ns: i64) -> list[Endpoint]:
+        """Judge the endpoints by the first answers that came since the last look. Returns those that are to be reported as down, or as up again."""
+        if self.ejection is None:
+            return []
+        return [endpoint for endpoint, latency_ns, ready_ns in self.ejection.take_answers() if self.judge(endpoint, latency_ns, ready_ns, now_ns)]
+
+    def judge(self, endpoint: Endpoint, latency_ns: i64, ready_ns: i64, now_ns: i64) -> bool:
+        """A connection had its first answer; with ejection. True: report that the endpoint is down, or up again."""
+        ejection = self.ejection
+        assert ejection is not None, "nothing is measured without it"
+        if endpoint.ejected and ready_ns <= endpoint.ejected_ns:
+            return False
+        slow = ejection.answers(endpoint, latency_ns, self.endpoints)
+        if slow:
+            return self._eject(endpoint, "latency", slow, now_ns)
+        if not endpoint.ejected or not ejection.is_proven(endpoint):
+            return False
+        self._return(endpoint, now_ns)
+        return endpoint.told
 
     def abandoned(self, attempt: Attempt, now_ns: i64) -> None:
         """The attempt ended for another reason than its endpoint; a later connection may probe the endpoint."""
         self._settle(attempt, connect_error(None), now_ns)
 
-    def _settle(self, attempt: Attempt, error: int, now_ns: i64) -> None:
+    def _settle(self, attempt: Attempt, error: int, now_ns: i64, *, keeps: bool = False) -> None:
         self._cells[CONNECTING] -= 1
         self.counters.durations[error].observe(now_ns - attempt.began_ns)
         if attempt.probes:
             attempt.endpoint.probed = False
+        if not keeps:
+            attempt.endpoint.connections -= 1
+
+
+def _has_fewer(endpoint: Endpoint, other: Endpoint) -> bool:
+    """Whether an endpoint has fewer connections than another, each beside its weight."""
+    return endpoint.connections * other.weight < other.connections * endpoint.weight
+
+
+def _next_in_turn(endpoints: list[Endpoint]) -> Endpoint:
+    """The next one of the round robin."""
+    best = endpoints[0]
+    total: i64 = 0
+    for endpoint in endpoints:
+        endpoint.current += endpoint.weight
+        total += endpoint.weight
+        if endpoint.current > best.current:
+            best = endpoint
+    best.current -= total
+    return best
+
+
+def _is_sooner(endpoint: Endpoint, other: Endpoint) -> bool:
+    if bool(endpoint.failing) != bool(other.failing):
+        return not endpoint.failing
+    if endpoint.probed != other.probed:
+        return other.probed
+    return endpoint.due_ns < other.due_ns

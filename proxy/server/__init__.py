@@ -3,7 +3,8 @@
 ``link``: the two sockets between control and a processor, and their codec.
 ``messages``, ``rows``: the messages of the link and the rows in them; ``schema``: compares values with these declarations; ``protocol``: the version,
 the replies to each command, the check of each message.
-``settings``: the settings of a processor, and changes; ``stores``: its certificate stores; ``upstream_logins``: its logins.
+``settings``: the settings of a processor, and changes; ``endpoints``: endpoints and brokers in them; ``stores``: its certificate stores;
+``upstream_logins``: its logins.
 ``commands``: the commands of control; ``jobs``: those that are done in slices.
 ``credentials``: auth requests on their way to control and back.
 ``pair_rows``: pairs and endpoints as rows.

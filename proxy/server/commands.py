@@ -7,7 +7,7 @@ from typing import Any, Final
 from framegate.proxy.relay.relay import Relay
 from framegate.proxy.server import messages
 from framegate.proxy.server.jobs import AccessJob, BulkJob, EvictJob, FollowJob, HoldersJob, Job, ListJob
-from framegate.proxy.server.pair_rows import endpoint_down_row, open_row
+from framegate.proxy.server.pair_rows import endpoint_row, open_row
 from framegate.proxy.server.protocol import Message, read_command
 from framegate.proxy.server.settings import ChangeError, Settings
 
@@ -172,12 +172,12 @@ class Commands:
 
     def _upstreams(self, message: messages.PlainCommand) -> None:
         endpoints = [(upstream, endpoint) for upstream in self._settings.upstreams.values() for endpoint in upstream.endpoints]
-        rows = [endpoint_down_row(upstream, endpoint) for upstream, endpoint in endpoints if endpoint.down]
+        rows = [endpoint_row(upstream, endpoint, self._pairs.wall_offset_ns) for upstream, endpoint in endpoints]
         self._reply(messages.UpstreamsReply(type="result", id=message["id"], rows=rows))
 
     def _set_parts(self, message: messages.PartsCommand) -> None:
         parts = [(row["level"], row["name"], row["counter"], row["part"]) for row in message["parts"]]
-        self._pairs.quotas.set_parts(message["default"], parts)
+        self._settings.set_parts(message["default"], parts)
 
     def _access(self, message: messages.AccessCommand) -> None:
         self._jobs.append(AccessJob(message, self._relay, self._report_access))

@@ -49,7 +49,13 @@ def endpoints_of(upstream: UpstreamConfig, rows: list[Address]) -> list[Endpoint
     for row in rows:
         if row[0] not in hosts:
             raise ConfigError(f"the upstream {upstream.name} has no endpoint with the host {row[0]!r}")
-    return [_endpoint(upstream, row, -1) for row in rows]
+    known = {(_host(item.address), parse_address(item.address).port or item.address): item for item in upstream.each_endpoint}
+    found = []
+    for host, family, *rest in rows:
+        item = known.get((str(host), f"unix:{rest[0]}" if family == socket.AF_UNIX else rest[1]))
+        weight, zone = (1, "") if item is None else (item.weight, item.zone)
+        found.append(_endpoint(upstream, [host, family, *rest], -1, weight=weight, zone=zone))
+    return found
 
 
 def server_names(upstream: UpstreamConfig) -> set[str]:
@@ -80,7 +86,7 @@ def read_cluster(upstream: UpstreamConfig, listeners: Collection[str], row: Clus
             if len(address) != 4 or address[1] not in (socket.AF_INET, socket.AF_INET6):
                 raise ConfigError(f"{whose}: {node} has the address {address}, which is not host, family, address and port")
             host, port = _reachable(address[0], address[3], f"{whose}: {node}")
-        endpoints += [_endpoint(upstream, address, node) for address in each["addresses"]]
+        endpoints += [_endpoint(upstream, address, node, zone=each["rack"]) for address in each["addresses"]]
         brokers[node] = SeenBroker(node, host, port, each["rack"] or None)
     fronts = row["listeners"]
     if set(fronts) != set(listeners):
@@ -113,10 +119,10 @@ def _reachable(host: str | int, port: str | int, whose: str) -> tuple[str, int]:
     return host, port
 
 
-def _endpoint(upstream: UpstreamConfig, row: Address, broker: int) -> Endpoint:
+def _endpoint(upstream: UpstreamConfig, row: Address, broker: int, *, weight: int = 1, zone: str = "") -> Endpoint:
     host, family, *rest = row
     place = str(rest[0]) if family == socket.AF_UNIX else (str(rest[0]), int(rest[1]))
-    return Endpoint(int(family), place, _server_name(upstream, str(host)), broker)
+    return Endpoint(int(family), place, _server_name(upstream, str(host)), broker, weight=weight, zone=zone)
 
 
 def _host(endpoint: str) -> str:

@@ -221,6 +221,8 @@ class Loop:
         if now_ns - self._offset_ns >= OFFSET_NS:
             self._offset_ns = now_ns
             self._set_clock()
+            self._judge_endpoints(now_ns)
+            self._report_refusals()
             if self._tap is not None:
                 self._tap.revive()
         if self._tap is not None:
@@ -233,6 +235,14 @@ class Loop:
         if link.replied:
             link.flush()
         return timeout_ms
+
+    def _judge_endpoints(self, now_ns: i64) -> None:
+        for upstream in self._settings.upstreams.values():
+            try:
+                for endpoint in upstream.look(now_ns):
+                    self.on_endpoint_changed(upstream, endpoint)
+            except Exception as error:  # the others are to be looked at
+                self._selector.faults.note("loop", error)
 
     def _look_at_tap(self, tap: TapWriter, now_ns: i64, timeout_ms: i64) -> i64:
         """Let the tap write the blocks that are due; returns how long the next poll may wait, in ms."""
@@ -255,6 +265,13 @@ class Loop:
             self.link.notify("tap_rule_off", TapRuleOffRow(rule=off.rule, cause=off.cause, percent=round(off.percent, 1), limit=off.limit))
         if over:
             self._relay.pairs.ask_again()
+
+    def _report_refusals(self) -> None:
+        """Report what rules about Kafka refused."""
+        for refusals in self._settings.refusals.values():
+            row = refusals.take()
+            if row is not None:
+                self.link.log("kafka_refused", row)
 
     def _set_clock(self) -> None:
         self._relay.pairs.wall_offset_ns = i64(time.time_ns()) - i64(time.monotonic_ns())

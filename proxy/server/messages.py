@@ -10,7 +10,7 @@ declared here is public.
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from framegate.proxy.server.rows import DemandRow, EndpointDownRow, HolderRow, LimitsRow, OpenRow, PartRow, SeenBrokerRow, StoresRow
+from framegate.proxy.server.rows import DemandRow, EndpointRow, HolderRow, LimitsRow, OpenRow, PartRow, SeenBrokerRow, StoresRow
 
 Endpoints = dict[str, list[list[str | int]]]
 """Addresses by upstream, each ``[host, family, path]`` or ``[host, family, address, port]``."""
@@ -49,6 +49,7 @@ class StartMessage(TypedDict):
         share: bytes of the memory pool.
         part: millionths of each rate, until the first ``parts``; without it all of it.
         brokers: of each upstream that is a cluster.
+        failing: as of ``Change``.
         stores: certificates and keys of all listeners and upstreams with TLS; without it their files are read from the disk.
         rows_at_open: whether the notice ``opened`` is sent for each connection that opens; without it it is not.
     """
@@ -62,6 +63,7 @@ class StartMessage(TypedDict):
     share: int
     endpoints: Endpoints
     brokers: NotRequired[dict[str, ClusterRow]]
+    failing: NotRequired[dict[str, dict[str, str]]]
     part: NotRequired[int]
     stores: NotRequired[StoresRow]
     rows_at_open: NotRequired[bool]
@@ -134,8 +136,10 @@ class Change(TypedDict, total=False):
         limits: all quotas; they replace all previous ones.
         share: bytes of the memory pool.
         brokers: by upstream, all brokers of the cluster; they replace the previous ones.
+        failing: by upstream, all endpoints that fail their checks, by address as text, and why.
         stores: the certificate stores that replace others.
         revoked: by listener, identities that are no longer valid.
+        kafka_rules: by listener, of ``framegate.proxy.config.model.kafka_rules_to_wire``; they replace all previous ones of that listener.
         tap_rules: all rules, of ``framegate.proxy.config.model.rules_to_wire``; ``tap_rule`` names the changed one, which is turned on again.
     """
 
@@ -144,8 +148,10 @@ class Change(TypedDict, total=False):
     share: int
     endpoints: Endpoints
     brokers: dict[str, ClusterRow]
+    failing: dict[str, dict[str, str]]
     stores: StoresRow
     revoked: dict[str, RevokedRow]
+    kafka_rules: dict[str, dict[str, Any]]
     tap_rules: list[dict[str, Any]]
     tap_rule: str
 
@@ -331,9 +337,9 @@ class BulkReply(EvictReply):
 
 
 class UpstreamsReply(DrainReply):
-    """Endpoints that are down."""
+    """All endpoints, in order."""
 
-    rows: list[EndpointDownRow]
+    rows: list[EndpointRow]
 
 
 class HoldersReply(DrainReply):

@@ -14,13 +14,26 @@ from framegate.proxy.relay.quotas import KeyDemand
 from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.state import PairState
 from framegate.proxy.relay.upstream import Endpoint, Upstream
-from framegate.proxy.server.rows import DemandRow, EndpointDownRow, EndpointUpRow, HolderRow, OpenRow, RateCounter, RateLevel, TlsRow, TrafficRow
+from framegate.proxy.server.rows import (
+    DemandRow,
+    EndpointDownRow,
+    EndpointRow,
+    EndpointState,
+    EndpointUpRow,
+    HolderRow,
+    OpenRow,
+    RateCounter,
+    RateLevel,
+    TlsRow,
+    TrafficRow,
+)
 
 __all__ = [
     "access_line",
     "closed_line",
     "demand_row",
     "endpoint_down_row",
+    "endpoint_row",
     "endpoint_up_row",
     "holder_row",
     "is_due",
@@ -307,10 +320,37 @@ def endpoint_up_row(upstream: Upstream, endpoint: Endpoint) -> EndpointUpRow:
         upstream=upstream.name,
         endpoint=endpoint.text,
         failures=int(endpoint.failures),
-        down_ms=int((endpoint.answered_ns - endpoint.down_ns) // NS_PER_MS),
+        reason=endpoint.reason,
+        down_ms=int((endpoint.returned_ns - endpoint.down_ns) // NS_PER_MS),
     )
     if endpoint.server_name:
         row["server_name"] = endpoint.server_name
+    if endpoint.broker >= 0:
+        row["broker"] = int(endpoint.broker)
+    return row
+
+
+def endpoint_row(upstream: Upstream, endpoint: Endpoint, wall_offset_ns: i64) -> EndpointRow:
+    """The state of an endpoint."""
+    state: EndpointState = "full" if upstream.is_full(endpoint) else "up"
+    reason = detail = ""
+    if endpoint.down:
+        state, reason, detail = "ejected" if endpoint.ejected else "down", endpoint.reason, endpoint.detail
+    elif endpoint.failing:
+        state, reason, detail = "failing", "check", endpoint.failing
+    row = EndpointRow(
+        upstream=upstream.name,
+        endpoint=endpoint.text,
+        state=state,
+        reason=reason,
+        detail=detail,
+        since_ns=int(endpoint.down_ns + wall_offset_ns) if endpoint.down else 0,
+        out=int(endpoint.is_out),
+        connections=int(endpoint.connections),
+        weight=int(endpoint.weight),
+        zone=endpoint.zone,
+        latency_ns=int(endpoint.latency_ns),
+    )
     if endpoint.broker >= 0:
         row["broker"] = int(endpoint.broker)
     return row

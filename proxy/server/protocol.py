@@ -64,6 +64,7 @@ EVENTS: Final = {
     "handler_raised": Event("error", rows.HandlerRaisedRow),
     "handover_failed": Event("error", rows.HandoverFailedRow),
     "internal_error": Event("error", rows.InternalErrorRow),
+    "kafka_refused": Event("warning", rows.KafkaRefusedRow),
     "tap_incomplete": Event("error", rows.TapIncompleteRow),
     "tap_rule_off": Event("warning", rows.TapRuleOffRow),
     "tap_segment_deleted": Event("error", rows.TapSegmentDeletedRow),

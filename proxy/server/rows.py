@@ -13,6 +13,8 @@ from typing import Literal, NotRequired, TypedDict, final
 from framegate.proxy.config.limits import LimitOverride, RateLimits
 
 RateLevel = Literal["node", "listener", "address"]
+EndpointState = Literal["up", "full", "failing", "down", "ejected"]
+"""The last one is the worst."""
 RateCounter = Literal["request_bytes", "request_frames", "response_bytes", "response_frames"]
 
 
@@ -189,14 +191,59 @@ class EndpointDownRow(TypedDict):
     backoff_ms: int
 
 
+class EndpointRow(TypedDict):
+    """The state of an endpoint.
+
+    Attributes:
+        broker: as of ``EndpointDownRow``.
+        reason, detail: why it is left out; empty: it is not. ``since_ns``: since when; 0: it is not, or control knows (``failing``).
+        out: in how many processors it is left out.
+        connections: open ones and attempts.
+        latency_ns: the mean time until the first answer; 0: not measured.
+    """
+
+    upstream: str
+    endpoint: str
+    broker: NotRequired[int]
+    state: EndpointState
+    reason: str
+    detail: str
+    since_ns: int
+    out: int
+    connections: int
+    weight: int
+    zone: str
+    latency_ns: int
+
+
+class KafkaRefusedRow(TypedDict):
+    """Requests that the rules of a listener refused since the last such row, or would have refused (``report_only``).
+
+    Attributes:
+        count: how many.
+        principal, client_id, api, kind, name: of the first one. ``kind`` is one of ``framegate.proxy.cells.metrics.REFUSALS``. ``name`` is the first
+            topic, group or transactional id that is not allowed (``*``: all of them, or a topic by its id), of an API empty.
+    """
+
+    listener: str
+    count: int
+    report_only: bool
+    principal: str
+    client_id: str
+    api: str
+    kind: str
+    name: str
+
+
 class EndpointUpRow(TypedDict):
-    """An endpoint that is up again, and how long it was down. ``broker``: as of ``EndpointDownRow``."""
+    """An endpoint that is up again, how long it was down, and why. ``broker``: as of ``EndpointDownRow``."""
 
     upstream: str
     endpoint: str
     server_name: NotRequired[str]
     broker: NotRequired[int]
     failures: int
+    reason: str
     down_ms: int
 
 
@@ -263,6 +310,7 @@ EventRow = (
     | HandlerRaisedRow
     | HandoverFailedRow
     | InternalErrorRow
+    | KafkaRefusedRow
     | TapIncompleteRow
     | TapRuleOffRow
     | TapSegmentDeletedRow

@@ -1,10 +1,11 @@
 """The settings of a processor, made from the ``start`` message: routes with their limits, TLS stores and endpoints; and changes to them.
 
 A change is prepared (checked against what is in force), then committed or aborted; one at a time. It can only change what exists from the start:
-limits, the pool's share, endpoints, brokers of clusters, quotas, tap rules, stores of certificates.
+limits, the pool's share, endpoints, brokers of clusters, quotas, tap rules, rules about Kafka, stores of certificates.
 """
 
-from collections.abc import Container, Iterable
+import os
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from framegate.proxy.auth import factories
@@ -17,6 +18,7 @@ from framegate.proxy.network.framings import framing_of
 from framegate.proxy.network.int32 import HEADER
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.options import ChannelOptions
+from framegate.proxy.network.proxy_protocol import ProxyProtocol
 from framegate.proxy.network.receive import NEVER_CUT, ReceiveLimit
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import CallbackTimer
@@ -24,6 +26,7 @@ from framegate.proxy.relay.bucket import WHOLE
 from framegate.proxy.relay.cluster import Cluster, RouteBrokers
 from framegate.proxy.relay.counters import Counters
 from framegate.proxy.relay.handled_connection import HandlerMetrics
+from framegate.proxy.relay.kafka_rules import KafkaRulesInForce
 from framegate.proxy.relay.relay import Relay
 from framegate.proxy.relay.retirement import Retirement
 from framegate.proxy.relay.revocation import Revocations
@@ -31,6 +34,7 @@ from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.upstream import Endpoint, Upstream
 from framegate.proxy.server.endpoints import BrokersInForce, endpoints_of, literal, read_cluster, server_names
 from framegate.proxy.server.messages import Change, ClusterRow, StartMessage
+from framegate.proxy.server.refusals import Refusals
 from framegate.proxy.server.rows import LimitsRow, listener_owner, upstream_owner
 from framegate.proxy.server.schema import schema_of
 from framegate.proxy.server.stores import SESSION_NS, MadeStore, Stores
@@ -58,6 +62,7 @@ class _Prepared(NamedTuple):
     rules: TapRules | None
     limits: LimitsInForce | None
     stores: dict[str, MadeStore]
+    kafka_rules: dict[str, model.KafkaRules]
 
 
 class ChangeError(Exception):
@@ -83,6 +88,7 @@ class Settings:
         upstreams: by name; shared by the routes of all listeners that use it.
         clusters: those of them that are Kafka clusters.
         routes: by listener.
+        refusals: by listener, of those with rules about Kafka.
         limits: max_receive_size by listener.
         requests: sends frames to the handler processes; None: no listener has a handler.
         credentials: sends auth requests to control; None: no listener or upstream uses SASL.
@@ -105,7 +111,11 @@ class Settings:
             for name, item in self._upstream_configs.items()
         }
         self._broker_endpoints: Final[dict[str, list[Endpoint]]] = {}
-        self.upstreams: Final = {name: Upstream(name, self.counters.upstreams[name], endpoints) for name, endpoints in self._endpoints.items()}
+        self.upstreams: Final = {
+            name: Upstream(name, self.counters.upstreams[name], endpoints, self._upstream_configs[name], self.config.zone, _seed())
+            for name, endpoints in self._endpoints.items()
+        }
+        self._put_failing(message.get("failing", {}))
         self.clusters: Final = {name: Cluster(name) for name, item in self._upstream_configs.items() if item.kafka is not None}
         rows = message.get("brokers") or {}
         without = self.clusters.keys() - rows.keys()
@@ -119,6 +129,7 @@ class Settings:
         self.requests: Final = _request_channel(self.config)
         self.credentials: Final = _credentials(self.config)
         self._logins: Final = {item.name: self._upstream_logins(item) for item in self.config.upstreams}
+        self.refusals: Final[dict[str, Refusals]] = {}
         self.routes: Final = {item.name: self._route(item) for item in self.config.listeners}
         self._put_clusters(clusters)
         self.limits: Final = {name: route.options.limit for name, route in self.routes.items()}
@@ -140,10 +151,17 @@ class Settings:
         if self.requests is not None:
             self.requests.attach(relay.pairs.selector)
         relay.pairs.quotas.show_in(self.counters)
-        relay.pairs.quotas.set_parts(self._part, [])
+        self.set_parts(self._part, [])
         relay.pairs.quotas.set_limits(limits_from_wire(model.quotas_to_wire(self.config)))
         if self._stores.verifies:
             self._end_sessions_later(relay.pairs.selector)
+
+    def set_parts(self, default: int, parts: Sequence[tuple[str, str, str, int]]) -> None:
+        """Set this processor's parts of rates (``Quotas.set_parts``) and of the connections to endpoints."""
+        assert self._relay is not None, "attach comes first"
+        self._relay.pairs.quotas.set_parts(default, parts)
+        for upstream in self.upstreams.values():
+            upstream.set_part(default)
 
     def _end_sessions_later(self, selector: Selector) -> None:
         selector.call_at(selector.now_ns + SESSION_NS, self._sessions_end)
@@ -156,6 +174,7 @@ class Settings:
 
     def _route(self, listener: model.ListenerConfig) -> Route:
         counters = self.counters.listeners[listener.name]
+        rules = None if listener.kafka is None else self._kafka_rules_of(listener.name, listener.kafka)
         times = listener.timeouts
         upstream = None if listener.upstream is None else self._upstream_configs[listener.upstream]
         speaks = self._framing(listener)
@@ -170,13 +189,15 @@ class Settings:
             stall_ns=times.stall_ms * NS_PER_MS,
             min_rate=listener.min_rate,
             tls=self._stores.listener(listener.name),
-            authenticators=self._sasl(listener) or factories.of_clients(listener),
+            authenticators=self._sasl(listener, rules) or factories.of_clients(listener),
             account=self._accounts[listener.name],
             cut_from=_cut_from(model.forwarding_of(listener).requests),
             first_piece=0 if listener.protocol == "framed" else KAFKA_HEAD,
+            keeps_first=listener.kafka is not None,
             framing=speaks,
             onward=onward if onward is not speaks else None,
             socket=_socket(listener.socket),
+            proxy_protocol=_proxy_protocol(listener),
             sasl_limit=NEVER_CUT if listener.sasl is None else min(listener.sasl.max_frame, model.CUT_ABOVE - HEADER),
         )
         return Route(
@@ -191,16 +212,25 @@ class Settings:
             handler=None if listener.handler is None else HandlerMetrics(counters),
             authenticates=listener.sasl is not None,
             logins=None if upstream is None else self._logins[upstream.name],
+            send_proxy_protocol="" if upstream is None else upstream.send_proxy_protocol or "",
             revoked=Revocations(times.handshake_ms * NS_PER_MS) if listener.close_revoked else None,
             brokers=self._route_brokers(listener),
+            rules=rules,
         )
+
+    def _kafka_rules_of(self, listener: str, rules: model.KafkaRules) -> KafkaRulesInForce:
+        made = KafkaRulesInForce(rules)
+        self.refusals[listener] = refusals = Refusals(listener, made, self.counters.listeners[listener].counts)
+        made.refused = refusals.note
+        return made
 
     def _route_brokers(self, listener: model.ListenerConfig) -> RouteBrokers | None:
         if listener.brokers is None or listener.upstream is None:
             return None
-        return RouteBrokers(self.clusters[listener.upstream], self._advertised[listener.name], listener.brokers.hosts)
+        narrow = listener.kafka is None or listener.kafka.unknown_versions == "narrow"
+        return RouteBrokers(self.clusters[listener.upstream], self._advertised[listener.name], listener.brokers.hosts, narrow=narrow)
 
-    def _sasl(self, listener: model.ListenerConfig) -> "AuthenticatorFactory | None":
+    def _sasl(self, listener: model.ListenerConfig, rules: KafkaRulesInForce | None) -> "AuthenticatorFactory | None":
         """The SASL authenticators of a listener's clients; None: it uses none."""
         sasl = listener.sasl
         if sasl is None or self.credentials is None:
@@ -221,6 +251,7 @@ class Settings:
             reauthenticates=listener.handler is None,
             allowed_principals=factories.allowed_principals_of(listener),
             narrows=listener.brokers is not None,
+            greatest=None if rules is None else rules.greatest,
         )
         return SaslServerAuthenticators(settings, self.credentials.source(listener_auth_queue(listener.name)), count=count)
 
@@ -251,9 +282,9 @@ class Settings:
             tls=self._stores.upstream(upstream.name, server_name),
             authenticators=factories.of_upstream(upstream),
             account=self._accounts[listener.name],
-            cut_from=_cut_from(model.forwarding_of(listener).responses),
-            first_piece=0 if listener.brokers is None else ADDRESSES_HEAD,
-            keeps_first=listener.brokers is not None,
+            cut_from=_cut_from(model.forwarding_of(listener).responses, model.responses_cut_above(listener)),
+            first_piece=0 if listener.brokers is None and listener.kafka is None else ADDRESSES_HEAD,
+            keeps_first=listener.brokers is not None or listener.kafka is not None,
             framing=speaks,
             onward=onward if onward is not speaks else None,
             socket=_socket(upstream.socket),
@@ -293,7 +324,7 @@ class Settings:
             limits[name] = size
         self._check_share(change.get("share", int(self.pool.size)), limits)
         endpoints = change.get("endpoints", {})
-        _check_known("no upstream", endpoints, self.upstreams)
+        _check_known("no upstream", [*endpoints, *change.get("failing", {})], self.upstreams)
         try:
             fresh = {name: endpoints_of(self._upstream_configs[name], rows) for name, rows in endpoints.items()}
             clusters = self._read_clusters(change.get("brokers", {}))
@@ -303,7 +334,15 @@ class Settings:
         _check_known("no listener", change.get("revoked", {}), self.routes)
         rules = self._rules(change["tap_rules"]) if "tap_rules" in change else None
         limits_in_force = self._quotas(change["limits"]) if "limits" in change else None
-        self._prepared = _Prepared(change_id, change, fresh, clusters, rules, limits_in_force, stores)
+        kafka_rules = self._kafka_rules(change.get("kafka_rules", {}))
+        self._prepared = _Prepared(change_id, change, fresh, clusters, rules, limits_in_force, stores, kafka_rules)
+
+    def _kafka_rules(self, rows: dict[str, dict[str, Any]]) -> dict[str, model.KafkaRules]:
+        _check_known("no rules about Kafka for the listener", rows, [name for name, route in self.routes.items() if route.rules is not None])
+        try:
+            return {name: model.kafka_rules_from_wire(row) for name, row in rows.items()}
+        except TypeError as error:
+            raise ChangeError(f"rules about Kafka that cannot be: {error}") from error
 
     def _read_clusters(self, rows: dict[str, ClusterRow]) -> dict[str, BrokersInForce]:
         """The brokers of rows, by upstream; raises ConfigError for rows that cannot be."""
@@ -325,6 +364,10 @@ class Settings:
                 brokers = self.routes[listener].brokers
                 assert brokers is not None, "read_cluster has compared the listeners"
                 brokers.rewriter.advertised = advertised
+
+    def _put_failing(self, failing: dict[str, dict[str, str]]) -> None:
+        for name, endpoints in failing.items():
+            self.upstreams[name].set_failing(endpoints)
 
     def _put_endpoints(self, name: str) -> None:
         """Put the endpoints of an upstream in force, those of its brokers included, and the options of channels to them."""
@@ -384,6 +427,7 @@ class Settings:
         for name in prepared.endpoints.keys() - prepared.clusters.keys():
             self._put_endpoints(name)
         self._put_clusters(prepared.clusters)
+        self._put_failing(change.get("failing", {}))
         if prepared.rules is not None and self._relay is not None:
             if self._relay.pairs.rules is not None:
                 prepared.rules.inherit(self._relay.pairs.rules, change.get("tap_rule", ""))
@@ -391,11 +435,18 @@ class Settings:
         if prepared.limits is not None and self._relay is not None:
             self._relay.pairs.quotas.set_limits(prepared.limits)
         self._put_stores(prepared.stores)
+        self._put_kafka_rules(prepared.kafka_rules)
         for name, row in change.get("revoked", {}).items():
             revoked = self.routes[name].revoked
             if revoked is not None and self._relay is not None:
                 revoked.add(row["users"], row["serials"], self._relay.pairs.selector.now_ns)
         return True
+
+    def _put_kafka_rules(self, rules: dict[str, model.KafkaRules]) -> None:
+        for name, each in rules.items():
+            in_force = self.routes[name].rules
+            assert in_force is not None, "prepare has looked"
+            in_force.put(each)
 
     def revokes(self, change_id: int) -> bool:
         """Whether the prepared change revokes identities."""
@@ -427,6 +478,11 @@ class Settings:
             self._prepared = None
 
 
+def _proxy_protocol(listener: model.ListenerConfig) -> ProxyProtocol | None:
+    config = listener.proxy_protocol
+    return None if config is None else ProxyProtocol(config.version, config.trusted)
+
+
 def _socket(config: model.SocketConfig) -> model.SocketConfig | None:
     return None if config == model.SocketConfig() else config
 
@@ -447,5 +503,9 @@ def _credentials(config: model.ProxyConfig) -> "Credentials | None":
     return Credentials()
 
 
-def _cut_from(forward: model.Forward) -> int:
-    return model.CUT_ABOVE if forward == "cut_through" else NEVER_CUT
+def _seed() -> int:
+    return int.from_bytes(os.urandom(4), "big") >> 1
+
+
+def _cut_from(forward: model.Forward, size: int = model.CUT_ABOVE) -> int:
+    return size if forward == "cut_through" else NEVER_CUT

@@ -28,13 +28,9 @@ import hostages
 import logins
 import memory
 import native
-import pipeline_latency
-import pipeline_lossless
-import pipeline_rates
 import plots
 import pressure
 import report
-import sizing
 import starting
 import steering
 from candidates import Place, UnavailableError
@@ -57,15 +53,9 @@ PARTS: dict[str, Callable[[Stage], dict[str, object]]] = {
     "pressure": pressure.run,
     "logins": logins.run,
     "certificates": certificates.run,
-    "sizing": sizing.run,
     "features": features.run,
     "control": steering.run,
     "start": starting.run,
-}
-PIPELINE_PARTS: dict[str, Callable[[Stage], dict[str, object]]] = {
-    "rates": pipeline_rates.run,
-    "latency": pipeline_latency.run,
-    "lossless": pipeline_lossless.run,
 }
 ROOM_FOR_TAP = 4 << 30
 WIDTH_OF_A_LOG = 160
@@ -75,10 +65,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="make bench ARGS=…", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = ("cpu", *PARTS)
-    known_parts = (*parts, *PIPELINE_PARTS)
     shapes = ",".join(shape.name for shape in SHAPES)
     parser.add_argument("--quick", action="store_true", help="two minutes: part cpu, the C relay, HAProxy and framegate, short rounds, the guard")
-    parser.add_argument("--parts", help=f"of {', '.join(known_parts)} (default: all that need no Java; pipeline: those that do)")
+    parser.add_argument("--parts", help=f"of {', '.join(parts)} (default: all)")
     parser.add_argument("--shapes", default=shapes, help=f"of part cpu: of {shapes} (default: all)")
     parser.add_argument("--protocols", help="of part cpu: of plain, tls, tls-both (default: all)")
     parser.add_argument("--candidates", help=f"of {', '.join(CANDIDATES)} (default: {DEFAULT_CANDIDATES})")
@@ -90,13 +79,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="file of the raw rounds (default: in .cache/bench/results); the plot is written beside it")
     options = parser.parse_args(arguments)
     quick = options.quick
-    options.parts = (options.parts or ("cpu" if quick else ",".join(parts))).replace("pipeline", ",".join(PIPELINE_PARTS)).split(",")
+    options.parts = (options.parts or ("cpu" if quick else ",".join(parts))).split(",")
     options.protocols = options.protocols or ("plain,tls" if quick else "plain,tls,tls-both")
     options.candidates = (options.candidates or (QUICK_CANDIDATES if quick else DEFAULT_CANDIDATES)).split(",")
     options.rounds = options.rounds or (3 if quick else 5)
     options.seconds = options.seconds or (0.9 if quick else 1.5)
     options.latency = not quick if options.latency is None else options.latency
-    for words, known in ((options.parts, known_parts), (options.candidates, CANDIDATES)):
+    for words, known in ((options.parts, parts), (options.candidates, CANDIDATES)):
         unknown = [word for word in words if word not in known]
         if unknown:
             parser.error(f"{', '.join(unknown)}: not one of {', '.join(known)}")
@@ -193,7 +182,7 @@ def run(options: argparse.Namespace, stack: ExitStack) -> int:
             if name == "cpu":
                 cpu.run(stage, options.loads, rounds, latency=options.latency)
             else:
-                parts[name] = (PARTS | PIPELINE_PARTS)[name](stage)
+                parts[name] = PARTS[name](stage)
         except Exception as error:
             traceback.print_exc()
             parts[name] = {"failed": repr(error)}

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import native
-from cgroup import Group
 from processes import Process, free_port, wait_for_port
 from shapes import Load
-from tapcost import BUDGET, SEGMENT_SIZE
 
 HARD_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 MANY_CONNECTIONS = min(20_000, (HARD_LIMIT - 1_000) // 2)
@@ -267,11 +265,9 @@ class Framegate(Candidate):
     pool = "256MiB"
     limit = "100MiB"
     processors = 1
-    most_connections = 0
     upstream_framing = "int32"
     rates: dict[str, int] = {}  # noqa: RUF012 - a class for each value
     """Of the node, of the listener, and of the address that all clients have."""
-    group: Group | None = None
     ports: dict[str, int]
 
     @property
@@ -297,7 +293,7 @@ class Framegate(Candidate):
         address = f"127.0.0.1:{self.wanted_port}"
         listener: dict[str, object] = {"name": "bench", "address": address, "upstream": "echo", "max_receive_size": self.limit}
         listener["protocol"] = self.protocol
-        listener["limits"] = {**({"connections": self.most_connections} if self.most_connections else {}), **self.rates}
+        listener["limits"] = self.rates
         if self.load.downstream_tls:
             listener["tls"] = {"certificate": str(certificate.certificate), "key": str(certificate.key), "min_version": "1.3"}
         upstream: dict[str, object] = {"name": "echo", "endpoints": [f"127.0.0.1:{self.place.upstream(self.load)}"]}
@@ -319,13 +315,13 @@ class Framegate(Candidate):
             directory = self.place.tap_directory / self.name
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir(parents=True)
-            configuration["tap"] = {"directory": str(directory), "budget": BUDGET, "segment_size": SEGMENT_SIZE, "rules": list(self.tap_rules)}
+            configuration["tap"] = {"directory": str(directory), "budget": "512MiB", "segment_size": "64MiB", "rules": list(self.tap_rules)}
         return configuration
 
     def launch(self) -> None:
         file = self._file("yaml", json.dumps(self.configuration(), indent=1))
         command = [self.program(), "serve", "--config", str(file)]
-        self._run(command if self.group is None else self.group.command(command))
+        self._run(command)
 
     def wait(self) -> None:
         row = self.process.wait_for_row("listeners")

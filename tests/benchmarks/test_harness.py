@@ -4,12 +4,8 @@ from pathlib import Path
 
 import guard
 import report
-from features import judge_tap
 from measure import Round
 from report import Summary
-from shapes import SHAPES, Load, chosen
-
-from tests.fakes.cases import each_of
 
 
 def a_round(candidate: str, number: int, cost: float) -> Round:
@@ -20,28 +16,6 @@ def test_a_summary_is_the_median_and_the_extremes_of_the_rounds() -> None:
     rounds = [a_round("framegate", number, cost) for number, cost in enumerate((3.0, 1.0, 2.0))] + [a_round("haproxy", 0, 4.0)]
     summary = report.summarize(rounds)["plain", "100x1", "framegate"]
     assert (summary.rounds, summary.cpu_us, summary.low, summary.high, summary.frames_per_second) == (3, 2.0, 1.0, 3.0, 500.0)
-
-
-def test_every_protocol_meets_every_shape() -> None:
-    loads = chosen("100x1,64k", "plain,tls,tls-both")
-    assert [(load.protocol, load.shape.name) for load in loads] == [
-        (protocol, shape) for protocol in ("plain", "tls", "tls-both") for shape in ("100x1", "64k")
-    ]
-
-
-@each_of(
-    ("cost", "dropped", "words"),
-    [
-        (4.0, 0.0, "full capture, within: adds 1.00 of what it may"),
-        (4.1, 0.0, "full capture, ABOVE: adds 1.03 of what it may"),
-        (2.0, 0.5, "NOT FULL CAPTURE: 0.250 of 2 frames per echo were dropped"),
-    ],
-)
-def test_only_a_tap_that_dropped_nothing_is_judged(cost: float, dropped: float, words: str) -> None:
-    tapped = [a_round("framegate-tap", number, cost) for number in range(2)]
-    for row, lost in zip(tapped, (0.0, dropped), strict=True):
-        row.extra = {"tap_frames": 2.0, "tap_bytes": 1000.0, "tap_dropped": lost, "reads": 5.0}
-    assert judge_tap(Load(SHAPES[0]), [a_round("framegate", 0, 0.35), *tapped], 0.5, "framegate-tap").endswith(words)
 
 
 # --- the guard ---
@@ -92,11 +66,3 @@ def test_saving_keeps_what_was_not_measured(tmp_path: Path) -> None:
     guard.save({"plain 100x1": 1.0, "tls 1m": 2.0}, "cpu", file)
     guard.save({"plain 100x1": 0.9}, "cpu", file)
     assert guard.read(file)["ratios"] == {"plain 100x1": 0.9, "tls 1m": 2.0}
-
-
-def test_the_committed_file_is_whole() -> None:
-    committed = guard.read()
-    assert committed["date"]
-    assert committed["machine"]
-    assert isinstance(committed["ratios"], dict)
-    assert all(0.1 < ratio < 10 for ratio in committed["ratios"].values())

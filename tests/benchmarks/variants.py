@@ -40,9 +40,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "framegate-32m": {"pool": "32MiB", "limit": "16MiB"},
     "framegate-1g": {"pool": "1GiB", "limit": "16MiB"},
     "framegate-slow": {"pool": "32MiB", "limit": "2MiB"},
-    # sizing: the settings for which deploy/docs/limits.md computes the memory
-    "framegate-sized": {"tap_rules": (ALL_FRAMES,), "pool": "64MiB", "limit": "16MiB", "most_connections": 3_000},
-    # control, features: a second listener, whose channels are steered while those of the first are measured
+    # control: a second listener, whose channels are steered while those of the first are measured
     "framegate-steered": {"more_listeners": ("idle",)},
 }
 

@@ -69,11 +69,3 @@ def apply_spark(room: Room) -> str:
     assert [container["image"] for container in job["spec"]["template"]["spec"]["containers"]] == [SPARK]
     room.apply(json.loads(json.dumps(job)))
     return str(job["metadata"]["name"])
-
-
-def test_injecting_and_applying_twice_changes_nothing(room: Room) -> None:
-    certificates(room)
-    once = injected(room, CONFIGURATION, broker("kafka:9093"), service())
-    room.apply_text(once)
-    twice = room.apply_text(once)
-    assert {line.split()[-1] for line in twice.splitlines()} == {"unchanged"}

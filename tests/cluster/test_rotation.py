@@ -119,19 +119,3 @@ def test_new_connections_have_the_new_certificate_within_a_second_of_the_kubelet
     assert [row for row in rows if row["event"] == "closed" and row["cause"] != "peer_closed"] == []
     print(f"\ncluster: {ROTATIONS} rotations, {len(load.connects)} handshakes and {load.answers} answers, none failed; the kubelet took "
           f"{max(kubelet for kubelet, _ in took):.1f} s at most, framegate {max(ours for _, ours in took):.2f} s")  # fmt: skip
-
-
-def test_a_key_that_does_not_fit_is_refused_and_what_was_good_is_served_on(room: Room) -> None:
-    authority = certificates(room)
-    component(room, CONFIGURATION, broker("kafka:9093"), service())
-    pod = room.wait_ready("app=kafka")
-    with Load(room.address(pod), authority.path).running() as load:
-        wait_until(lambda: load.connects, "a connection")
-        serial = load.connects[-1][2]
-        certificate, _ = authority.leaf_pem("kafka", hosts=("kafka",))
-        _, other_key = authority.leaf_pem("kafka", hosts=("kafka",))
-        room.secret("framegate-tls", tls_crt=certificate, tls_key=other_key, ca_crt=authority.path.read_bytes())
-        refused = wait_until(lambda: [row for row in room.rows(pod) if row["event"] == "files_refused"], "the refusal", 150.0, 0.5)
-        assert {shown for _, _, shown in load.connects} == {serial}
-    assert load.failures == []
-    assert "key" in str(refused[0])

@@ -1,12 +1,9 @@
-"""The surroundings of framegate change or fail under load: the container's size, names, the tap's disk, the API server, the kubelet, the clock.
+"""The surroundings of framegate change or fail under load: the container's size, names, the tap's disk.
 
 About a minute each: a broker and two clients start in pods, and names are looked up every 30 s.
 """
 
-import collections
 import json
-import os
-import signal
 import time
 import urllib.request
 from typing import Any
@@ -17,13 +14,10 @@ from framegate.proxy.tap.completeness import verify
 from tests.cluster.load import Load, Scene
 from tests.cluster.node import ClusterError, wait_until
 from tests.cluster.room import Room
-from tests.cluster.test_deaths import wait_gone
 from tests.cluster.workloads import CONFIGURATION
 from tests.fakes.small_disk import fill
 
 DISK_MIB = 24
-STEP_S = 90.0
-ASK = "FRAMEGATE_STEP_CLOCK"
 
 
 def resize(room: Room, pod: str, **resources: dict[str, str]) -> None:
@@ -168,71 +162,3 @@ def test_a_full_disk_of_the_tap_costs_its_record_or_makes_the_traffic_wait_as_th
         assert (row.state, row.missing) == ("lost" if row.lost else "complete", 0)
         assert row.seen == row.stored + row.withheld + row.lost
     print(f"\ncluster: full disk, on_full: {on_full}: {lost} frames are counted as lost, {sum(row.stored for row in verdict.rows)} stored; {outcome}")
-
-
-def test_without_the_api_server_and_with_a_new_kubelet_traffic_goes_on(room: Room) -> None:
-    scene = Scene(room)
-    load = Load(scene)
-    broker, before = scene.application(), scene.sidecar()
-    live = set(connections(room, scene.pod))
-    room.node.stop_server("api", signal.SIGKILL)  # it would wait for its watchers
-    try:
-        for _ in range(5):
-            scene.wait_traffic()
-            time.sleep(0.5)
-        os.kill(before.pid, signal.SIGKILL)  # the kubelet starts it again without the API server
-        died = time.monotonic()
-        wait_gone(before.pid, 60.0)
-        scene.wait_listening()  # because the broker may still receive records from its sockets
-        scene.wait_traffic(60.0)
-        away = time.monotonic() - died
-    finally:
-        room.node.start_api_server()
-    wait_until(lambda: room.sidecar(scene.pod)["restartCount"] == 1, "the kubelet's word", 60.0)
-    room.wait_ready("app=kafka")
-    after = scene.sidecar()
-    assert scene.application() == broker
-    assert not live & set(connections(room, scene.pod))
-    live = set(connections(room, scene.pod))
-    room.node.stop_server("kubelet")
-    scene.wait_traffic()
-    room.node.start_kubelet()
-    began = time.monotonic()
-    for _ in range(10):
-        scene.wait_traffic()
-        time.sleep(0.5)
-    room.wait_ready("app=kafka")
-    assert (scene.application(), scene.sidecar()) == (broker, after)
-    assert live & set(connections(room, scene.pod))
-    outcome = load.end()
-    print(f"\ncluster: without the API server framegate, killed, was back for the client after {away:.1f} s; a new kubelet took the containers over "
-          f"within {time.monotonic() - began:.0f} s; {outcome}")  # fmt: skip
-
-
-def step(seconds: float) -> None:
-    """Set the clock of the whole machine, which has no namespace, forward or back; so only on request."""
-    time.clock_settime(time.CLOCK_REALTIME, time.time() + seconds)
-
-
-@pytest.mark.skipif(os.environ.get(ASK) != "1", reason=f"steps this machine's clock: {ASK}=1 make cluster-test")
-def test_a_step_of_the_nodes_clock_forth_and_back_disturbs_nothing_and_the_record_says_so(room: Room) -> None:
-    scene = Scene(room)
-    load = Load(scene)
-    broker, before = scene.application(), scene.sidecar()
-    step(STEP_S)
-    try:
-        scene.wait_traffic()
-        time.sleep(5.0)  # probes, looks at files and names go on by the new clock
-        scene.wait_traffic()
-    finally:
-        step(-STEP_S)
-    scene.wait_traffic()
-    time.sleep(5.0)
-    outcome = load.end()
-    assert (scene.application(), scene.sidecar()) == (broker, before)
-    rows = room.rows(scene.pod)
-    assert [row for row in rows if row["event"] == "closed" and row["cause"] != "peer_closed"] == []
-    verdict = verify(str(scene.tap))
-    assert verdict.faults == []
-    windows = collections.Counter(row.state for row in verdict.rows)
-    print(f"\ncluster: clock stepped by {STEP_S:g} s and back: {outcome}, windows {dict(windows)}, {sorted({row['event'] for row in rows})}")

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from framegate.control.events import Bus, Event
+from framegate.control.events import Bus
 from framegate.control.logs import RowLog
 from tests.fakes.conformance import Kind
 from tests.fakes.fleet import MemoryLog
@@ -123,28 +123,11 @@ def test_rows_below_the_level_and_silenced_ones_are_not_written_and_not_dropped(
     assert not any("rows_dropped" in row for row in rows)
 
 
-def test_another_level_holds_for_the_next_row(given: Given) -> None:
-    given.log.write("one")
-    given.log.levels.change("error", {})
-    given.log.write("two")
-    given.log.levels.change("info", {})
-    given.log.write("three")
-    assert [row["event"] for row in given.rows()] == ["one", "three"]
-
-
 def test_a_place_that_is_not_free_is_refused_and_other_rows_are_written(given: Given) -> None:
     given.block()
     assert not given.log.reserve()
     given.log.write("other")
     assert [row["event"] for row in given.rows()] == ["other"]
-
-
-def test_a_place_that_was_taken_is_free_again_once_its_row_is_written(given: Given) -> None:
-    for number in range(20):
-        while not given.log.reserve():
-            os.sched_yield()
-        given.log.offer(Event(number, 0, "audit", "info", {}, reserved=True), {"number": number}, 10)
-    assert [row["number"] for row in given.rows()] == list(range(20))
 
 
 def test_what_cannot_be_said_in_json_costs_nobody_who_writes_it(given: Given) -> None:
@@ -153,9 +136,3 @@ def test_what_cannot_be_said_in_json_costs_nobody_who_writes_it(given: Given) ->
     given.log.write("good")
     rows = given.rows()
     assert (len(rows), rows[-1]["event"]) == (3, "good")
-
-
-def test_closing_it_again_does_nothing(given: Given) -> None:
-    given.log.write("only")
-    assert len(given.rows()) == 1
-    given.log.close()

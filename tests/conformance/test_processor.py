@@ -433,7 +433,7 @@ def test_a_socket_to_a_handler_process_that_ends_or_does_not_come_is_told_by_its
         with contextlib.suppress(ConnectionResetError):
             assert broken.recv(1) == b""
         broken.close()
-        processor.handover.send(b"%d 1 @handler 0.7" % 77)
+        processor.handover.send(b"%d 1 -1 @handler 0.7" % 77)
         assert processor.parted() == {"type": "parted", "pair": 77, "error": "no descriptor to be had"}
         processor.join("0.7")
         processor.send({"type": "stop"})  # its own end is none that it tells of

@@ -136,7 +136,6 @@ def _burns(alert: str, made: Callable[..., Series], budget: float) -> list[Case]
 
 
 DAY = 86_400
-SHORT: list[Phase] = [(10, 0), (5, 3), (45, 0)]
 DOWN = 'framegate_upstream_endpoint_down{framegate_upstream="brokers"}'
 ADDRESSES: Series = {'framegate_upstream_endpoint_count{framegate_upstream="brokers"}': [(60, 3)]}
 CERTIFICATE = 'framegate_tls_certificate_not_after_seconds{framegate_certificate="listener/kafka"}'
@@ -357,22 +356,6 @@ def test_the_operators_rules_are_the_same() -> None:
     document = yaml.safe_load((FOLDER / "prometheus-rule.yaml").read_text())
     assert (document["apiVersion"], document["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
     assert rules("prometheus-rule.yaml") == rules()
-
-
-@judged
-def test_the_description_of_an_alert_is_a_sentence(tmp_path: Path) -> None:
-    place = {"job": "framegate", "instance": "10.0.0.7:9464", "pod": "orders-0", "framegate_consumer": "spark"}
-    series = f"framegate_tap_lag_time_seconds{{{', '.join(f'{key}={value!r}' for key, value in place.items())}}}".replace("'", '"')
-    text = "A reader of the tap is far behind (consumer spark, node 10.0.0.7:9464, pod orders-0): 11m 40s"
-    text += " is the age of the oldest that it has yet to read."
-    own = [rule for rule in rules() if rule["alert"] == "FramegateTapLags"]
-    expected = {"exp_labels": {"severity": "warning", **place}, "exp_annotations": {**own[0]["annotations"], "description": text}}
-    test = {
-        "interval": "1m",
-        "input_series": [{"series": series, "values": "700x20"}],
-        "alert_rule_test": [{"eval_time": "10m", "alertname": "FramegateTapLags", "exp_alerts": [expected]}],
-    }
-    assert judge(tmp_path, "FramegateTapLags", 1, test) == ""
 
 
 # --- the runbook -------------------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -135,38 +135,7 @@ def test_every_metric_and_every_label_exists() -> None:
         assert grouped - anywhere == set(), title
 
 
-def test_what_is_asked_for_is_found_in_a_query() -> None:
-    assert metric_names.asked('rate(a_total{x="1"}[5m])')[0] == {"a_total": {"x"}}
-    assert metric_names.asked('max({job="j", __name__=~"b(_ratio)?", w="2"})')[0] == {"b": {"job", "w"}}
-    assert metric_names.asked('sum by (job, le) (c{d="by (e)"})')[1] == {"job", "le"}
-
-
 # --- how it looks ------------------------------------------------------------------------------------------------------------------------
-
-
-def test_not_more_than_a_dozen_panels_are_unfolded() -> None:
-    for slug in SLUGS:
-        rows = [item for item in board(slug)["panels"] if item["type"] == "row"]
-        assert 1 <= len(board(slug)["panels"]) - len(rows) <= 12, slug
-        assert all(row["collapsed"] and row["panels"] for row in rows), slug
-
-
-def test_panels_fill_lines_of_24_and_none_lies_on_another() -> None:
-    for slug in SLUGS:
-        document = board(slug)
-        for panels in (
-            [panel for panel in document["panels"] if panel["type"] != "row"],
-            *(row["panels"] for row in document["panels"] if row["type"] == "row"),
-        ):
-            taken = [cell for panel in panels for cell in cells(panel["gridPos"])]
-            assert len(taken) == len(set(taken)), slug
-            assert len(taken) % 24 == 0, slug
-        numbers = [panel["id"] for panel in document["panels"]] + [panel["id"] for panel in queries.all_panels(document)]
-        assert len(set(numbers)) == len(list(queries.all_panels(document))) + sum(panel["type"] == "row" for panel in document["panels"]), slug
-
-
-def cells(position: dict[str, int]) -> Iterator[tuple[int, int]]:
-    yield from ((x, y) for x in range(position["x"], position["x"] + position["w"]) for y in range(position["y"], position["y"] + position["h"]))
 
 
 def test_the_six_dashboards_link_to_each_other_and_pass_on_the_variables() -> None:
@@ -180,11 +149,6 @@ def test_the_six_dashboards_link_to_each_other_and_pass_on_the_variables() -> No
             assert url.split("?")[0].removeprefix("/d/framegate-") in set(SLUGS) - {slug}
             assert all("${" + name + ":queryparam}" in url for name in ("datasource", "job", "node", "pod", "listener"))
             assert url.endswith("${__url_time_range}")
-
-
-def test_the_numbers_of_the_first_dashboard_have_links() -> None:
-    unfolded = [panel for panel in board("healthy")["panels"] if panel["type"] != "row"]
-    assert all(panel["links"] for panel in unfolded)
 
 
 # --- what to type ------------------------------------------------------------------------------------------------------------------------

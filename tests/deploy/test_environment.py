@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -110,33 +109,6 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(
-    ("version", "enough"),
-    [
-        ('openjdk version "17.0.15" 2025', True),
-        ('openjdk version "21" 2023', True),
-        ('java version "1.8.0_402"', False),
-        ('openjdk version "11.0.2"', False),
-    ],
-)
-def test_java_must_be_17_or_newer(environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, enough: bool) -> None:
-    deploying.program(tmp_path / "bin", "java", f"echo '{version}' >&2")
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin")
-    assert environment.has_java() is enough
-
-
-def test_without_java_a_task_stops_before_anything_starts(
-    environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SystemExit) as stopped:
-        environment.main(["run", "--with", "java", "--wish", "compiler", "--", "true"])
-    assert stopped.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "Java 17" in line
-    assert "openjdk-17-jre-headless" in line
-
-
 def test_all_that_is_missing_is_one_line(environment: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """What a task only wishes for does not end it; beside what it needs it is named in the same line."""
     needs = environment.NEEDS
@@ -166,32 +138,6 @@ def test_all_that_is_missing_is_one_line(environment: ModuleType, monkeypatch: p
     assert capsys.readouterr().err == (
         f"framegate: Java 17 or newer, Maven and {compiler} are missing: install them (on Debian: apt-get install {packages})\n"
     )
-
-
-def test_root_reads_the_lists_once_and_installs_what_is_missing_or_what_a_release_has_instead(
-    environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    deploying.program(
-        tmp_path / "bin", "apt-get", f'echo "$@" >> {tmp_path}/asked; for last; do :; done; [ $last = old ] || echo > {tmp_path}/$last; exit 0'
-    )
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    one = environment.Need("one", "One", (tmp_path / "one-dev").exists, ["one-dev"], "there is none")
-    two = environment.Need("two", "Two", (tmp_path / "new").exists, ["old"], "there is none", ["new"])
-    there = environment.Need("there", "There", lambda: True, ["there"], "there is none")
-    environment.provide([(there, False)])
-    assert not (tmp_path / "asked").exists()
-    environment.provide([(one, False), (two, True), (there, False)])
-    environment.provide([(one, False), (environment.Need("three", "Three", (tmp_path / "three").exists, ["three"], ""), False)])
-    install = "install -q -y --no-install-recommends"
-    assert (tmp_path / "asked").read_text().splitlines() == [
-        "update -q",
-        f"{install} one-dev old",
-        f"{install} one-dev",
-        f"{install} old",
-        f"{install} new",
-        f"{install} three",
-    ]
 
 
 def test_the_wheel_is_made_from_everything_that_is_in_it(environment: ModuleType) -> None:
@@ -255,45 +201,6 @@ def test_the_source_and_the_wheel_share_an_environment(checkout: Path) -> None:
         assert run(checkout, kind, "--", "echo", "works")[1] == "works\n"
     told = (checkout / "told").read_text().splitlines()
     assert [line.split()[-1].rpartition("/")[2] for line in told if "--force-reinstall" in line] == ["checkout", "framegate-1-cp-cp-linux.whl"]
-
-
-def test_pip_tries_what_uv_could_not_do(checkout: Path) -> None:
-    code, _, err = run(checkout, "run", "--", "true", env={**os.environ, "FAKE_UV": "/bin/false"})
-    assert code == 0
-    assert err.count("uv failed: without a message; using pip instead") == len((checkout / "told").read_text().splitlines()) == 3
-    assert (checkout / ".cache" / "wheel-pip.log").exists()
-    uv = checkout / "uv"
-    uv.write_text("#!/bin/sh\necho resolving; echo '  error: no route  '; echo; exit 2\n")
-    uv.chmod(0o755)
-    shutil.rmtree(checkout / ".cache" / "wheels")
-    (checkout / ".venv" / "framegate.stamp").unlink()
-    code, _, err = run(checkout, "run", "--", "true", env={**os.environ, "FAKE_UV": str(uv)})
-    assert (code, "uv failed: error: no route; using pip instead (.cache/wheel.log)" in err) == (0, True), err
-    assert "no route" in (checkout / ".cache" / "wheel.log").read_text(), "pip has a log of its own"
-
-
-@pytest.fixture
-def read_only(checkout: Path) -> Iterator[list[str]]:
-    """What to put before a command so that it sees the checkout without being able to write to it."""
-    if os.geteuid() != 0:
-        checkout.chmod(0o555)
-        yield []
-        checkout.chmod(0o755)
-        return
-    mount = f"mount --bind {checkout} {checkout} && mount -o remount,bind,ro {checkout}"
-    words = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh"]
-    if subprocess.run([*words, "true"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("no mount namespaces here, and root may write everywhere")
-    yield words
-
-
-def test_a_read_only_checkout_is_one_line_and_exit_2(checkout: Path, read_only: list[str]) -> None:
-    command = [*read_only, sys.executable, str(checkout / "deploy" / "environment.py"), "run", "--", "true"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stderr
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"framegate: {checkout}/.cache")
-    assert "must be writable" in line
 
 
 def test_a_second_task_says_that_it_waits(checkout: Path) -> None:

@@ -88,8 +88,3 @@ def test_the_handler_that_its_page_shows_is_one(tmp_path: Path, monkeypatch: pyt
     context = types.SimpleNamespace(state={})
     assert found.handle(b"hello", context) == Answer(b"HELLO", throttle=0)
     assert found.handle(b"x" * 10_000, context) == Answer(b"X" * 10_000, throttle=0.5)
-
-
-def test_the_configuration_of_the_overlay_loads(installed: Callable[[Path], Path]) -> None:
-    config = load(installed(EXAMPLES.parent / "kustomize" / "example" / "framegate.yaml"))
-    assert config.listeners[0].max_receive_size == 16 * model.MIB

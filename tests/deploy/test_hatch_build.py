@@ -112,13 +112,6 @@ def test_without_a_compiler_the_wheel_is_plain_and_says_so_in_one_line(project: 
     assert printed.count("framegate: not compiled") == 1
 
 
-def test_a_type_error_in_the_hot_path_makes_a_plain_wheel_too(project: Path) -> None:
-    (project / "proxy" / "hot" / "one.py").write_text("def double(number: int) -> int:\n    return 'two'\n")
-    name, _, printed = built(project)
-    assert name.endswith("-none-any.whl")
-    assert "Incompatible return value type" in printed
-
-
 def test_a_compiled_wheel_can_be_demanded(project: Path) -> None:
     done = build(project, CC="/bin/false", FRAMEGATE_REQUIRE_COMPILED="1")
     assert done.returncode != 0
@@ -161,9 +154,3 @@ def test_only_a_change_of_what_is_compiled_compiles_again(compiled: Path) -> Non
             file.write("other = 1\n")
         done = build(compiled, CC="/bin/false", FRAMEGATE_REQUIRE_COMPILED="1", FRAMEGATE_COMPILED=str(kept))
         assert (done.returncode != 0) is again, done.stderr
-
-
-def test_compiling_ahead_fails_with_the_compilers_reason(project: Path) -> None:
-    done = ahead(project, CC="/bin/false")
-    assert done.returncode == 1
-    assert "framegate: the hot path did not compile" in done.stderr

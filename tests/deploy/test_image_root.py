@@ -19,14 +19,6 @@ def test_modules_for_tests_drawing_and_installing_are_left_out_and_no_others() -
     assert image_root.left_out("", [*unwanted, *wanted]) == set(unwanted)
 
 
-def test_libraries_are_those_that_ldd_found() -> None:
-    told = (
-        "\tlinux-vdso.so.1 (0x00007f)\n\tlibssl.so.3 => /lib/x/libssl.so.3 (0x00007f)\n\t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n"
-        "\t/opt/framegate/lib/libx.so (0x0001)\n\tstatically linked\n"
-    )
-    assert image_root.libraries(told) == {Path("/lib/x/libssl.so.3"), Path("/lib64/ld-linux-x86-64.so.2"), Path("/opt/framegate/lib/libx.so")}
-
-
 def test_a_library_that_is_nowhere_ends_the_build() -> None:
     with pytest.raises(image_root.MissingError, match=r"libgone\.so\.1"):
         image_root.libraries("\tlibgone.so.1 => not found\n")
@@ -44,15 +36,6 @@ def test_a_link_is_copied_with_what_it_leads_to(tmp_path: Path) -> None:
     assert (copied / "libz.so.1").read_text() == "z"
 
 
-def test_folders_that_are_links_are_followed(tmp_path: Path) -> None:
-    (tmp_path / "usr" / "lib").mkdir(parents=True)
-    (tmp_path / "usr" / "lib" / "a").touch()
-    (tmp_path / "lib").symlink_to("usr/lib")
-    root = tmp_path / "root"
-    assert image_root.put(root, tmp_path / "lib" / "a") == {tmp_path / "usr" / "lib" / "a"}
-    assert (root / tmp_path.relative_to("/") / "usr" / "lib" / "a").exists()
-
-
 def test_bytecode_is_never_checked_against_its_source_and_names_it_where_it_will_be(tmp_path: Path) -> None:
     pycs = []
     for build in ("one", "two"):
@@ -66,13 +49,6 @@ def test_bytecode_is_never_checked_against_its_source_and_names_it_where_it_will
     assert b"/lib/module.py" in pycs[0]
     assert str(tmp_path).encode() not in pycs[0]
     assert pycs[0] == pycs[1]
-
-
-def test_what_is_compiled_to_a_library_has_no_bytecode(tmp_path: Path) -> None:
-    for name in ("plain.py", "hot.py", "hot.cpython-313-x86_64-linux-gnu.so", "hotter.py"):
-        (tmp_path / name).touch()
-    image_root.compile_bytecode(tmp_path, [tmp_path])
-    assert {path.name.partition(".")[0] for path in (tmp_path / "__pycache__").iterdir()} == {"plain", "hotter"}
 
 
 def test_a_source_that_cannot_be_compiled_ends_the_build(tmp_path: Path) -> None:
@@ -120,12 +96,6 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     debian = [image_root.debian_component("libssl3t64:amd64", "3.5.7-1~deb13u2", "amd64", "openssl", "3.5.7-1~deb13u2")]
     monkeypatch.setattr(image_root, "debian_components", lambda names: debian if names else [])
     return tmp_path
-
-
-def test_a_debian_package_names_its_source_which_notices_are_about() -> None:
-    found = image_root.debian_component("libssl3t64:amd64", "1:3.5", "amd64", "openssl", "3.5")
-    assert found["name"] == "libssl3t64"
-    assert found["purl"] == "pkg:deb/debian/libssl3t64@1%3A3.5?arch=amd64&distro=debian-13&upstream=openssl%403.5"
 
 
 def test_the_bill_has_every_package_once_and_is_about_framegate(environment: Path) -> None:

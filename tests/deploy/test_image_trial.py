@@ -42,13 +42,8 @@ while True:
 class LocalEngine:
     """An engine whose containers are processes of this machine."""
 
-    run = "local"
-
     def __init__(self, fault: str = "", told: str = "framegate 0.1.0 (compiled)") -> None:
         self.fault, self.told, self.folder, self.removed = fault, told, "", False
-
-    def tmpfs(self, path: str, user: int) -> list[str]:
-        return ["--tmpfs", f"{path}:{user}"]
 
     def run_command(self, image: str, *options: str, words: tuple[str, ...] = ()) -> list[str]:
         if words:

@@ -141,21 +141,6 @@ def test_delays_add_up_and_the_first_other_fault_decides(world, monkeypatch):
     assert slept == [0.5, 0.25]
 
 
-def test_a_delay_holds_up_no_other_connection(world):
-    world.rule(fault="delay", seconds=1000, match={"listeners": ["slow"]})
-
-    async def main() -> None:
-        slow = asyncio.create_task(world.faults.handle(FRAME, Context(listener="slow")))
-        assert await world.faults.handle(FRAME, Context(listener="in")) is PASS
-        await asyncio.sleep(0)
-        assert not slow.done()
-        slow.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await slow
-
-    asyncio.run(main())
-
-
 # Whom they meet.
 
 
@@ -234,14 +219,6 @@ def test_the_file_is_looked_at_once_a_second(world):
     assert [line["event"] for line in world.lines.found] == ["faults_changed", "faults_off"]
 
 
-def test_another_inode_with_the_same_time_and_size_is_another_file(world):
-    world.rule(fault="drop")
-    assert world.meet() is DROP
-    world.write(world.path.read_text().replace('"drop"', '"clos"'))
-    world.meet()
-    assert [line["event"] for line in world.lines.found] == ["faults_changed", "faults_unusable"]
-
-
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
@@ -284,20 +261,6 @@ def test_an_invalid_file_is_logged_once_and_changes_nothing(world, text, wrong):
     world.rule(fault="close")
     assert world.meet() is CLOSE
     assert world.lines.found[-1]["event"] == "faults_changed"
-
-
-def test_a_file_that_cannot_be_opened_is_logged_once_and_tried_again(world):
-    world.rule(fault="drop")
-    assert world.meet() is DROP
-    world.path.unlink()
-    world.path.mkdir()
-    for _ in range(3):
-        world.now += 1
-        assert world.meet() is DROP
-    assert [line["event"] for line in world.lines.found] == ["faults_changed", "faults_unusable"]
-    world.path.rmdir()
-    world.now += 1
-    assert world.meet() is PASS
 
 
 def test_yaml_is_read_too(tmp_path):

@@ -33,6 +33,8 @@ VERBS: Final = (
     ("channels", "unmute", "--listener", "kafka"),
     ("channels", "close", "--listener", "kafka"),
     ("handlers", "list"),
+    ("kafka-rules", "get", "--listener", "kafka"),
+    ("kafka-rules", "set", "--listener", "kafka", "--report-only"),
     ("limits", "get"),
     ("limits", "get", "--listener", "kafka"),
     ("limits", "get", "--node"),

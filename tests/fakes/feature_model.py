@@ -12,6 +12,8 @@ VALUES: Final[dict[str, tuple[str, ...]]] = {
     "upstream_framing": ("int32", "varint", "int32_inclusive"),
     "client_tls": ("no", "yes"),
     "upstream_tls": ("no", "yes"),
+    "client_proxy": ("no", "v1", "v2"),
+    "upstream_proxy": ("no", "v1", "v2"),
     "sasl": ("no", "PLAIN"),
     "upstream_sasl": ("no", "PLAIN"),
     "handler": ("no", "passes", "changes", "answers"),
@@ -49,6 +51,8 @@ class Combination:
     upstream_framing: str
     client_tls: str
     upstream_tls: str
+    client_proxy: str
+    upstream_proxy: str
     sasl: str
     upstream_sasl: str
     handler: str
@@ -71,7 +75,7 @@ class Combination:
             not kafka and "PLAIN" in (self.sasl, self.upstream_sasl),
             self.handler != "no" and (self.requests, self.responses) != ("whole", "whole"),
             self.handler == "answers" and (self.upstream_framing, self.upstream_tls, self.upstream_sasl) != ("int32", "no", "no"),
-            self.handler == "answers" and self.ending == "upstream_closes",
+            self.handler == "answers" and (self.ending == "upstream_closes" or self.upstream_proxy != "no"),
             self.sasl == "no" and (self.action == "login" or self.ending in ("sasl_frame", "large_sasl_frame")),
             self.handler != "no" and self.action == "login",  # no client authenticates again behind a handler
             self.tap == "no" and self.action == "rule",

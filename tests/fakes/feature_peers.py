@@ -18,10 +18,11 @@ from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
 from framegate.proxy.auth.client import FIRST_CORRELATION_ID
 from framegate.proxy.auth.messages import ApiRange
+from framegate.proxy.network.proxy_protocol import header_bytes
 from tests.fakes import sasl_frames
 from tests.fakes.feature_model import Combination
 from tests.fakes.framegate import Framegate, Row
-from tests.fakes.upstream import ScriptedUpstream, peer_name, reset
+from tests.fakes.upstream import ScriptedUpstream, peer_name, read_exactly, reset
 
 LIMIT: Final = 3 << 20
 USER, PASSWORD = "alice", "canary-52d1"
@@ -109,6 +110,7 @@ class Upstream(ScriptedUpstream):
     Attributes:
         requests: bodies of the frames that came, in order, those of our own login and of looks at versions left out.
         rest: bytes behind the last whole frame.
+        headers: of the PROXY protocol, of each connection.
         leaked: bodies of SASL frames that are not the proxy's own.
     """
 
@@ -118,6 +120,7 @@ class Upstream(ScriptedUpstream):
         self.requests: list[bytes] = []
         self.rest = bytearray()
         self.leaked: list[bytes] = []
+        self.headers: list[bytes] = []
         self.sockets: list[socket.socket] = []
         super().__init__(self._talk)
 
@@ -127,6 +130,8 @@ class Upstream(ScriptedUpstream):
                 sock.shutdown(socket.SHUT_RDWR)
 
     def _talk(self, plain: socket.socket) -> None:
+        if self._combination.upstream_proxy != "no":
+            self.headers.append(self._header(plain))
         sock = plain if self._tls is None else self._tls.wrap_socket(plain, server_side=True)
         data = bytearray()
         framing = self._combination.upstream_framing
@@ -145,6 +150,15 @@ class Upstream(ScriptedUpstream):
                     sock.sendall(encode(framing, body[4:] if self._combination.protocol == "kafka" else body))
                 if served:
                     self.rest = bytearray(data)
+
+    def _header(self, plain: socket.socket) -> bytes:
+        if self._combination.upstream_proxy == "v2":
+            head = read_exactly(plain, 16)
+            return head + read_exactly(plain, int.from_bytes(head[14:], "big"))
+        line = b""
+        while not line.endswith(b"\r\n"):
+            line += read_exactly(plain, 1)
+        return line
 
     def _login(self, body: bytes) -> bytes:
         """The answer to what is not traffic; empty: it is."""
@@ -186,6 +200,7 @@ class Client:
         self._sock: Any = None
         self._raw: Any = None
         self.peer = ""
+        self._reached = ""
 
     # --- bytes ---------------------------------------------------------------------------------------------------------------------
 
@@ -266,8 +281,14 @@ class Client:
     # --- its course ----------------------------------------------------------------------------------------------------------------
 
     def open(self, proxy: Framegate) -> None:
-        self._raw = self._sock = socket.create_connection(proxy.address(self.name), timeout=20, source_address=(self.address, 0))
+        proxied = self.combination.client_proxy
+        source = None if proxied != "no" else (self.address, 0)
+        self._raw = self._sock = socket.create_connection(proxy.address(self.name), timeout=20, source_address=source)
         self.peer = peer_name(self._raw)
+        self._reached = "{}:{}".format(*self._raw.getpeername())
+        if proxied != "no":
+            self.peer, self._reached = f"{self.address}:{self._raw.getsockname()[1]}", "192.0.2.1:9092"
+            self._sock.sendall(header_bytes(proxied, self.peer, self._reached))
         if self._tls is not None:
             self._sock = self._tls.wrap_socket(self._sock, server_hostname="localhost")
         if self.combination.sasl != "no":
@@ -335,6 +356,8 @@ class Client:
             self.sent.pop()  # it was not taken
         wanted = [self._expected(body)[0] for body in self.sent]
         assert self.row["cause"] in CAUSES[ending], self.row
+        if self.combination.upstream_proxy != "no":
+            assert self.upstream.headers.count(header_bytes(self.combination.upstream_proxy, self.peer, self._reached)) == 1, self.upstream.headers
         if self.combination.handler != "answers":
             assert [hashlib.sha256(body).digest() for body in got] == [hashlib.sha256(body).digest() for body in wanted], (len(got), len(wanted))
             assert not self.upstream.leaked, self.upstream.leaked

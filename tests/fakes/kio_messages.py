@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import io
+import os
 import random
 import types
 import typing
@@ -17,6 +18,8 @@ from kio.serial import entity_reader, entity_writer
 
 HOST = "real-broker-"
 """How the hosts of random answers begin."""
+MUTATIONS = int(os.environ.get("FRAMEGATE_TEST_MUTATIONS", "3000"))
+"""How many mutated messages a test makes."""
 ERRORS = list(ErrorCode)
 _INTEGERS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 

@@ -11,7 +11,17 @@ from typing import Any, Self
 
 from framegate.proxy.cells import CellLayout, CellReader, CellWriter, create
 from framegate.proxy.clock import MonotonicClock
-from framegate.proxy.config.model import MIB, ListenerConfig, ProxyConfig, TapConfig, TapRule, UpstreamConfig, to_wire
+from framegate.proxy.config.model import (
+    MIB,
+    BrokersConfig,
+    KafkaCluster,
+    ListenerConfig,
+    ProxyConfig,
+    TapConfig,
+    TapRule,
+    UpstreamConfig,
+    to_wire,
+)
 from framegate.proxy.config.sasl import ListenerSasl
 from framegate.proxy.network.connection_id import ConnectionIds
 from framegate.proxy.network.selector import Selector
@@ -22,6 +32,7 @@ from framegate.proxy.relay.relay import Relay
 from framegate.proxy.server.heap import Heap
 from framegate.proxy.server.link import Handover, LinkReader, encode, send_handovers
 from framegate.proxy.server.loop import Loop, Watcher
+from framegate.proxy.server.messages import ClusterRow
 from framegate.proxy.server.settings import Settings
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.segment import SegmentFiles
@@ -52,6 +63,7 @@ class LoopBench:
         cell_writer: made of descriptor and layout.
         link_bytes: the send buffer of the loop's command socket; 0: the system's.
         sasl: of the listener, whose protocol is Kafka's then.
+        brokers: of a cluster, which the upstream is then, as control sends them; the upstream's address is its bootstrap.
 
     Attributes:
         read: what the link brought, once ``close`` or ``receive`` read it; rows of connections are single messages with ``row``.
@@ -64,17 +76,28 @@ class LoopBench:
         cell_writer: Callable[[int, CellLayout], CellWriter] = CellWriter,
         link_bytes: int = 0,
         sasl: ListenerSasl | None = None,
+        brokers: ClusterRow | None = None,
     ) -> None:
         self.upstream = socket.create_server(("127.0.0.1", 0), backlog=1024)
         tap_config = None if folder is None else TapConfig(directory=folder, rules=(TapRule(name="all"),))
+        endpoints = (f"127.0.0.1:{self.upstream.getsockname()[1]}",)
+        upstream = UpstreamConfig(name="u", endpoints=endpoints)
+        if brokers is not None:
+            upstream = UpstreamConfig(name="u", kafka=KafkaCluster(bootstrap=endpoints))
         config = ProxyConfig(
             node="n",
             listeners=(
                 ListenerConfig(
-                    name="plain", address="x", upstream="u", max_receive_size=MIB, protocol="framed" if sasl is None else "kafka", sasl=sasl
+                    name="plain",
+                    address="x",
+                    upstream="u",
+                    max_receive_size=MIB,
+                    protocol="framed" if sasl is None and brokers is None else "kafka",
+                    sasl=sasl,
+                    brokers=None if brokers is None else BrokersConfig(ports="1-9"),
                 ),
             ),
-            upstreams=(UpstreamConfig(name="u", endpoints=(f"127.0.0.1:{self.upstream.getsockname()[1]}",)),),
+            upstreams=(upstream,),
             tap=tap_config,
         )
         layout = CellLayout.of(config)
@@ -83,7 +106,7 @@ class LoopBench:
         writer = cell_writer(self._cells_fd, layout)
         clock = MonotonicClock()
         self.pool = pool_of(16 * MIB, clock.now_ns)
-        settings = self.settings = Settings({"config": to_wire(config)}, self.pool)
+        settings = self.settings = Settings({"config": to_wire(config), "brokers": {} if brokers is None else {"u": brokers}}, self.pool)
         self.tap = None if tap_config is None else TapWriter(tap_config, "n", "0", "b", files)
         if self.tap is not None:
             self.tap.start()

@@ -1,4 +1,4 @@
-"""A real MariaDB server, and its own clients: the command line, and the library, by Perl's DBI, which prepares statements on the server."""
+"""A real MariaDB server, and its own command line."""
 
 import contextlib
 import os
@@ -30,10 +30,7 @@ def server_program() -> str | None:
 def missing_packages() -> list[str]:
     """What a test with MariaDB needs and this machine does not have, by the names of Debian's packages."""
     missing = [] if server_program() else ["mariadb-server-core"]
-    missing += [] if shutil.which("mariadb") else ["mariadb-client-core"]
-    driver = ["perl", "-MDBD::MariaDB", "-e", "1"]
-    has_driver = shutil.which("perl") and subprocess.run(driver, stderr=subprocess.DEVNULL, check=False).returncode == 0
-    return missing + ([] if has_driver else ["libdbd-mariadb-perl"])
+    return missing + ([] if shutil.which("mariadb") else ["mariadb-client-core"])
 
 
 class MariaDB:
@@ -99,23 +96,10 @@ class MariaDB:
         self._stop()
 
 
-def sql(
-    address: tuple[str, int], statements: str, *options: str, password: str = PASSWORD, timeout: float = 30.0
-) -> "subprocess.CompletedProcess[bytes]":
+def sql(address: tuple[str, int], statements: str, *options: str, timeout: float = 30.0) -> "subprocess.CompletedProcess[bytes]":
     """MariaDB's command line at a port: rows on standard output, a line for each, values between tabs, nothing escaped, no names."""
     command = ["mariadb", "--no-defaults", "--protocol=tcp", f"--host={address[0]}", f"--port={address[1]}", f"--user={USER}", "--database=peers"]
     command += ["--skip-ssl", f"--max-allowed-packet={LARGEST}", "--batch", "--raw", "--skip-column-names", *options]
     return subprocess.run(
-        command, input=statements.encode(), capture_output=True, timeout=timeout, check=False, env={**os.environ, "MYSQL_PWD": password}
+        command, input=statements.encode(), capture_output=True, timeout=timeout, check=False, env={**os.environ, "MYSQL_PWD": PASSWORD}
     )
-
-
-def perl(address: tuple[str, int], script: str, *arguments: str, timeout: float = 30.0) -> str:
-    """What a script prints that finds ``$db`` connected, with statements prepared by the server and errors that end it."""
-    source = f"DBI:MariaDB:database=peers;host={address[0]};port={address[1]};mariadb_ssl=0;mariadb_max_allowed_packet={LARGEST}"
-    connect = "use strict; use warnings; use DBI; my ($source, $user, $password) = splice @ARGV, 0, 3;"
-    connect += " my $db = DBI->connect($source, $user, $password, {RaiseError => 1, PrintError => 0, mariadb_server_prepare => 1});\n"
-    command = ["perl", "-e", connect + script, source, USER, PASSWORD, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout

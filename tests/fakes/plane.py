@@ -1,14 +1,15 @@
-"""The parts of steering without processors. Limits, tap rules and the levels of the log are the real parts over ``FakeSupervisor``; the others are
-fakes: rows in a dict, real cells, and errors on demand. They refuse what the real ones refuse: both run ``tests/conformance/test_control_plane.py``.
+"""The parts of steering without processes. Most are the real ones over ``FakeSupervisor``, whose processors have rows in a dict and real cells. The
+state, users, certificates and audit rows are fakes, with errors on demand: they run ``tests/conformance/test_control_plane.py`` like the real ones.
 """
 
 import dataclasses
 import os
+from array import array
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from framegate.control.bounds import MAX_HOLDERS, rows_per_page
 from framegate.control.errors import (
     AbortedError,
     AlreadyExistsError,
@@ -31,30 +32,25 @@ from framegate.control.status import (
     BrokerStatus,
     BuildInfo,
     CertificateStatus,
-    DownEndpoint,
     DrainResult,
     HandlerProcessStatus,
     HandlerStatus,
     Health,
     Holder,
-    ListenerStatus,
-    Origin,
     Outcome,
-    PoolShare,
-    PoolStatus,
     ProcessorStatus,
     ReloadOutcome,
     TapStop,
-    UpstreamStatus,
     UsersStatus,
     UserStatus,
 )
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import Channels, Verb
 from framegate.control.steering.drain import Drain
+from framegate.control.steering.kafka_rules import RulesAboutKafka
 from framegate.control.steering.limits import Limits
 from framegate.control.steering.listeners import Listeners, Upstreams
-from framegate.control.steering.pool import Pool, equal_shares, too_small
+from framegate.control.steering.pool import Pool, equal_shares
 from framegate.control.steering.rows import Audit, LogRows
 from framegate.control.steering.state import State
 from framegate.control.steering.steering import Parts
@@ -65,23 +61,20 @@ from framegate.proxy.auth.auth_requests import ScramCredential
 from framegate.proxy.cells import CellLayout, CellReader, CellWriter, create
 from framegate.proxy.config.limits import LimitsConfig, RateLimits
 from framegate.proxy.config.model import (
-    MAX_PROCESSORS,
-    POOL_SIZE,
     AdminConfig,
     DrainAccept,
     HealthConfig,
+    KafkaRules,
     ListenerConfig,
     MemoryPoolConfig,
     ProxyConfig,
     TapConfig,
     TapRule,
     UpstreamConfig,
-    forwarding_of,
-    largest_whole,
-    whole_request,
 )
-from framegate.proxy.network.connection_id import format_connection_id, parse_connection_id
+from framegate.proxy.network.connection_id import format_connection_id, parse_connection_id, slot_of
 from framegate.proxy.server.messages import Change
+from framegate.proxy.server.protocol import Request
 from framegate.proxy.server.rows import OpenRow
 from tests.fakes import rows
 from tests.fakes.rows import OPENED_NS
@@ -89,13 +82,8 @@ from tests.fakes.rows import OPENED_NS
 __all__ = [
     "FakeAudit",
     "FakeCertificates",
-    "FakeChannels",
-    "FakeDrain",
-    "FakeListeners",
     "FakePlane",
-    "FakePool",
     "FakeRotation",
-    "FakeUpstreams",
     "FakeUsers",
     "certificate",
     "channel_row",
@@ -113,7 +101,7 @@ def fake_config(admin: str, health: str | None = "127.0.0.1:0", tap: TapConfig |
     return ProxyConfig(
         node="edge-1",
         listeners=(
-            ListenerConfig(name="kafka", address="127.0.0.1:0", upstream="brokers", protocol="kafka"),
+            ListenerConfig(name="kafka", address="127.0.0.1:0", upstream="brokers", protocol="kafka", kafka=KafkaRules()),
             ListenerConfig(name="plain", address="127.0.0.1:0", upstream="brokers", limits=RateLimits(connections=10)),
         ),
         upstreams=(UpstreamConfig(name="brokers", endpoints=("broker:9092",)),),
@@ -202,199 +190,165 @@ def _user(name: str, entry: Mapping[str, ScramCredential]) -> UserStatus:
     return UserStatus(name=name, mechanisms={mechanism: item.iterations for mechanism, item in entry.items()})
 
 
-def _check_share(size: int, count: int, largest: int) -> None:
-    if size // count < largest:
-        raise too_small(size // count, largest)
+class FakeProcessor:
+    """A processor of the plane, whose channels are rows in a dict. It does at once what it is asked."""
 
-
-class FakeChannels(Channels):
-    """Rows in a dict."""
-
-    def __init__(self, fake: "FakePlane") -> None:
+    def __init__(self, fake: "FakePlane", slot: int) -> None:
         self.fake = fake
+        self.slot = slot
 
-    async def page(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[OpenRow], str]:
-        self.fake._listener(listener)
-        if page_token and not page_token.isdigit():
-            raise InvalidArgumentError([Violation("page_token", "is not ours")])
-        rows = [row for _, row in sorted(self.fake.rows.items()) if listener in (None, row["listener"])]
-        start = int(page_token or 0)
-        end = start + rows_per_page(page_size)
-        return rows[start:end], str(end) if end < len(rows) else ""
+    async def request(self, request: Request[Any], timeout_ms: int) -> Any:
+        command: Any = request.message
+        if command["type"] in ("mute", "unmute", "close"):
+            return self.act(command)
+        return getattr(self, command["type"])(command)
 
-    async def describe(self, channel: int) -> OpenRow:
-        if channel not in self.fake.rows:
-            raise NotFoundError("channel", format_connection_id(channel))
-        return self.fake.rows[channel]
+    def rows(self) -> list[OpenRow]:
+        """Those of its slot; the last processor has those of all further slots, too."""
+        last = max(self.fake._supervisor.slots)
+        return [row for key, row in sorted(self.fake.rows.items()) if min(slot_of(key), last) == self.slot]
+
+    def list(self, command: Any) -> Any:
+        rows = [row for row in self.rows() if row["id"] > command["after"] and command["listener"] in (None, row["listener"])]
+        page = rows[: command["limit"]]
+        return {"rows": page, "next": page[-1]["id"] if len(rows) > len(page) else 0}
+
+    def describe(self, command: Any) -> Any:
+        return {"row": self.fake.rows.get(command["connection"])}
+
+    def act(self, command: Any) -> Any:
+        named = command.get("connections")
+        wanted = (command.get("listener"), command.get("principal"))
+        affected = [row for row in self.rows() if (row["id"] in named if named else row["listener"] == wanted[0] or row["principal"] == wanted[1])]
+        for row in affected:
+            if command["type"] == "mute":
+                row.update(muted=["admin"], mute_reason=command["reason"])
+            elif command["type"] == "unmute":
+                row["muted"] = []
+            else:
+                del self.fake.rows[row["id"]]
+                self.fake.tell(closed_row(format_connection_id(row["id"]), "admin", row["listener"], detail=command["reason"]))
+        missing = [channel for channel in named or () if channel not in [row["id"] for row in affected]]
+        return {"affected": [row["id"] for row in affected], "missing": missing, "undone": []}
+
+    def holders(self, command: Any) -> Any:
+        self.fake._fail()
+        rows = [{**dataclasses.asdict(holder), "id": holder.channel} for holder in self.fake.holders if slot_of(holder.channel) == self.slot]
+        return {"rows": rows}
+
+    def upstreams(self, command: Any) -> Any:
+        up = {"endpoint": "10.1.0.1:9092", "state": "up", "reason": "", "detail": "", "since_ns": 0, "out": 0}
+        up |= {"connections": 7, "weight": 2, "zone": "a", "latency_ns": 3_000_000}
+        down = {"endpoint": "10.1.0.2:9092", "broker": 3, "state": "down", "reason": "refused", "detail": "Connection refused"}
+        down |= {"since_ns": 1_000_000_000, "out": 1, "connections": 0, "weight": 1, "zone": "", "latency_ns": 0}
+        return {"rows": [{"upstream": upstream.name, **row} for upstream in self.fake.config.upstreams for row in (up, down)]}
+
+
+class NotedChannels(Channels):
+    """The real part, whose changes are noted, or fail."""
+
+    def __init__(self, fake: "FakePlane", supervisor: Any, transactions: Transactions) -> None:
+        super().__init__(supervisor, transactions)
+        self.fake = fake
 
     async def act(
         self, verb: Verb, channels: Sequence[int] = (), listener: str | None = None, reason: str = "", principal: str | None = None
     ) -> Outcome:
         self.fake.asked.append((verb, tuple(channels), listener if principal is None else f"principal {principal}", reason))
         self.fake._fail()
-        if bool(channels) + (listener is not None) + (principal is not None) != 1:
-            raise InvalidArgumentError([Violation("channels", "name channels, a listener or a principal, and one of these only")])
-        self.fake._listener(listener)
-        if len(channels) == 1 and channels[0] not in self.fake.rows:
-            raise NotFoundError("channel", format_connection_id(channels[0]))
-        wanted = list(channels) or [key for key, row in self.fake.rows.items() if row["listener"] == listener or row["principal"] == principal]
-        affected = tuple(channel for channel in wanted if channel in self.fake.rows)
-        for channel in affected:
-            if verb == "mute":
-                self.fake.rows[channel].update(muted=["admin"], mute_reason=reason)
-            elif verb == "unmute":
-                self.fake.rows[channel]["muted"] = []
-            else:
-                row = self.fake.rows.pop(channel)
-                self.fake.tell(closed_row(format_connection_id(channel), "admin", row["listener"], detail=reason))
-        return Outcome(affected=affected, missing=tuple(channel for channel in wanted if channel not in affected))
-
-    async def top_holders(self, count: int) -> list[Holder]:
-        self.fake._fail()
-        if not 1 <= count <= MAX_HOLDERS:
-            raise InvalidArgumentError([Violation("count", f"must be from 1 to {MAX_HOLDERS}")])
-        return sorted(self.fake.holders, key=lambda holder: -holder.bytes)[:count]
+        return await super().act(verb, channels, listener, reason, principal)
 
 
-class FakePool(Pool):
-    """Divides equally."""
+class NotedDrain(Drain):
+    """The real part, whose runs are noted, or fail."""
 
-    def __init__(self, fake: "FakePlane") -> None:
-        self.fake = fake
-
-    def least_share(self) -> int:
-        return self.fake.pool // self.fake.processors
-
-    def _largest(self) -> int:
-        whole = [whole_request(self.fake.limits[item.name], forwarding_of(item).requests) for item in self.fake.config.listeners]
-        return max(*whole, largest_whole(self.fake.config)[1])
-
-    def status(self) -> PoolStatus:
-        shares = tuple(
-            PoolShare(slot=slot, share=share, begun=2, pending=2, tls=1, tap=7, waiting=slot)
-            for slot, share in equal_shares(self.fake.pool, self.fake.processors).items()
-        )
-        config = self.fake.config
-        tap_limit = config.tap.queue_size * self.fake.processors if config.tap else 0
-        memory = config.memory_pool
-        return PoolStatus(
-            kind=memory.kind,
-            size=self.fake.pool,
-            shares=shares,
-            processors=self.fake.processors,
-            tap_limit=tap_limit,
-            guaranteed=memory.shares,
-            size_origin=self.fake.size_origin,
-            processors_origin=self.fake.processors_origin,
-        )
-
-    async def set_size(self, size: int, origin: Origin = "operator") -> PoolStatus:
-        self.fake._fail()
-        if not POOL_SIZE.takes(size):
-            raise InvalidArgumentError([Violation("size", "out of range")])
-        _check_share(size, self.fake.processors, self._largest())
-        self.fake.pool, self.fake.size_origin = size, "operator"
-        return self.status()
-
-    async def set_processors(self, count: int, origin: Origin = "operator") -> PoolStatus:
-        self.fake._fail()
-        if not 1 <= count <= MAX_PROCESSORS:
-            raise InvalidArgumentError([Violation("processors", f"must be from 1 to {MAX_PROCESSORS}")])
-        if self.fake.draining or not self.fake.accepting:
-            raise FailedPreconditionError("the proxy drains", reason="DRAINING")
-        _check_share(self.fake.pool, count, self._largest())
-        self.fake.processors, self.fake.processors_origin = count, "operator"
-        return self.status()
-
-
-class FakeSupervisor:
-    """The state that processors must have, without processors: a change is in force at once, or raises the plane's failure."""
-
-    def __init__(self, fake: "FakePlane", config: ProxyConfig) -> None:
-        self.fake = fake
-        self.desired = DesiredState(config, {}, equal_shares(config.memory_pool.size, config.processors))
-        self.slots = {number: SimpleNamespace(generation=1) for number in range(config.processors)}
-
-    async def change(
-        self, build: Callable[[int], Change], commit: Callable[[DesiredState], None], check: Callable[[], None], decided: Callable[[], None]
-    ) -> None:
-        self.fake._fail()
-        check()
-        commit(self.desired)
-        decided()
-
-
-class FakeDrain(Drain):
-    """Ends at once."""
-
-    def __init__(self, fake: "FakePlane") -> None:
-        self.fake = fake
+    fake: "FakePlane"
 
     async def run(
         self, timeout_ms: int | None = None, *, wait: bool = True, accept: DrainAccept | None = None, by: str = "", reason: str = ""
     ) -> DrainResult:
         self.fake.asked.append(("drain", timeout_ms, wait, accept, by.partition(",")[0], reason))
         self.fake._fail()
-        if timeout_ms is not None and not 0 <= timeout_ms <= 3_600_000:
-            raise InvalidArgumentError([Violation("timeout", "out of range")])
-        ends = wait or timeout_ms is not None
-        if accept == "until_stop" and ends:
-            raise InvalidArgumentError([Violation("accept", "has no end to wait for")])
-        self.fake.draining = True
-        if (accept or ("refuse" if ends else self.fake.config.drain.accept)) == "until_stop":
-            return DrainResult(closed=0, open=len(self.fake.rows))
-        self.fake.accepting = False
-        closed = len(self.fake.rows) if wait else 0
+        return await super().run(timeout_ms, wait=wait, accept=accept, by=by, reason=reason)
+
+
+class FakeSupervisor:
+    """The state that processors must have, over processors of this process: a change is in force at once, or raises the plane's failure."""
+
+    def __init__(self, fake: "FakePlane", config: ProxyConfig) -> None:
+        self.fake = fake
+        self.desired = DesiredState(config, {}, equal_shares(config.memory_pool.size, config.processors))
+        self.slots: dict[int, SimpleNamespace] = {}
+        self.connections = SimpleNamespace(count_handed=lambda: None)
+
+    @property
+    def running(self) -> list[FakeProcessor]:
+        return [FakeProcessor(self.fake, slot) for slot in self.slots]
+
+    @property
+    def cells(self) -> list[tuple[int, CellReader]]:
+        return self.fake.cells
+
+    async def change(
+        self,
+        build: Callable[[int], Change],
+        commit: Callable[[DesiredState], None],
+        check: Callable[[], None],
+        decided: Callable[[], None],
+    ) -> None:
+        self.fake._fail()
+        check()
+        commit(self.desired)
+        decided()
+
+    async def start_slots(self, numbers: Sequence[int]) -> None:
+        self.fake._fail()
+        for slot in numbers:
+            self.fake.hire(slot)
+
+    async def remove_slots(self, numbers: Sequence[int], timeout_ms: int) -> None:
+        for slot in numbers:
+            del self.slots[slot]
+
+    async def drain_slots(self, numbers: Sequence[int], timeout_ms: int, *, wait: bool) -> list[int]:
         if wait:
             self.fake.rows.clear()
-        return DrainResult(closed=closed, open=len(self.fake.rows))
+        return []
+
+    async def drained(self) -> None:
+        """At once."""
 
 
-class FakeListeners(Listeners):
-    """Those of the configuration."""
+class FakeListening:
+    """An open listener of the configuration."""
+
+    def __init__(self, fake: "FakePlane", name: str, address: str) -> None:
+        self.fake = fake
+        self.name = name
+        self.address = address
+
+    @property
+    def open(self) -> int:
+        return sum(row["listener"] == self.name for row in self.fake.rows.values())
+
+    @property
+    def accepting(self) -> bool:
+        return self.fake.accepting
+
+
+class FakeAcceptor:
+    """Listens on ports that nobody reaches."""
 
     def __init__(self, fake: "FakePlane") -> None:
         self.fake = fake
+        names = [listener.name for listener in fake.config.listeners]
+        self.listeners = {name: FakeListening(fake, name, f"127.0.0.1:{9093 + number}") for number, name in enumerate(names)}
 
-    def statuses(self) -> list[ListenerStatus]:
-        return [
-            ListenerStatus(
-                name=listener.name,
-                address=f"127.0.0.1:{9093 + number}",
-                upstream=listener.upstream or "",
-                handler=listener.handler or "",
-                protocol=listener.protocol,
-                framing=listener.framing,
-                tls=listener.tls is not None,
-                max_receive_size=self.fake.limits[listener.name],
-                max_connections=listener.limits.connections,
-                connections=sum(row["listener"] == listener.name for row in self.fake.rows.values()),
-                accepting=self.fake.accepting,
-                forwarding=forwarding_of(listener),
-            )
-            for number, listener in enumerate(self.fake.config.listeners)
-        ]
+    def set_limits(self, limits: Any) -> None:
+        """Nobody connects."""
 
-
-class FakeUpstreams(Upstreams):
-    """Those of the configuration."""
-
-    def __init__(self, fake: "FakePlane") -> None:
-        self.fake = fake
-
-    async def statuses(self) -> list[UpstreamStatus]:
-        return [
-            UpstreamStatus(
-                name=upstream.name,
-                endpoints=upstream.endpoints,
-                addresses=("10.1.0.1:9092",),
-                tls=False,
-                max_receive_size=upstream.max_receive_size,
-                error="",
-                down=(DownEndpoint(address="10.1.0.2:9092", reason="refused", detail="Connection refused", processors=2),),
-            )
-            for upstream in self.fake.config.upstreams
-        ]
+    def stop(self) -> None:
+        self.fake.accepting = False
 
 
 class FakeBrokers(Brokers):
@@ -404,7 +358,7 @@ class FakeBrokers(Brokers):
         self.fake = fake
 
     async def statuses(self, upstream: str = "") -> list[BrokerStatus]:
-        if upstream not in ("", "brokers"):
+        if upstream not in ("", *(item.name for item in self.fake.config.upstreams)):
             raise NotFoundError("upstream", upstream)
         return self.fake.brokers
 
@@ -508,10 +462,6 @@ class FakePlane(State):
         self.rows: dict[int, OpenRow] = {}
         self.holders: list[Holder] = []
         self.levels = Levels()
-        self.pool = config.memory_pool.size
-        self.processors = config.processors
-        self.size_origin: Origin = "configuration"
-        self.processors_origin: Origin = "configuration"
         self.troubles: list[str] = []
         self.losing = False
         self.brokers: list[BrokerStatus] = []
@@ -521,7 +471,6 @@ class FakePlane(State):
         self.users_error = ""
         self.handlers: list[HandlerProcessStatus] = []
         self.accepting = True
-        self.draining = False
         self.started = True
         self.alive = True
         self.failure: Exception | None = None
@@ -532,30 +481,37 @@ class FakePlane(State):
         self.failures: list[Exception] = []
         self._events = Bus(on_failure=self.failures.append)
         self.measured: dict[tuple[str, Attributes], float] = {}
+        self._supervisor = supervisor
         self._layout = CellLayout.of(config)
-        self._descriptors = [create(self._layout) for _ in range(config.processors)]
-        self.writers = [CellWriter(descriptor, self._layout) for descriptor in self._descriptors]
-        self._readers = [CellReader(descriptor, self._layout) for descriptor in self._descriptors]
-        self._slots = dict(enumerate(self._readers))
-        for slot, writer in enumerate(self.writers):
-            writer.start(os.getpid() if slot == 0 else 0, 1, 1)
+        self._descriptors: list[int] = []
+        self.writers: list[CellWriter] = []
+        self._readers: list[CellReader] = []
+        self._slots: dict[int, CellReader] = {}
+        for slot in range(config.processors):
+            self.hire(slot)
         log: Any = SimpleNamespace(levels=self.levels, format="json", dropped=7)
-        acceptor: Any = SimpleNamespace(set_limits=lambda limits: None)
+        acceptor: Any = FakeAcceptor(self)
         losses: Any = self
+        task_monitor: Any = SimpleNamespace(repeat=lambda *arguments: SimpleNamespace(cancel=lambda: None))
+        resolver: Any = SimpleNamespace(current=defaultdict(lambda: SimpleNamespace(texts=lambda: ("10.1.0.1:9092",), error="")))
         transactions = Transactions(self._events, Meters())
-        pool = FakePool(self)
+        pool = Pool(supervisor, transactions, log, task_monitor)
+        listeners = Listeners(supervisor, acceptor)
+        drain = NotedDrain(supervisor, acceptor, listeners, pool, transactions, self._events)
+        drain.fake = self
         self.parts = Parts(
             state=self,
             events=self._events,
             audit=FakeAudit(self),
             log=LogRows(supervisor, log),
-            channels=FakeChannels(self),
+            channels=NotedChannels(self, supervisor, transactions),
             limits=Limits(supervisor, acceptor, transactions, pool),
+            kafka_rules=RulesAboutKafka(supervisor, transactions),
             pool=pool,
             taps=Taps(supervisor, transactions, lambda rules: None, losses),
-            drain=FakeDrain(self),
-            listeners=FakeListeners(self),
-            upstreams=FakeUpstreams(self),
+            drain=drain,
+            listeners=listeners,
+            upstreams=Upstreams(supervisor, resolver, log),
             brokers=FakeBrokers(self),
             certificates=FakeCertificates(self),
             rotation=FakeRotation(self),
@@ -589,6 +545,27 @@ class FakePlane(State):
     @property
     def config(self) -> ProxyConfig:
         return self.desired.config
+
+    @property
+    def pool(self) -> int:
+        return self.config.memory_pool.size
+
+    @pool.setter
+    def pool(self, size: int) -> None:
+        self.desired.config = dataclasses.replace(self.config, memory_pool=dataclasses.replace(self.config.memory_pool, size=size))
+        self.desired.shares = equal_shares(size, self.processors)
+
+    @property
+    def processors(self) -> int:
+        return len(self._supervisor.slots)
+
+    @property
+    def draining(self) -> bool:
+        return self.parts.pool.draining
+
+    @draining.setter
+    def draining(self, there: bool) -> None:
+        self.parts.pool.draining = there
 
     @property
     def limits(self) -> dict[str, int]:
@@ -638,8 +615,23 @@ class FakePlane(State):
         del self._slots[slot]
 
     def hire(self, slot: int) -> None:
-        """A slot is there again, and counts on."""
+        """A slot is there, or there again, and counts on."""
+        if slot == len(self._readers):
+            self._descriptors.append(create(self._layout))
+            self.writers.append(CellWriter(self._descriptors[slot], self._layout))
+            self._readers.append(CellReader(self._descriptors[slot], self._layout))
+            image = array("q", self.writers[slot].start(os.getpid() if slot == 0 else 0, 1, 1))
+            for value, name in (
+                (2, ("usage", "frames", "begun")),
+                (2, ("usage", "frames", "pending")),
+                (1, ("usage", "frames", "tls")),
+                (slot, ("waiting", "frames")),
+            ):
+                image[self._layout.index(f"framegate.memory_pool.{name[0]}", *name[1:])] = value
+            image[self._layout.index("framegate.queue.usage", "tap")] = 7
+            self.writers[slot].publish(image)
         self._slots[slot] = self._readers[slot]
+        self._supervisor.slots[slot] = SimpleNamespace(generation=1, wanted=True)
 
     def measurements(self) -> Mapping[tuple[str, Attributes], float]:
         return dict(self.measured)

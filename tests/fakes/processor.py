@@ -37,7 +37,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from framegate.proxy.cells import CellLayout, CellWriter, State
-from framegate.proxy.config.model import MAX_RECEIVE_SIZE, forwarding_of, from_wire, largest_whole, quotas_to_wire, rule_from_wire, whole_request
+from framegate.proxy.config.model import (
+    MAX_RECEIVE_SIZE,
+    forwarding_of,
+    from_wire,
+    kafka_rules_to_wire,
+    largest_whole,
+    quotas_to_wire,
+    rule_from_wire,
+    whole_request,
+)
 from framegate.proxy.network.connection_id import ConnectionIds, format_connection_id
 from framegate.proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, receive_handovers
 from framegate.proxy.server.messages import (
@@ -65,7 +74,7 @@ from framegate.proxy.server.pair_rows import is_due
 from framegate.proxy.server.protocol import WIRE_VERSION, event_notice, read_command, read_start
 from framegate.proxy.server.rows import (
     ChannelRow,
-    EndpointDownRow,
+    EndpointRow,
     HandoverFailedRow,
     HolderRow,
     LostRow,
@@ -181,6 +190,9 @@ class FakeProcessor:
             "brokers": message.get("brokers", {}),
             "stores": numbers_of(message.get("stores")),
         }
+        rules = {item.name: kafka_rules_to_wire(item.kafka) for item in config.listeners if item.kafka is not None}
+        if rules:
+            self.facts["kafka_rules"] = rules
         if config.tap is not None:
             self.facts["tap_rules"] = message["config"]["tap"]["rules"]
         self.writer = CellWriter(self.cells, CellLayout.of(config))
@@ -352,11 +364,14 @@ class FakeProcessor:
         self.send(EvictReply(type="result", id=message["id"], affected=idlest))
 
     def on_upstreams(self, message: dict[str, Any]) -> None:
-        row = EndpointDownRow(upstream="u", endpoint="127.0.0.1:1", failures=1, reason="refused", detail=f"says {self.slot}", backoff_ms=1000)
+        row = EndpointRow(
+            upstream="u", endpoint="127.0.0.1:1", state="down", reason="refused", detail=f"says {self.slot}", since_ns=5, out=1,
+            connections=2, weight=1, zone="", latency_ns=self.slot,
+        )  # fmt: skip
         rows = [row] if self.mode == "down" else []
         if self.mode == "broker_down":  # the first address of each
             known = self.facts["brokers"]["u"]["brokers"]
-            rows = [EndpointDownRow(**{**row, "broker": item["id"], "endpoint": "{2}:{3}".format(*item["addresses"][0])}) for item in known]
+            rows = [EndpointRow(**{**row, "broker": item["id"], "endpoint": "{2}:{3}".format(*item["addresses"][0])}) for item in known]
         self.send(UpstreamsReply(type="result", id=message["id"], rows=rows))
 
     def on_parts(self, message: dict[str, Any]) -> None:

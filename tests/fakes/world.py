@@ -5,11 +5,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from framegate.proxy.clock import Clock
+from framegate.proxy.config.model import UpstreamConfig
 from framegate.proxy.network.authenticator import AuthenticatorFactory
 from framegate.proxy.network.connection_id import ConnectionIds
 from framegate.proxy.network.framing import Framing
 from framegate.proxy.network.int32 import INT32
 from framegate.proxy.network.options import ChannelOptions, TlsSettings
+from framegate.proxy.network.proxy_protocol import ProxyProtocol
 from framegate.proxy.network.receive import NEVER_CUT, ReceiveLimit
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.relay.cluster import RouteBrokers
@@ -18,6 +20,7 @@ from framegate.proxy.relay.drain import Drain
 from framegate.proxy.relay.ending import ACTIVE, CLOSED_BY, USED
 from framegate.proxy.relay.handled_connection import HandlerMetrics
 from framegate.proxy.relay.handler_leg import HandlerLegs
+from framegate.proxy.relay.kafka_rules import KafkaRulesInForce
 from framegate.proxy.relay.login import Logins
 from framegate.proxy.relay.opening import ACCEPTED
 from framegate.proxy.relay.pair import Pair, PairWatcher
@@ -99,7 +102,10 @@ class World:
         authenticators: of clients; None: whoever comes is nobody.
         refusal_ms: from a refusal to its answer.
         logins: who we are to the upstream.
+        upstream: how its endpoints are chosen, and the header that connections to it begin with.
+        proxy_protocol: of clients.
         brokers: the upstream is a cluster: the addresses that clients are told are in it. ``broker_endpoints``: addresses of brokers, by id.
+        kafka_rules: which APIs and names clients may use; None: all.
         others: options of both sides' channels.
 
     Attributes:
@@ -133,7 +139,10 @@ class World:
         authenticators: AuthenticatorFactory | None = None,
         refusal_ms: int = 0,
         logins: Logins | None = None,
+        upstream: UpstreamConfig | None = None,
+        proxy_protocol: ProxyProtocol | None = None,
         brokers: RouteBrokers | None = None,
+        kafka_rules: KafkaRulesInForce | None = None,
         broker_endpoints: Mapping[int, Any] | None = None,
     ) -> None:
         self.clock = HandClock()
@@ -160,6 +169,7 @@ class World:
             onward=onward if translates else None,
             authenticators=authenticators,
             failed_authentication_delay_ns=refusal_ms * 1_000_000,
+            proxy_protocol=proxy_protocol,
             sasl_limit=NEVER_CUT if authenticators is None else SMALL - 4,
             **common,
             **(cut if cut_requests else {}),
@@ -172,15 +182,15 @@ class World:
             tls=upstream_tls,
             framing=onward,
             onward=framing if translates else None,
-            first_piece=0 if brokers is None else FIRST_PIECE,
-            keeps_first=brokers is not None,
+            first_piece=0 if brokers is None and kafka_rules is None else FIRST_PIECE,
+            keeps_first=brokers is not None or kafka_rules is not None,
             **common,
             **(cut if cut_answers else {}),
         )
         addresses = [self.server.getsockname()] if endpoints is None else endpoints
         others = [(node, endpoint_of(address)) for node, address in (broker_endpoints or {}).items()]
         at_brokers = [Endpoint(item.family, item.address, "", node) for node, item in others]
-        self.upstream = Upstream("u", self.counters.upstreams["u"], [*map(endpoint_of, addresses), *at_brokers])
+        self.upstream = Upstream("u", self.counters.upstreams["u"], [*map(endpoint_of, addresses), *at_brokers], upstream)
         self.route = Route(
             listener="l",
             upstream=None if serves else self.upstream,
@@ -194,7 +204,9 @@ class World:
             authenticates=authenticators is not None,
             logins=logins,
             revoked=Revocations(10 * SECOND),
+            send_proxy_protocol="" if upstream is None else upstream.send_proxy_protocol or "",
             brokers=brokers,
+            rules=kafka_rules,
         )
         handled = None if requests is None else HandlerLegs(requests)
         self.relay = Relay(ConnectionIds(1, 1), self.counters, self.told, rules, writer, handled)
@@ -320,3 +332,4 @@ class World:
         upstream = self.counters.upstreams["u"].counts.cells
         assert (upstream[CONNECTING], upstream[USED]) == (0, 0)
         assert not any(endpoint.probed for endpoint in self.upstream.endpoints), "a probe was not given back"
+        assert {int(endpoint.connections) for endpoint in self.upstream.endpoints} <= {0}, "a connection was not counted down"

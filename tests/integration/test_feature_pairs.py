@@ -187,6 +187,8 @@ class Batch:
             "forwarding": {"requests": item.requests, "responses": item.responses},
             "timeouts": {"failed_authentication": "0ms"},
         }
+        if item.client_proxy != "no":
+            found["proxy_protocol"] = {"version": item.client_proxy, "trusted": ["127.0.0.0/8"]}
         if item.client_framing == "header":
             found["header"] = HEADER
         if item.handler != "answers":
@@ -210,6 +212,8 @@ class Batch:
             "framing": item.upstream_framing,
             "max_receive_size": LIMIT + 16,
         }
+        if item.upstream_proxy != "no":
+            found["send_proxy_protocol"] = item.upstream_proxy
         if item.upstream_tls == "yes":
             found["tls"] = {"ca": str(self.certificates.ca), "server_name": "localhost"}
         if item.upstream_sasl != "no":

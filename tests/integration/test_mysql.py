@@ -1,9 +1,6 @@
-"""A real MariaDB behind the proxy, as it is and re-framed on the way, with its own clients: large messages, prepared statements, many at once."""
+"""A real MariaDB behind the proxy, as it is and re-framed on the way, with its own client: large messages, many at once."""
 
-import concurrent.futures
-import contextlib
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,7 @@ import pytest
 from framegate.proxy.tap.completeness import verify
 from tests.fakes import mariadb
 from tests.fakes.framegate import Framegate
-from tests.fakes.mariadb import MariaDB, perl, sql
+from tests.fakes.mariadb import MariaDB, sql
 from tests.fakes.tap_read import read_frames
 from tests.fakes.upstream import read_exactly
 
@@ -99,12 +96,6 @@ def test_an_error_of_the_server_ends_nothing(proxy: Framegate) -> None:
     assert b"ERROR 1146 (42S02)" in done.stderr
 
 
-def test_a_wrong_password_is_the_servers_to_refuse(proxy: Framegate) -> None:
-    done = sql(proxy.address("sql"), "SELECT 1;", password="another")
-    assert (done.returncode, done.stdout) == (1, b"")
-    assert f"ERROR 1045 (28000): Access denied for user '{mariadb.USER}'@'localhost' (using password: YES)".encode() in done.stderr
-
-
 def test_a_result_of_several_mb_in_many_packets(proxy: Framegate) -> None:
     done = sql(proxy.address("sql"), "SELECT seq, REPEAT(CHAR(97 + seq % 26), 4000) FROM seq_1_to_2000;")
     assert rows(done) == [[str(number), chr(97 + number % 26) * 4000] for number in range(1, 2001)]
@@ -118,48 +109,6 @@ def test_messages_at_the_edge_of_a_packet_pass_both_ways(proxy: Framegate, size:
     assert rows(sql(proxy.address("sql"), statement, "--delimiter=$$")) == [[str(statement.count("x"))]]
     done = sql(proxy.address("sql"), f"SELECT REPEAT('y', {size - 4});")
     assert (done.returncode, done.stdout == b"y" * (size - 4) + b"\n") == (0, True)
-
-
-def test_statements_prepared_by_the_server(proxy: Framegate) -> None:
-    script = """
-        my $statement = $db->prepare('SELECT ? + 1, CONCAT(?, ?)');
-        for my $number (1, 41, 2147483647) {
-            $statement->execute($number, 'text', undef);
-            my ($sum, $none) = $statement->fetchrow_array;
-            $statement->execute($number, 'a', 'b');
-            my (undef, $text) = $statement->fetchrow_array;
-            print join(' ', $sum, defined $none ? 'some' : 'none', $text), "\n";
-        }
-        print join(' ', $db->selectrow_array("SHOW SESSION STATUS LIKE 'Com_stmt_execute'"));
-    """
-    answers = ["2 none ab", "42 none ab", "2147483648 none ab"]
-    assert perl(proxy.address("sql"), script).splitlines() == [*answers, "Com_stmt_execute 7"], "the server counts six, and this question"
-
-
-def test_a_value_of_40_mb_through_a_prepared_statement_and_back(proxy: Framegate) -> None:
-    script = """
-        $db->do('CREATE OR REPLACE TABLE large (id INT PRIMARY KEY, payload LONGBLOB)');
-        my $value = join('', map { chr } 0 .. 255) x (40 * 4096);
-        my $insert = $db->prepare('INSERT INTO large VALUES (?, ?)');
-        $insert->bind_param(1, 7);
-        $insert->bind_param(2, $value, DBI::SQL_BLOB);
-        $insert->execute;
-        my ($back) = $db->selectrow_array('SELECT payload FROM large WHERE id = 7');
-        print length($back), $back eq $value ? ' same' : ' other';
-    """
-    assert perl(proxy.address("sql"), script) == f"{40 << 20} same"
-
-
-def test_twenty_clients_at_once(proxy: Framegate) -> None:
-    def work(number: int) -> list[list[str]]:
-        table = f"client_{number}"
-        text = f"CREATE OR REPLACE TABLE {table} (n INT, t TEXT);"
-        text += "".join(f"INSERT INTO {table} VALUES ({n}, REPEAT('{chr(97 + number)}', {n * 37}));" for n in range(100))
-        return rows(sql(proxy.address("sql"), f"{text} SELECT SUM(n), SUM(LENGTH(t)), MIN(t), MAX(n) FROM {table};"))
-
-    with concurrent.futures.ThreadPoolExecutor(20) as pool:
-        found = list(pool.map(work, range(20)))
-    assert found == [[["4950", str(4950 * 37), "", "99"]]] * 20
 
 
 # --- what the proxy says of it -----------------------------------------------------------------------------------------------------------
@@ -190,19 +139,6 @@ def test_a_packet_above_the_limit_is_refused(server: MariaDB, tmp_path: Path) ->
         assert (closed["cause"], closed["side"]) == ("frame_too_large", "downstream")
         assert "limit of 1048576" in closed["detail"]
         assert rows(sql(proxy.address("sql"), "SELECT 1;")) == [["1"]]
-
-
-@pytest.mark.parametrize(("waits", "greeted"), [("close", False), ("wait", True)])
-def test_a_client_that_ends_before_it_has_spoken(server: MariaDB, tmp_path: Path, waits: str, greeted: bool) -> None:
-    with Framegate(tmp_path, config_of(server.address, {**MYSQL, "half_close_before_data": waits}, MYSQL)) as proxy, proxy.connect("sql") as client:
-        client.shutdown(socket.SHUT_WR)
-        data = b""
-        with contextlib.suppress(ConnectionResetError):
-            while chunk := client.recv(4096):
-                data += chunk
-        assert not greeted or data[4:5] == b"\x0a", "the greeting came"
-        closed = proxy.closed_row(client)
-        assert closed["cause"] == ("peer_closed" if greeted else "no_data")
 
 
 # --- what does not come back -------------------------------------------------------------------------------------------------------------

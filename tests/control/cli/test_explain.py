@@ -43,7 +43,7 @@ def test_every_key_can_be_explained_and_fits_a_terminal_but_for_tables() -> None
 def test_as_json_it_is_one_document() -> None:
     found = json.loads(explain("drain.accept", "-o", "json").stdout)
     assert (found["path"], found["default"], found["words"]) == ("drain.accept", "until_stop", ["refuse", "until_stop"])
-    assert [item["path"] for item in json.loads(explain("-o", "json").stdout)][:2] == ["node", "processors"]
+    assert [item["path"] for item in json.loads(explain("-o", "json").stdout)][:2] == ["node", "zone"]
 
 
 def test_an_unknown_key_ends_with_3_and_names_those_near_it() -> None:

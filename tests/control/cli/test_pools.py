@@ -79,7 +79,8 @@ def test_a_refusal_of_the_state_exits_with_1(cli: Cli) -> None:
 
 
 def test_who_decides_a_size_is_said_where_it_is_not_the_configuration(cli: Cli) -> None:
-    cli.plane.size_origin = cli.plane.processors_origin = "container"
+    pool = cli.plane.parts.pool
+    pool.size_origin = pool.processors_origin = "container"
     assert (
         cli("pool", "get")
         .stdout.splitlines()[0]

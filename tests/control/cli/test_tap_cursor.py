@@ -86,17 +86,6 @@ def test_a_cursor_goes_on_where_it_was(tmp_path: Path) -> None:
     assert cursor.tail == 0
 
 
-def test_frames_that_were_cut_through_are_whole(tmp_path: Path) -> None:
-    processor = FakeProcessor(tmp_path)
-    body = bytes(range(1, 200)) * 5
-    processor.parts(body, [100, 200, 50], flush=True)
-    processor.flush()
-    (cursor,) = cursors(tmp_path)
-    entries = [item for item in merged([cursor], ALL) if not isinstance(item, Trouble)]
-    (frame,) = [frame for entry in entries for frame in frames_of(entry.block, entry.row, ALL)]
-    assert bytes(frame.kept) == body
-
-
 @each_of("version", [2, 3])
 @each_of("seal", [True, False])
 @each_of(
@@ -152,18 +141,6 @@ def test_a_sealed_segment_that_was_cut_is_told(tmp_path: Path) -> None:
     shown = read(cursors(tmp_path))
     assert [trouble.available for trouble in troubles(shown)] == [listed[1].base, None]
     assert sum(isinstance(item, str) for item in shown) >= 8
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_a_missing_segment_is_told(tmp_path: Path, version: int) -> None:
-    stream = write(tmp_path, 12, segment_size=2000).stream
-    if version == 2:
-        for path in segment_files(tmp_path):
-            as_version(path, 2)
-    listed = segments(str(tmp_path), stream)
-    segment_files(tmp_path)[1].unlink()
-    found = troubles(read(cursors(tmp_path)))
-    assert [(item.offset, item.available, item.vanished) for item in found] == [(listed[1].base, listed[2].base, True)]
 
 
 @pytest.mark.parametrize("last", [True, False])

@@ -178,22 +178,6 @@ def test_a_stream_that_is_deleted_unread_is_told_and_one_that_was_read_is_not(tm
     assert following.lines.take() == []
 
 
-def test_segments_that_go_unread_are_told(tmp_path: Path, following: Following) -> None:
-    processor = FakeProcessor(tmp_path, segment_size=1500)
-    write(processor, 0, size=300)
-    follower = following()
-    write(processor, *range(1, 12), size=300)
-    files = segment_files(tmp_path)
-    for path in files[:-1]:
-        path.unlink()
-    follower.show_appended()
-    told, *shown = following.lines.take()
-    assert "vanished (unknown)" in told
-    assert numbers(shown) == list(range(12 - len(shown), 12))
-    follower.show_appended()
-    assert following.lines.take() == []
-
-
 def test_a_torn_tail_is_told_once_it_cannot_be_a_block_any_more(tmp_path: Path, following: Following) -> None:
     processor = FakeProcessor(tmp_path)
     write(processor, 1)

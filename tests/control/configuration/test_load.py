@@ -1,5 +1,7 @@
 import pathlib
 
+import pytest
+
 from framegate.control.configuration.load import examine
 
 GOOD = """\
@@ -26,3 +28,16 @@ def test_a_fault_of_this_machine_only_leaves_a_model(tmp_path: pathlib.Path) -> 
     assert found.model == found.config is not None
     path.write_text(GOOD.replace("node:", "nodes:"))
     assert examine(path).model is None
+
+
+def test_the_zone_comes_from_the_file_or_else_from_the_environment(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "framegate.yaml"
+    found = []
+    for variable in ("", "eu-1a"):
+        monkeypatch.setenv("FRAMEGATE_ZONE", variable)
+        for key in ("", "zone: b\n"):
+            path.write_text(GOOD + key)
+            config = examine(path).config
+            assert config is not None
+            found.append(config.zone)
+    assert found == ["", "b", "eu-1a", "b"]

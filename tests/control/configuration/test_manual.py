@@ -18,7 +18,7 @@ def paths(of: type, prefix: str = "") -> set[str]:
     for name, hint in field_types(of).items():
         path = f"{prefix}{file_key(name)}"
         found.add(path)
-        for part in (hint, *typing.get_args(hint)):
+        for part in (hint, *typing.get_args(hint), *(inner for outer in typing.get_args(hint) for inner in typing.get_args(outer))):
             if hasattr(part, "__dataclass_fields__"):
                 found |= paths(part, f"{path}.")
     return found
@@ -94,6 +94,7 @@ def test_each_kind_of_value_has_a_name() -> None:
     assert {item.type for item in entries().values()} <= {
         "a section",
         "a list, each a section",
+        "a list, each an address or a section",
         *(f"{many}{kind}" for many in ("", "a list, each ") for kind in ("a text", "a word", "a path", "an address")),
         *("a size", "a size, each second", "a time", "an instant", "a whole number", "a number", "true or false"),
         "a mapping of names to percentages",

@@ -26,6 +26,21 @@ def test_a_broken_rule_is_named_at_its_key(data: dict[str, Any]) -> None:
         ("upstreams.0.endpoints", [], "upstreams[0].endpoints", "needs at least one"),
         ("upstreams.0.endpoints", ["127.0.0.1:0"], "upstreams[0].endpoints[0]", "port 0"),
         ("upstreams.0.endpoints", ["127.0.0.1:9093"], "upstreams[0].endpoints[0]", "in a circle"),
+        ("upstreams.0.endpoints", [{"address": "nowhere"}], "upstreams[0].endpoints[0].address", "is not an address"),
+        ("upstreams.0.endpoints", [{"weight": 1}], "upstreams[0].endpoints[0].address", "is required"),
+        ("upstreams.0.endpoints", [{"address": "a:1", "weight": 0}], "upstreams[0].endpoints[0].weight", "must be from 1 to 1000"),
+        ("upstreams.0", {"name": "brokers", "endpoints": ["a:1"], "check": {"kind": "tls"}}, "upstreams[0].check.kind", "needs the section tls"),
+        (
+            "upstreams.0",
+            {"name": "brokers", "endpoints": ["a:1"], "framing": "int16", "check": {"kind": "kafka"}},
+            "upstreams[0].check.kind",
+            "speaks int16",
+        ),
+        ("listeners.0.proxy_protocol", {"version": "any"}, "listeners[0].proxy_protocol.trusted", "is required"),
+        ("listeners.0.proxy_protocol", {"trusted": ["10.0.0.1/8"]}, "listeners[0].proxy_protocol.trusted[0]", "has host bits set"),
+        ("listeners.0.proxy_protocol", {"trusted": [], "version": "v3"}, "listeners[0].proxy_protocol.version", "'v2' or 'any'"),
+        ("upstreams.0.balance", "random", "upstreams[0].balance", "or 'first_available'"),
+        ("upstreams.0.ejection", {"latency_factor": 1.4}, "upstreams[0].ejection.latency_factor", "at least 1.5"),
         ("admin.address", "127.0.0.1:1", "admin.address", "must be unix:PATH"),
         ("admin.address", f"unix:/{'x' * 108}", "admin.address", "109 bytes"),
         ("health.address", "unix:/tmp/health", "health.address", "Unix socket cannot"),
@@ -53,6 +68,9 @@ def test_a_key_that_has_no_effect_is_a_warning(data: dict[str, Any], tmp_path: p
     spare = {"name": "spare", "endpoints": ["127.0.0.1:1"]}
     cases = [
         ("upstreams.1", spare, "upstreams[1].name", "has no effect: no listener names this upstream"),
+        ("upstreams.0.ejection", {"failures": 0}, "upstreams[0].ejection", "has no effect: failures and latency_factor are 0"),
+        ("upstreams.0.max_connections", 1, "upstreams[0].max_connections", "is less than processors, 2"),
+        ("listeners.0.proxy_protocol", {"trusted": []}, "listeners[0].proxy_protocol.trusted", "refuses everybody"),
         ("telemetry.otlp.signals", [], "telemetry.otlp.signals", "has no effect, and nothing is exported over OTLP"),
         ("telemetry.otlp.signals", ["metrics", "logs", "metrics"], "telemetry.otlp.signals", "names one twice: the second has no effect"),
         ("listeners.0.tls.client_auth", "none", "listeners[0].tls.client_ca", "has no effect: client_auth is none"),
@@ -84,3 +102,9 @@ def test_several_endpoints_behind_a_listener_for_kafka_are_a_warning(data: dict[
     assert warned("kafka", "10.0.0.1:9092", "10.0.0.2:9092") == ["upstreams[0].endpoints"]
     assert warned("kafka", "10.0.0.1:9092") == []
     assert warned("framed", "10.0.0.1:9092", "10.0.0.2:9092") == []
+
+
+def test_weights_have_no_effect_where_the_first_available_endpoint_is_used(data: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    data["tap"]["budget"] = "128MiB"
+    data["upstreams"][0] |= {"balance": "first_available", "endpoints": [{"address": "10.0.0.1:1", "weight": 2}, "10.0.0.2:1"]}
+    assert "upstreams[0].balance" in [key for key, _ in warnings(data, tmp_path)]

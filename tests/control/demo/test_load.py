@@ -25,13 +25,6 @@ def test_frames_say_where_they_belong_and_are_what_the_receiver_expects() -> Non
     assert payloads.frames(3, 10, 5) == b"".join(frame(3, sequence, same.of(3, sequence)) for sequence in range(10, 15))
 
 
-def test_sizes_are_mixed() -> None:
-    payloads = Payloads()
-    sizes = [len(payloads.of(0, sequence)) + BODY_HEADER_SIZE for sequence in range(1024)]
-    assert {100, 512, 4096, 65536} == set(sizes)
-    assert 250 < sum(sizes) / len(sizes) < 350
-
-
 def test_quantiles_are_exact_to_two_digits() -> None:
     source = random.Random(5)
     latency, times = Latency(), sorted(source.randrange(50, 500_000) for _ in range(2000))

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 from typing import Any
 
-from framegate.control.demo.report import Evidence, checks, counts, proof
+from framegate.control.demo.report import Evidence, checks, proof
 from framegate.control.demo.stage import LogCount
 from framegate.control.demo.steering import Metrics
 from framegate.proxy.tap.completeness import Verdict, WindowRow
@@ -49,19 +49,9 @@ def numbers(place: Any) -> list[tuple[Any, Any]]:
     return [(place, key) for key, value in items if isinstance(value, int)] + [found for _, value in items for found in numbers(value)]
 
 
-def test_equal_counts_pass() -> None:
-    assert [check.text for check in checks(evidence(FACTS)) if not check.good] == []
-    assert {row.who.split(":")[0]: (row.request, row.response) for row in counts(evidence(FACTS))} == {
-        "load generator": (101, 100),
-        "upstream": (100, 100),
-        "proxy's shared cells": (1, 0),
-        "reader of the tap's log": (100, 100),
-        "Spark SQL over the tables": (100, 100),
-    }
-
-
-def test_a_count_that_is_one_higher_anywhere_is_found() -> None:
+def test_equal_counts_pass_and_one_that_is_one_higher_anywhere_is_found() -> None:
     facts = copy.deepcopy(FACTS)
+    assert all(check.good for check in checks(evidence(facts)))
     places = numbers(facts)
     assert len(places) == 33
     for place, key in places:

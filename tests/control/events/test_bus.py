@@ -2,16 +2,12 @@
 
 import asyncio
 import functools
-import json
-import os
 import threading
 
 import pytest
 
 from framegate.control.errors import FailedPreconditionError
 from framegate.control.events import Bus, Event, Gap, Row, Subscriber, Subscription
-from framegate.control.logs import RowLog
-from tests.control.logs.test_row_log import fill_pipe
 from tests.fakes.cases import each_of
 
 THREADS = 8
@@ -202,29 +198,6 @@ def test_at_the_end_what_waits_is_taken_and_the_log_gets_what_comes_later() -> N
         early.close()
 
     asyncio.run(main())
-
-
-def test_a_blocked_log_delays_no_other_subscriber_and_keeps_reserved_rows() -> None:
-    """The row log over a pipe that is full: its queue drops, the reserved row waits at its place, and the bus goes on."""
-    reader, writer = os.pipe()
-    fill_pipe(writer)
-    log = RowLog(writer, capacity=3)
-    bus, failures = bus_of(log)
-    subscription = bus.subscribe()
-    assert log.reserve()
-    fill(bus, 500)
-    assert bus.publish({"event": "audit", "who": "root"}, reserved=True) == 501
-    assert (numbers(subscription), failures) == (list(range(1, 502)), [])
-    rows: list[Row] = []
-    data = b""
-    while not any(row["event"] == "audit" for row in rows):
-        data += os.read(reader, 65536)
-        rows = [json.loads(line) for line in data.rpartition(b"\n")[0].splitlines() if line]
-    assert (rows[-1]["who"], log.dropped) == ("root", 500 - len([row for row in rows if row["event"] == "closed"]))
-    assert log.dropped > 400
-    log.close()
-    os.close(reader)
-    os.close(writer)
 
 
 def test_events_that_happened_together_have_numbers_in_their_order_and_are_read_when_asked_for() -> None:

@@ -6,13 +6,6 @@ from framegate.control.events import Event, Row
 from tests.control.events.test_bus import Listed
 
 
-def test_a_row_that_is_there_is_given_as_it_is() -> None:
-    row = {"event": "closed", "id": 7}
-    event = Event(3, 5, "closed", "info", row)
-    assert event.row is row
-    assert (event.sequence, event.time_ns, event.name, event.level, event.reserved, event.subject) == (3, 5, "closed", "info", False, 0)
-
-
 def test_a_row_that_is_to_be_read_is_read_once_and_a_failure_is_tried_again() -> None:
     read: list[Row] = []
     failures = [ValueError("first"), ValueError("second")]

@@ -77,6 +77,10 @@ async def test_a_connection_passed_to_a_processor_that_has_ended_has_a_closed_ro
     made.supervisor.connections.count_handed()
     (row,) = made.log.events("closed")
     assert (row["id"], row["peer"], row["cause"]) == (f"0-{processor.generation}-1", "192.0.2.1:1", "processor_died")
+    assert "broker" not in row
+    made.acceptor.handed.append(PassedConnection(token, Handover(6, socket.AF_INET, "a", "192.0.2.1:1", 7)))
+    made.supervisor.connections.count_handed()
+    assert made.log.events("closed")[1]["broker"] == 7
     assert made.acceptor.listeners["a"].open == 0
 
 

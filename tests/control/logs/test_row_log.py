@@ -67,19 +67,6 @@ def test_a_row_that_is_json_already_looks_like_any_other(pipe: Pipe) -> None:
     assert datetime.datetime.fromisoformat(str(first["time"])).tzinfo == datetime.UTC
 
 
-def test_rows_that_do_not_fit_are_dropped_and_counted_in_the_next(pipe: Pipe) -> None:
-    reader, writer = pipe
-    log = RowLog(writer, capacity=0)
-    log.write("lost")
-    log.write("lost")
-    log._capacity = 10
-    log.write("kept")
-    log.close()
-    (row,) = lines(reader)
-    assert row["event"] == "kept"
-    assert row["rows_dropped"] == 2
-
-
 def test_a_reader_that_is_gone_stops_rows_and_nothing_else() -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -251,6 +251,12 @@ async def test_known_brokers_stay_when_no_list_can_be_had_or_it_cannot_be_right(
 
 
 @run_by(run)
+async def test_a_bootstrap_server_is_asked_however_many_brokers_are_known_and_none_of_them_answers(made: Fleet, broker: FakeBroker) -> None:
+    await look(made, broker, *(Broker(node, "127.0.0.1", 1 + node) for node in range(100)))
+    assert await look(made, broker, broker.named(0))
+
+
+@run_by(run)
 async def test_lists_that_pass_in_answers_serve_when_framegate_may_not_ask(made: Fleet, broker: FakeBroker) -> None:
     broker.brokers = "closes"
     of(made).seen({0: broker.named(0)})

@@ -4,7 +4,6 @@ import pytest
 
 from framegate.control.accept.resolver import Resolution
 from framegate.control.errors import NotFoundError
-from framegate.control.status import DownEndpoint
 from framegate.control.steering.listeners import Listeners, find_listener
 from tests.fakes.fleet import Fleet, facts, fleet_config, open_channels, run, until
 from tests.fakes.scenario import run_by
@@ -52,4 +51,5 @@ async def test_addresses_that_a_processor_refused_are_offered_again(made: Fleet)
 @run_by(run, 2, "down")
 async def test_endpoints_that_processors_leave_out_are_listed_with_how_many_do(made: Fleet) -> None:
     (upstream,) = await made.steering.upstreams.statuses()
-    assert upstream.down == (DownEndpoint(address="127.0.0.1:1", reason="refused", detail="says 0", processors=2),)
+    expected = {"upstream": "u", "endpoint": "127.0.0.1:1", "state": "down", "reason": "refused", "detail": "says 0", "since_ns": 5, "weight": 1}
+    assert upstream.states == ({**expected, "out": 2, "connections": 4, "zone": "", "latency_ns": 1},)

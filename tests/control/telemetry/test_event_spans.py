@@ -270,7 +270,7 @@ def test_the_queue_is_bounded_and_the_bus_does_not_wait(monkeypatch: pytest.Monk
 
 ENDPOINT = {"slot": 1, "generation": 3, "upstream": "brokers", "endpoint": "10.1.0.1:9092"}
 DOWN = {"event": "endpoint_down", **ENDPOINT, "failures": 1, "reason": "refused", "detail": "no", "backoff_ms": 1}
-UP = {"event": "endpoint_up", **ENDPOINT, "failures": 4, "down_ms": 9}
+UP = {"event": "endpoint_up", **ENDPOINT, "failures": 4, "reason": "refused", "down_ms": 9}
 
 
 def test_an_endpoint_that_was_left_out_has_one_span_from_the_first_failure_to_its_return() -> None:

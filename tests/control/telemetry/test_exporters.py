@@ -148,22 +148,6 @@ def test_a_collector_that_hangs_is_left_after_the_time_out() -> None:
     assert time.monotonic() - began < 3
 
 
-def test_each_end_is_counted_by_its_signal() -> None:
-    account = Account()
-    for end in ("", "failed", "failed"):
-        account.export("traces", end)
-    account.drop("traces", 5)
-    account.drop("traces", 2)
-    traces = ("framegate.signal", "traces")
-    assert account.measurements() == {
-        (EXPORTS, (traces,)): 1,
-        (EXPORTS, (traces, ("error.type", "failed"))): 2,
-        (DROPPED, (traces,)): 7,
-        (SKIPPED, ()): 0,
-    }
-    assert account.dropped("traces") == 7
-
-
 def test_a_signal_has_its_series_before_anything_happens_and_nothing_lost_makes_none() -> None:
     account = Account()
     account.drop("logs", 0)

@@ -49,11 +49,16 @@ NEUTRAL = "Authentication failed during authentication due to invalid credential
 
 
 def talk(
-    auth_source: AuthSource, *, mechanisms: tuple[str, ...] = ALL, max_session_ms: int = 0, max_frame: int = 524288, session: Session | None = None
+    auth_source: AuthSource,
+    *,
+    mechanisms: tuple[str, ...] = ALL,
+    max_session_ms: int = 0,
+    max_frame: int = 524288,
+    session: Session | None = None,
+    narrows: bool = False,
 ) -> Talk:
-    return Talk(
-        SaslServerAuthenticator(SaslServerSettings(mechanisms, max_session_ms, max_frame), auth_source, session=session, nonce=lambda: SERVER_NONCE)
-    )
+    settings = SaslServerSettings(mechanisms, max_session_ms, max_frame, narrows=narrows)
+    return Talk(SaslServerAuthenticator(settings, auth_source, session=session, nonce=lambda: SERVER_NONCE))
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -118,6 +123,14 @@ def test_versions_may_be_asked_for_once_and_before_the_handshake(auth_source: Au
 def test_versions_of_the_requests_that_framegate_answers_are_its_own(auth_source: AuthSource) -> None:
     auth_source.answer = lambda auth_request: known_apis(ApiRange(36, 0, 9), ApiRange(3, 0, 12), ApiRange(1, 4, 17))
     assert talk(auth_source).say(versions(3)) == [versions_answer(3, ApiRange(1, 4, 17), ApiRange(3, 0, 12))]
+
+
+def test_a_listener_that_replaces_addresses_tells_only_what_framegate_can_read(auth_source: AuthSource) -> None:
+    auth_source.answer = lambda auth_request: known_apis(
+        ApiRange(1, 4, 99), ApiRange(3, 0, 12), ApiRange(55, 0, 2), ApiRange(3000, 0, 0), ApiRange(0, 50, 60)
+    )
+    told = talk(auth_source, narrows=True).say(versions(3))
+    assert told == [versions_answer(3, ApiRange(1, 4, 18), ApiRange(3, 0, 12), ApiRange(55, 0, 1))]
 
 
 @pytest.mark.parametrize("version", range(5))

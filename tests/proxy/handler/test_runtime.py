@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from framegate.proxy.relay import handler_wire as wire
+from framegate.proxy.server.link import encode
 from framegate.proxy.server.protocol import WIRE_VERSION
 from tests.fakes.handler_process import HandlerProcess, Reply, facts, request
 
@@ -192,6 +193,12 @@ def test_it_ends_when_control_goes_away_before_the_first_words(process):
     assert process.wait() == 0
 
 
+def test_a_stop_that_follows_the_first_words_at_once_is_heard(process):
+    start = {"type": "start", "wire": WIRE_VERSION, "slot": 3, "generation": 1, "node": "n", "path": []}
+    process.command.sendall(encode({**start, "handlers": {"a": "framegate.proxy.handler.echo:echo"}}) + encode({"type": "stop"}))
+    assert process.wait() == 0
+
+
 # Its end.
 
 
@@ -329,6 +336,22 @@ def test_what_no_processor_sends_is_told_and_ends_that_socket_alone(scripted):
     assert scripted.row("handover_failed") == {"error": "the socket to processor 0.1: it is for in"}
     assert wrong.ended()
     scripted.processor().hello()
+
+
+def test_a_processor_that_goes_costs_nobody_else_and_is_not_told(scripted):
+    for when in ("at once", "after hello", "within a record"):
+        gone = scripted.processor("0.9")
+        if when != "at once":
+            gone.hello()
+        if when == "within a record":
+            gone.open(5)
+            gone.send(wire.request_head(0, 4, 5, 0, 1000))
+        gone.socket.close()
+        other = opened(scripted, 6)
+        other.request(6, 0, b"echo fine")
+        assert other.reply().body == b"fine", when
+    scripted.handover.send(b"%d 1 -1 @handler 0.9" % 77)
+    assert scripted.message("parted") == {"type": "parted", "pair": 77, "error": "its descriptor was lost"}, "the first that control hears of"
 
 
 def test_a_request_of_a_connection_that_is_not_open_costs_the_socket_and_nothing_is_left_of_it(scripted):

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 import random
 from typing import Any
 
@@ -17,7 +16,7 @@ from framegate.proxy.kafka.program import compile_program
 from framegate.proxy.kafka.schema import api, apis
 from framegate.proxy.kafka.walker import Walker
 from tests.fakes.cases import each_of
-from tests.fakes.kio_messages import HOST, answer_body, decoded, fields, mutated, sample, schema, told
+from tests.fakes.kio_messages import HOST, MUTATIONS, answer_body, decoded, fields, mutated, sample, schema, told
 
 TABLE = {**{node: (f"broker-{node}.example.org", 9100 + node) for node in range(8)}, 3: ("h" * 200, 1), 1 << 30: ("far", 65535)}
 BOOTSTRAP = ("kafka.example.org", 9092)
@@ -25,7 +24,6 @@ ADVERTISED = AdvertisedBrokers(*BOOTSTRAP, TABLE)
 EVERY = [(known.key, version) for known in apis() for version in range(known.least, known.most + 1)]
 VERSIONS = [item for item in EVERY if carries_addresses(*item) != NONE]
 SEEDS = st.integers(0, 1 << 32)
-MUTATIONS = int(os.environ.get("FRAMEGATE_TEST_MUTATIONS", "3000"))
 
 
 def address(node: int) -> tuple[str, int]:

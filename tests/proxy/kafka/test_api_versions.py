@@ -1,5 +1,6 @@
 """framegate.proxy.kafka.api_versions: what is unknown is removed, all else stays."""
 
+import contextlib
 import dataclasses
 import random
 from typing import Any
@@ -11,7 +12,7 @@ from framegate.proxy.errors import KafkaFormatError
 from framegate.proxy.kafka.api_versions import narrowed, probe_request, unsupported_version_answer
 from framegate.proxy.kafka.schema import api, apis
 from tests.fakes.cases import each_of
-from tests.fakes.kio_messages import answer_body, decoded, fields, request_body, sample, schema
+from tests.fakes.kio_messages import MUTATIONS, answer_body, decoded, fields, mutated, request_body, sample, schema
 
 
 def offer(version: int, *ranges: tuple[int, int, int], error: ErrorCode = ErrorCode.none) -> Any:
@@ -71,3 +72,20 @@ def test_the_smallest_request_is_what_kio_reads() -> None:
     known = api(18)
     assert known is not None
     assert known.least == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(36000)
+def test_mutated_answers_are_refused_or_offer_nothing_unknown() -> None:
+    """FRAMEGATE_TEST_MUTATIONS: how many."""
+    rng, narrow = random.Random(14), 0
+    bodies = [(version, answer_body(offer(version, *((key, 0, rng.randint(0, 20)) for key in range(100))))) for version in range(5)]
+    for _ in range(MUTATIONS // 10):
+        version, body = rng.choice(bodies)
+        body = mutated(body, rng)
+        with contextlib.suppress(KafkaFormatError):
+            pieces = narrowed(version, body, 0, len(body))
+            new = body if pieces is None else b"".join(pieces)
+            assert narrowed(version, new, 0, len(new)) is None
+            narrow += 1
+    assert 0.1 < narrow / (MUTATIONS // 10) < 0.9

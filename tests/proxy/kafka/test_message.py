@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from framegate.proxy.errors import KafkaFormatError
-from framegate.proxy.kafka.message import decode, default, encode_answer, encode_element
+from framegate.proxy.kafka.message import MAX_ELEMENTS, decode, default, encode_answer, encode_element
 from framegate.proxy.kafka.schema import Api, apis, known_api
 from tests.fakes.kio_messages import answer_body, fields, request_body, sample, schema
 
@@ -93,6 +93,19 @@ def test_defaults() -> None:
     assert values == [0, -2, 1, b"", None, [], {}, bytes(16), 127, b"ab", b"", None]
     assert default(api.fields(True)[-2], 1) is None
     assert encode_answer(api, 0, 1, {})[-3:] == b"\0\0\xff"
+
+
+def test_a_message_of_too_many_elements_is_refused() -> None:
+    """DescribeLogDirs version 1 with partitions of one topic."""
+
+    def request(count: int) -> bytes:
+        return struct.pack(">hhihih1si", 35, 1, 7, -1, 1, 1, b"t", count) + bytes(4 * count)
+
+    most = request(MAX_ELEMENTS - 1)  # the topic is one
+    assert len(decode(35, 1, most, 0, len(most))["Topics"][0]["Partitions"]) == MAX_ELEMENTS - 1
+    more = request(MAX_ELEMENTS)
+    with pytest.raises(KafkaFormatError, match="more than 100000 elements"):
+        decode(35, 1, more, 0, len(more))
 
 
 def test_a_message_that_does_not_follow_its_schema_is_refused() -> None:

@@ -80,6 +80,13 @@ def test_a_message_in_pieces_has_the_same_marks(cuts: list[int], version: int) -
     assert list(zip(walker.marks[::2], walker.marks[1::2], strict=True)) == walk(version, body)
 
 
+def test_the_side_that_sent_a_message_is_at_fault() -> None:
+    for answer, side in ((True, "upstream"), (False, "downstream")):
+        with pytest.raises(KafkaFormatError) as caught:
+            walk(1, b"", answer=answer)
+        assert caught.value.side == side
+
+
 def fault(version: int, body: bytes) -> str:
     with pytest.raises(KafkaFormatError) as caught:
         walk(version, body)

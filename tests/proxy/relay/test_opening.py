@@ -155,7 +155,7 @@ def test_an_endpoint_that_comes_back_is_used_and_told_of(make):
         world.until(lambda: pair.state.value == "open")
     assert [sorted(row) for row in world.told.endpoints] == [
         ["backoff_ms", "detail", "endpoint", "failures", "reason", "upstream"],
-        ["down_ms", "endpoint", "failures", "upstream"],
+        ["down_ms", "endpoint", "failures", "reason", "upstream"],
     ]
     assert world.told.endpoints[1]["down_ms"] == 3000
 

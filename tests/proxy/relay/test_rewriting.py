@@ -2,13 +2,16 @@
 
 import contextlib
 import random
+import select
 import struct
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from framegate.proxy.auth.server import MECHANISMS, SaslServerAuthenticators, SaslServerSettings
 from framegate.proxy.cause import Cause
+from framegate.proxy.config.limits import LimitsConfig, limits_from_wire, limits_to_wire
 from framegate.proxy.kafka.api_versions import unsupported_version_answer
 from framegate.proxy.kafka.schema import apis
 from framegate.proxy.network import mute
@@ -24,8 +27,10 @@ from tests.fakes.crowd import set_send_buffer
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.kio_messages import decoded
 from tests.fakes.pools import pool_of
+from tests.fakes.sasl_frames import SERVER_NONCE, handshake, plain_token, token
 from tests.fakes.tap_read import read_frames
 from tests.fakes.world import FIRST_PIECE, SMALL, World, frame
+from tests.proxy.auth.conftest import AuthSource
 from tests.proxy.relay.conftest import assert_nothing_to_read, finish, run_of_frames, send_all, tapping
 
 PROBE = request(API_VERSIONS, 0, 7)
@@ -133,6 +138,17 @@ def test_api_versions_promises_only_what_can_be_rewritten(make):
     assert 300 not in promised
 
 
+def test_where_every_version_passes_what_is_known_is_rewritten_and_the_rest_is_not(make):
+    """The danger of it: an answer of a version from the future names the brokers themselves."""
+    world = make("kafka", brokers=cluster.brokers(narrow=False))
+    client, upstream, _ = world.pair()
+    unknown, versions = answer(8, SECRET), cluster.api_versions(9)
+    ask(world, client, upstream, METADATA_ASKED, request(METADATA, 99, 8), request(API_VERSIONS, 3, 9), request(300, 0, 10))
+    upstream.sendall(cluster.metadata() + unknown + versions + answer(10))
+    assert decoded(read_frame(world, client)[4:], METADATA, 12) == expected(cluster.metadata(), METADATA, 12)
+    assert [read_frame(world, client) for _ in range(3)] == [unknown, versions, answer(10)]
+
+
 BROKEN = [
     ("cut off", (METADATA, 12), lambda: frame(cluster.metadata()[4:40]), "an answer to version 12 of Metadata"),
     ("of another API", (METADATA, 12), lambda: answer(7, b"\xff" * 40), "an answer to version 12 of Metadata"),
@@ -211,6 +227,7 @@ def test_the_endpoints_of_a_large_fetch_answer_are_erased_wherever_the_pieces_ar
             assert len(passed) == len(large)
             found, was = decoded_without_tags(passed), decoded_without_tags(large)
             assert found == was
+    assert world.selector._pipe is not None, "records are spliced"
 
 
 def decoded_without_tags(data: bytes) -> bytes:
@@ -514,6 +531,54 @@ def test_while_memory_is_short_a_small_answer_is_not_cut_and_a_large_one_has_its
     assert pair.state.value == "open"
 
 
+def test_a_client_that_authenticates_again_reads_rewritten_answers_before_and_after(make):
+    settings = SaslServerSettings(MECHANISMS, 100_000)
+    factory = SaslServerAuthenticators(settings, AuthSource(), lambda: SERVER_NONCE, lambda *ended: None)
+    world = make("kafka", brokers=cluster.brokers(), authenticators=factory)
+    client, pair = world.client()
+
+    def authenticate() -> None:
+        for body in (handshake("PLAIN", 7), token(plain_token(), 8)):
+            client.sendall(frame(body))
+            assert SECRET not in read_frame(world, client)
+
+    authenticate()
+    world.until(lambda: pair.state.value == "open")
+    upstream, _ = world.server.accept()
+    world.sockets.append(upstream)
+    world.pass_time(2)
+    ask(world, client, upstream, METADATA_ASKED)
+    client.sendall(frame(handshake("PLAIN", 7)))
+    world.poll()
+    upstream.sendall(cluster.metadata())
+    assert decoded(read_frame(world, client)[4:], METADATA, 12) == expected(cluster.metadata(), METADATA, 12)
+    read_frame(world, client)
+    client.sendall(frame(token(plain_token(), 8)))
+    read_frame(world, client)
+    client.sendall(METADATA_ASKED + request(API_VERSIONS, 9, 5))
+    world.read(upstream, len(METADATA_ASKED + PROBE))
+    upstream.sendall(cluster.metadata() + answer(5, b"\0\0\0\0\0\0"))
+    assert decoded(read_frame(world, client)[4:], METADATA, 12) == expected(cluster.metadata(), METADATA, 12)
+    assert read_frame(world, client) == frame(unsupported_version_answer(5))
+
+
+def test_quotas_and_rewriting_hold_on_one_connection(make):
+    """A client that is read bit by bit; its answers are rewritten all the same."""
+    world = make("kafka", brokers=cluster.brokers())
+    world.relay.pairs.quotas.set_limits(limits_from_wire(limits_to_wire(LimitsConfig(request_frames_rate=2), {})))
+    client, upstream, _ = world.pair()
+    client.sendall(METADATA_ASKED * 6)
+    for _ in range(6):
+        world.until(lambda: world.pass_time(0.5) or readable(upstream))
+        assert world.read(upstream, len(METADATA_ASKED)) == METADATA_ASKED
+        upstream.sendall(cluster.metadata())
+        assert decoded(read_frame(world, client)[4:], METADATA, 12) == expected(cluster.metadata(), METADATA, 12)
+
+
+def readable(sock: Any) -> bool:
+    return bool(select.select([sock], [], [], 0)[0])
+
+
 # Handlers.
 
 
@@ -593,6 +658,18 @@ def test_a_handler_gets_the_substitute_and_the_client_the_prepared_answer(handle
         assert_nothing_to_read(client)
         client.settimeout(2)
         assert (prepared.count, prepared.booked) == (0, 0), action
+
+
+def test_too_many_prepared_answers_behind_a_handler_mute_the_client_as_well(handled):
+    world, process, client, upstream, pair = handled()
+    substitute = request(API_VERSIONS, 0, 5)
+    count = MOST_PREPARED + 100
+    send_all(world, client, request(API_VERSIONS, 9, 5) * count)
+    for _ in range(count):
+        process.reply(*process.take(1), wire.PASS)
+    assert world.read(upstream, len(substitute) * count) == substitute * count
+    assert pair.client.channel.mute_causes & mute.PEER
+    assert pair.full
 
 
 def test_what_a_handler_may_not_see_or_send_ends_the_connection(handled):

@@ -1,8 +1,16 @@
 """Turns, back-off and probes of an upstream, with a clock of the test's own."""
 
+import collections
+import itertools
 import socket
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from framegate.proxy.cause import Cause
+from framegate.proxy.config.model import Balance, EjectionConfig, UpstreamConfig
 from framegate.proxy.relay.counters import UpstreamCounters
 from framegate.proxy.relay.upstream import (
     CONNECTING,
@@ -25,10 +33,14 @@ SECOND = 1_000_000_000
 class Plane:
     """An upstream whose clock is turned by hand."""
 
-    def __init__(self, *ports: int) -> None:
+    def __init__(self, *ports: int, weights: Sequence[int] = (), zones: str = "", zone: str = "", **config: Any) -> None:
         self.ns = 100 * SECOND
         self.counters = UpstreamCounters()
-        self.upstream = Upstream("u", self.counters, [endpoint(port) for port in ports])
+        endpoints = [
+            endpoint(port, weight=weight or 1, zone=letter or "")
+            for port, weight, letter in itertools.zip_longest(ports, weights, zones, fillvalue=None)
+        ]
+        self.upstream = Upstream("u", self.counters, endpoints, UpstreamConfig(name="u", **config), zone, seed=7)
 
     def count(self, at: int) -> int:
         return int(self.counters.counts.cells[at])
@@ -63,8 +75,8 @@ class Plane:
             self.upstream.abandoned(attempt, self.ns)
 
 
-def endpoint(port: int, server_name: str = "") -> Endpoint:
-    return Endpoint(socket.AF_INET, ("10.0.0.1", port), server_name)
+def endpoint(port: int, server_name: str = "", **others: Any) -> Endpoint:
+    return Endpoint(socket.AF_INET, ("10.0.0.1", port), server_name, **others)
 
 
 def tried(*endpoints: Endpoint) -> Tried:
@@ -74,9 +86,7 @@ def tried(*endpoints: Endpoint) -> Tried:
     return made
 
 
-def test_addresses_read_as_they_are_written_and_every_cause_has_an_error_of_the_metric():
-    addresses = [(socket.AF_INET, ("10.0.0.1", 9092)), (socket.AF_INET6, ("::1", 9092)), (socket.AF_UNIX, "/run/kafka.sock")]
-    assert [Endpoint(*address).text for address in addresses] == ["10.0.0.1:9092", "[::1]:9092", "unix:/run/kafka.sock"]
+def test_every_cause_has_an_error_of_the_metric():
     causes = (Cause.UPSTREAM_REFUSED, Cause.UPSTREAM_TIMEOUT, Cause.TLS_FAILED, Cause.PEER_CLOSED, None)
     assert [connect_error(cause) for cause in causes] == [1, 2, 3, 4, 4]
 
@@ -315,3 +325,139 @@ def test_one_that_comes_and_goes_is_told_of_once_a_second_at_most():
         plane.ns += 1
     assert told == 2 * 3
     assert plane.count(EJECTIONS["refused"]) == 100
+
+
+# Balance, weights, zones, the bound on connections.
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 5))
+def test_a_cycle_of_the_round_robin_has_each_endpoint_as_often_as_its_weight(weights, before):
+    plane = Plane(*range(len(weights)), weights=weights)
+    for _ in range(before % sum(weights) * sum(weights)):
+        plane.port()
+    for _ in range(3):
+        turns = [plane.port() for _ in range(sum(weights))]
+        assert collections.Counter(turns) == dict(enumerate(weights))
+
+
+def test_the_one_with_the_fewest_connections_for_its_weight_is_next_and_equals_take_turns():
+    plane = Plane(1, 2, 3, weights=[1, 2, 1], balance="least_connections")
+    taken = [plane.pick() for _ in range(8)]
+    assert collections.Counter(item.endpoint.address[1] for item in taken) == {1: 2, 2: 4, 3: 2}
+    for item in taken:
+        if item.endpoint.address[1] == 3:
+            plane.answer(item)
+            plane.upstream.closed(item.endpoint, plane.ns, plane.ns)
+        else:
+            plane.answer(item)
+    assert [plane.pick().endpoint.address[1] for _ in range(2)] == [3, 3]
+    assert [int(plane.at(port).connections) for port in (1, 2, 3)] == [2, 4, 2]
+
+
+def test_of_two_random_ones_the_better_is_taken_and_each_is_drawn_by_its_weight():
+    plane = Plane(1, 2, balance="random_two")
+    assert {abs(plane.at(1).connections - plane.at(2).connections) for _ in range(50) if plane.pick()} <= {0, 1}
+    turns = Plane(1, 2, 3, weights=[8, 1, 1], balance="random_two")
+    counts = collections.Counter(turns.port() for _ in range(2_000))
+    assert 1_500 < counts[1] < 1_700, "without open connections the first one drawn is taken"
+    again = Plane(1, 2, 3, weights=[8, 1, 1], balance="random_two")
+    assert collections.Counter(again.port() for _ in range(2_000)) == counts, "the same seed draws the same"
+
+
+def test_the_first_that_is_up_and_not_full_is_taken():
+    plane = Plane(1, 2, 3, balance="first_available", max_connections=2)
+    down = plane.take_down(1)
+    taken = [plane.pick() for _ in range(4)]
+    assert [item.endpoint.address[1] for item in taken] == [2, 2, 3, 3]
+    assert [plane.pick().endpoint.address[1] for _ in range(2)] == [1, 1], "as when all are down"
+    assert (plane.upstream.pick(None, plane.ns), plane.upstream.count_full()) == (None, 3)
+    plane.upstream.abandoned(taken[2], plane.ns)
+    plane.ns = down.due_ns
+    assert plane.port() == 3, "one that is full is not probed"
+    assert plane.upstream.pick(tried(plane.at(3)), plane.ns) is None
+
+
+def test_a_processor_has_its_part_of_the_bound_rounded_and_at_least_one():
+    found = []
+    for part in (1_000_000, 500_000, 333_333, 166_666, 0):
+        plane = Plane(1, max_connections=3)
+        plane.upstream.set_part(part)
+        found.append(sum(plane.upstream.pick(None, plane.ns) is not None for _ in range(9)))
+    assert found == [3, 2, 1, 1, 1]
+    plane = Plane(1)
+    plane.upstream.set_part(1)
+    assert all(plane.upstream.pick(None, plane.ns) for _ in range(9)), "0 is unlimited, however small the part"
+
+
+def test_endpoints_of_the_nodes_zone_come_first_and_others_when_none_of_these_is_left():
+    plane = Plane(1, 2, 3, zones="aab", zone="a", max_connections=2)
+    assert [plane.port() for _ in range(4)] == [1, 2, 1, 2]
+    assert Plane(1, 2, 3, zones="aab").port(tried(endpoint(1))) == 1, "without a zone of the node all are equal"
+    assert sorted(Plane(1, 2, zones="bc", zone="a").port() for _ in range(2)) == [1, 1]
+    plane.take_down(1)
+    assert plane.port(tried(plane.at(2))) == 3
+    assert [plane.pick().endpoint.address[1] for _ in range(4)] == [2, 2, 3, 3], "near ones that are full"
+    rack = [Endpoint(socket.AF_INET, ("10.0.0.1", port), broker=port - 5, zone="ab"[port - 5]) for port in (5, 6)]
+    upstream = Upstream("u", UpstreamCounters(), [endpoint(5), endpoint(6), *rack], None, "b")
+    assert {upstream.pick(None, 1).endpoint.address[1] for _ in range(3)} == {6}, "the rack of a broker is the zone of its bootstrap server"
+
+
+def test_endpoints_that_fail_their_checks_are_avoided_and_not_probed_unless_all_of_them_do():
+    plane = Plane(1, 2, 3)
+    plane.upstream.set_failing({"10.0.0.1:1": "refused"})
+    assert sorted(plane.port() for _ in range(4)) == [2, 2, 3, 3]
+    down = plane.take_down(2)
+    plane.upstream.set_failing({"10.0.0.1:1": "refused", "10.0.0.1:2": "no answer"})
+    plane.ns = down.due_ns
+    assert [plane.port() for _ in range(3)] == [3, 3, 3], "the back-off of 2 is over, and it is not probed"
+    assert plane.port(tried(plane.at(3))) == 1, "up, though its check fails"
+    assert plane.port(tried(plane.at(3), plane.at(1))) == 2
+    assert (plane.count(DOWN), plane.count(EJECTIONS["check"]), plane.count(EJECTIONS["refused"])) == (2, 2, 1)
+    plane.upstream.set_failing({f"10.0.0.1:{port}": "no" for port in (1, 2, 3)})
+    assert plane.port() in (1, 3)
+    plane.upstream.set_failing({})
+    assert (plane.count(DOWN), plane.port()) == (1, 2), "it is probed"
+
+
+_STEPS = st.lists(st.tuples(st.sampled_from(["fail", "answer", "end", "bad", "fast", "slow", "time", "check"]), st.integers(0, 99)), max_size=120)
+
+
+@given(st.sampled_from(Balance.__args__), st.integers(1, 5), st.integers(1, 100), st.lists(st.integers(1, 4), min_size=5, max_size=5), _STEPS)
+def test_whatever_happens_an_endpoint_that_is_up_comes_first_and_at_most_a_share_is_ejected(balance, count, percent, weights, steps):
+    ejection = EjectionConfig(failures=2, latency_factor=2.0, at_most_percent=percent, successes=2)
+    plane = Plane(*range(count), weights=weights[:count], zones="abbab"[:count], zone="b", balance=balance, max_connections=3, ejection=ejection)
+    upstream, ends = plane.upstream, plane.upstream.endpoints
+    attempts: list[Attempt] = []
+    ready: list[Endpoint] = []
+    for step, number in steps:
+        connection = None if number % 3 else tried(*ends[: number % (count + 1)])
+        open_ = [item for item in ends if not upstream.is_full(item) and (connection is None or item not in connection.endpoints)]
+        attempt = upstream.pick(connection, plane.ns)
+        assert (attempt is None) == (not open_)
+        if attempt is not None:
+            attempts.append(attempt)
+            up = [item for item in open_ if not item.is_out]
+            assert attempt.endpoint in open_
+            assert not attempt.endpoint.is_out or not up or attempt.probes, "a probe, or there is none that is up"
+            near = [item for item in up if item.zone == "b"]
+            assert not near or attempt.endpoint in near or attempt.probes
+        if step == "time":
+            plane.ns += number * SECOND
+        elif step == "check":
+            upstream.set_failing({item.text: "no" for place, item in enumerate(ends) if number >> place & 1})
+        elif step in ("fast", "slow"):
+            upstream.judge(ends[number % count], 1 if step == "fast" else SECOND, plane.ns, plane.ns)
+        elif step in ("end", "bad") and ready:
+            upstream.closed(ready.pop(number % len(ready)), plane.ns, plane.ns, "no byte" if step == "bad" else "")
+        elif attempts:
+            attempt = attempts.pop(number % len(attempts))
+            if step == "fail":
+                plane.fail(attempt)
+            else:
+                plane.answer(attempt)
+                ready.append(attempt.endpoint)
+        assert sum(item.ejected for item in ends) * 100 <= percent * count
+        assert sum(item.ejected for item in ends) < max(count, 2)
+        assert all(item.down for item in ends if item.ejected)
+        assert plane.count(DOWN) == sum(item.is_out for item in ends)
+        assert [item.connections for item in ends] == [sum(each.endpoint is item for each in attempts) + ready.count(item) for item in ends]

@@ -81,12 +81,17 @@ def test_what_cannot_be_read_is_answered_with_an_error_that_names_the_key(steere
     assert steered.world.selector.faults.take()[0].place == "command"
 
 
-def test_endpoints_that_are_left_out_are_told(steered):
-    assert steered.ask("upstreams") == {"type": "result", "rows": []}
+def test_endpoints_are_told_with_why_they_are_left_out(steered):
+    up = {"state": "up", "reason": "", "detail": "", "since_ns": 0, "out": 0}
+    common = {"upstream": "u", "endpoint": "127.0.0.1:1", "connections": 0, "weight": 1, "zone": "", "latency_ns": 0}
+    assert steered.ask("upstreams") == {"type": "result", "rows": [{**common, **up}]}
     upstream = steered.settings.upstreams["u"]
     upstream.failed(upstream.pick(None, 0), Cause.TLS_FAILED, "no", 5)
-    row = {"upstream": "u", "endpoint": "127.0.0.1:1", "failures": 1, "reason": "tls", "detail": "no", "backoff_ms": 1000}
-    assert steered.ask("upstreams") == {"type": "result", "rows": [row]}
+    since_ns = 5 + int(steered.world.relay.pairs.wall_offset_ns)
+    assert steered.ask("upstreams") == {
+        "type": "result",
+        "rows": [{**common, "state": "down", "reason": "tls", "detail": "no", "since_ns": since_ns, "out": 1}],
+    }
 
 
 def test_parts_of_rates_hold_at_once(steered):

@@ -4,6 +4,7 @@ import errno
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ from framegate.proxy.network.selector import MAX_REGISTERED
 from framegate.proxy.relay.quotas import KeyDemand
 from framegate.proxy.server.control_link import LINK_CLOSE_MS, MAX_ROWS, ROWS_WAIT_NS
 from framegate.proxy.server.link import MAX_TOGETHER, Handover, send_handovers
-from framegate.proxy.server.rows import HandoverFailedRow
+from framegate.proxy.server.messages import AdvertisedRow, BrokerRow, BrokersSeenNotice, ClusterRow
+from framegate.proxy.server.rows import HandoverFailedRow, SeenBrokerRow
 from framegate.proxy.tap.rule_use import WINDOW_NS, RuleUse
+from tests.fakes import cluster
 from tests.fakes.disk import FakeDisk
+from tests.fakes.kafka_frames import request
 from tests.fakes.loop import LoopBench
 from tests.fakes.rows import access_row, closed_row, line_of, opened_row
 from tests.fakes.sasl_frames import handshake, plain_token, token
@@ -279,3 +283,41 @@ def test_a_lost_link_ends_open_auth_requests() -> None:
         assert bench.loop.run([])
         assert [inquiry.answer for inquiry in waiting] == [Unavailable("the link to the control process is gone")]
         assert credentials.open == 0
+
+
+def test_a_connection_goes_to_the_broker_of_its_hand_over_and_control_hears_of_brokers_that_answers_name() -> None:
+    asked = request(cluster.METADATA, 12, 7)
+
+    def serve(broker: socket.socket) -> None:
+        sock, _ = broker.accept()
+        with sock:
+            while sock.recv(len(asked), socket.MSG_WAITALL):
+                sock.sendall(cluster.metadata(nodes=(1, 5), rack="r"))
+
+    with socket.create_server(("127.0.0.1", 0)) as broker, ThreadPoolExecutor(2) as threads:
+        address: list[str | int] = ["127.0.0.1", int(socket.AF_INET), *broker.getsockname()]
+        told = AdvertisedRow(bootstrap=["localhost", 9092], brokers=[[1, "localhost", 9101]])
+        with LoopBench(brokers=ClusterRow(brokers=[BrokerRow(id=1, rack="", addresses=[address])], listeners={"plain": told})) as bench:
+            served = threads.submit(serve, broker)
+            client, accepted = bench.accepted()
+            with accepted:
+                facts = Handover(time.monotonic_ns(), int(socket.AF_INET), "plain", "192.0.2.1:9", 1)
+                assert send_handovers(bench.handover, [facts], [accepted.fileno()])
+
+            def ask() -> bytes:
+                client.sendall(asked * 2)
+                passed = b""
+                while passed.count(b"localhost") < 4:
+                    passed += client.recv(1 << 16)
+                bench.send(STOP)
+                return passed
+
+            passed = threads.submit(ask)
+            assert bench.loop.run([])
+            assert cluster.SECRET not in passed.result()
+            served.result()
+            bench.end()
+            assert [row["row"]["broker"] for row in bench.of("closed")] == [1]
+            hosts = {node: f"{cluster.SECRET.decode()}{node}" for node in (1, 5)}
+            rows = [SeenBrokerRow(id=node, host=host, port=9092, rack="r") for node, host in hosts.items()]
+            assert bench.of("brokers_seen") == [BrokersSeenNotice(type="brokers_seen", upstream="u", brokers=rows)]

@@ -7,19 +7,21 @@ import threading
 import pytest
 
 from framegate.proxy.cause import Cause
+from framegate.proxy.config.model import EjectionConfig, UpstreamConfig
 from framegate.proxy.network import mute
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.network.transport import Identity
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.counters import UpstreamCounters
 from framegate.proxy.relay.quotas import KeyDemand
-from framegate.proxy.relay.upstream import Endpoint, Upstream
+from framegate.proxy.relay.upstream import Endpoint, Tried, Upstream
 from framegate.proxy.server.link import decode_row, split_line
 from framegate.proxy.server.pair_rows import (
     access_line,
     closed_line,
     demand_row,
     endpoint_down_row,
+    endpoint_row,
     endpoint_up_row,
     holder_row,
     is_due,
@@ -27,7 +29,7 @@ from framegate.proxy.server.pair_rows import (
     opened_line,
     refused_line,
 )
-from framegate.proxy.server.rows import AccessRow, ClosedRow, DemandRow, EndpointDownRow, EndpointUpRow, HolderRow, OpenedRow, OpenRow
+from framegate.proxy.server.rows import AccessRow, ClosedRow, DemandRow, EndpointDownRow, EndpointRow, EndpointUpRow, HolderRow, OpenedRow, OpenRow
 from framegate.proxy.server.schema import schema_of
 from tests.fakes.cases import each_of
 from tests.fakes.rows import decode_line
@@ -249,6 +251,13 @@ def test_a_holders_row_names_the_side_its_peer_and_since_when_it_is_not_read(wor
     assert (row["side"], row["peer"], row["muted"], row["muted_ns"]) == ("upstream", pair.endpoint, ["peer"], world.clock.ns + 10**18)
 
 
+def tried(*endpoints):
+    made = Tried()
+    for endpoint in endpoints:
+        made.add(endpoint, Cause.UPSTREAM_REFUSED, "no")
+    return made
+
+
 def test_rows_of_endpoints_and_demands_are_as_declared():
     endpoint = Endpoint(socket.AF_INET6, ("::1", 9), "broker")
     upstream = Upstream("u", UpstreamCounters(), [endpoint])
@@ -257,8 +266,23 @@ def test_rows_of_endpoints_and_demands_are_as_declared():
     assert endpoint_down_row(upstream, endpoint) == {**common, "reason": "timeout", "detail": "not ready in 5000 ms", "backoff_ms": 1000}
     assert schema_of(EndpointDownRow).fault(endpoint_down_row(upstream, endpoint)) == ""
     upstream.answered(upstream.pick(None, 6), 5 + 7_000_000)
-    assert endpoint_up_row(upstream, endpoint) == {**common, "down_ms": 7}
+    assert endpoint_up_row(upstream, endpoint) == {**common, "reason": "timeout", "down_ms": 7}
     assert schema_of(EndpointUpRow).fault(endpoint_up_row(upstream, endpoint)) == ""
+    found = []
+    brokers = [Endpoint(socket.AF_INET, ("10.0.0.1", port), broker=5, weight=2, zone="a") for port in range(5)]
+    upstream = Upstream("u", UpstreamCounters(), brokers, UpstreamConfig(name="u", max_connections=1, ejection=EjectionConfig(failures=1)))
+    upstream.set_failing({"10.0.0.1:1": "no answer"})
+    upstream.failed(upstream.pick(tried(brokers[3], brokers[4]), 5, 5), Cause.UPSTREAM_REFUSED, "no", 5)
+    upstream.judge(upstream.pick(tried(brokers[2], brokers[4]), 5, 5).endpoint, 9, 5, 5)
+    for endpoint in brokers:
+        row = endpoint_row(upstream, endpoint, 100)
+        assert schema_of(EndpointRow).fault(row) == ""
+        assert (row["broker"], row["weight"], row["zone"]) == (5, 2, "a")
+        found.append((row["state"], row["reason"], row["detail"], row["since_ns"], row["connections"], row["latency_ns"]))
+    assert sorted(found) == [
+        ("ejected", "failures", "no", 105, 0, 0), ("failing", "check", "no answer", 0, 0, 0), ("full", "", "", 0, 1, 9),
+        *[("up", "", "", 0, 0, 0)] * 2,
+    ]  # fmt: skip
     row = demand_row(KeyDemand("listener", "l", "request_frames", 5, 1500, 1600))
     assert row == {"level": "listener", "name": "l", "counter": "request_frames", "used": 5, "waiting": 1500, "wanting": 1600}
     assert schema_of(DemandRow).fault(row) == ""

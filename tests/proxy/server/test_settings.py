@@ -15,6 +15,7 @@ from framegate.proxy.cells import LISTENER_BLOCK, UPSTREAM_BLOCK
 from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits, limits_to_wire
 from framegate.proxy.config.model import (
     MIB,
+    EndpointConfig,
     Forwarding,
     KeepAlive,
     ListenerConfig,
@@ -154,6 +155,23 @@ def test_addresses_that_control_resolved_come_first():
         settings_of(changed(u={"endpoints": ("broker:9092",)}))
 
 
+def test_an_endpoint_has_the_weight_and_zone_of_its_address_and_every_upstream_the_zone_of_the_node():
+    endpoints = (EndpointConfig(address="db:1", weight=2, zone="a"), "db:2", EndpointConfig(address="unix:/x", weight=3), "[::1]:2")
+    config = dataclasses.replace(changed(u={"endpoints": endpoints, "max_connections": 4}), zone="a")
+    inet, inet6 = int(socket.AF_INET), int(socket.AF_INET6)
+    rows = [
+        ["db", inet, "10.0.0.1", 1],
+        ["db", inet, "10.0.0.2", 1],
+        ["db", inet, "10.0.0.1", 2],
+        ["", int(socket.AF_UNIX), "/x"],
+        ["::1", inet6, "::1", 2],
+    ]
+    upstream = settings_of(config, endpoints={"u": rows}).upstreams["u"]
+    assert [(item.weight, item.zone, item.near) for item in upstream.endpoints] == [
+        (2, "a", True), (2, "a", True), (1, "", False), (3, "", False), (1, "", False),
+    ]  # fmt: skip
+
+
 def test_a_change_is_in_force_after_commit_and_not_before():
     settings = settings_of()
     limit = settings.limits["a"]
@@ -168,6 +186,20 @@ def test_a_change_is_in_force_after_commit_and_not_before():
     assert [endpoint.text for endpoint in settings.upstreams["u"].endpoints] == ["10.0.0.2:6", "[::1]:2"]
     assert settings.upstreams["u"].endpoints[1] is stays
     assert not settings.commit(1)
+
+
+def test_endpoints_that_fail_their_checks_are_those_of_the_start_then_of_the_last_change_and_stay_so_among_new_ones():
+    settings = settings_of(failing={"u": {"127.0.0.1:1": "no answer"}})
+    upstream = settings.upstreams["u"]
+    assert [endpoint.failing for endpoint in upstream.endpoints] == ["no answer", "", ""]
+    settings.prepare(1, {"failing": {"u": {"[::1]:2": "refused", "10.0.0.2:6": "refused"}}})
+    assert settings.commit(1)
+    assert [endpoint.failing for endpoint in upstream.endpoints] == ["", "refused", ""]
+    settings.prepare(2, {"endpoints": {"u": [["127.0.0.1", int(socket.AF_INET), "10.0.0.2", 6]]}})
+    assert settings.commit(2)
+    assert [endpoint.failing for endpoint in upstream.endpoints] == ["refused"]
+    with pytest.raises(ChangeError, match="no upstream"):
+        settings.prepare(3, {"failing": {"x": {}}})
 
 
 def test_an_aborted_change_leaves_nothing():

@@ -4,11 +4,10 @@ import tracemalloc
 
 from hypothesis import given
 from hypothesis import strategies as st
-from librt.strings import BytesWriter
 
 from framegate.proxy.network.run import Buffer
 from framegate.proxy.tap.block import Block
-from framegate.proxy.tap.block_builder import BLOCK_OVERHEAD, COPY_BELOW, BlockBuilder, pack_codes, take
+from framegate.proxy.tap.block_builder import BLOCK_OVERHEAD, COPY_BELOW, BlockBuilder, pack_codes
 from framegate.proxy.tap.gap import Gap
 from framegate.proxy.tap.record import CHUNK_ROW, KIND_GAP, ChunkRow
 from tests.fakes.tap_log import ints
@@ -173,12 +172,3 @@ def test_tallies_count_frames_by_direction_and_losses() -> None:
     row = rows(block)[2]
     assert (row.kind, row.capture_ns, row.lost_from_ns, row.lost_frames, row.lost_bytes, row.first_frame) == (KIND_GAP, 20, 15, 6, 600, 9)
     assert (row.frame_count, row.data_length, row.original_bytes) == (0, 0, 15)
-
-
-def test_taking_empties_a_buffer_that_is_used_again() -> None:
-    writer = BytesWriter()
-    writer.write(b"first, and longer")
-    assert take(writer) == b"first, and longer"
-    writer.write(b"second")
-    assert take(writer) == b"second"
-    assert take(writer) == b""

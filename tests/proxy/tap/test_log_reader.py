@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from framegate.proxy.config.model import TapRule
 from framegate.proxy.tap import log_reader
 from framegate.proxy.tap.log_reader import (
     BlockRef,
@@ -23,7 +22,7 @@ from framegate.proxy.tap.log_reader import (
     walk_past,
 )
 from tests.fakes.cases import each_of
-from tests.fakes.tap_files import flip, missing, stored
+from tests.fakes.tap_files import flip
 from tests.fakes.tap_log import FakeProcessor
 from tests.fakes.tap_read import read_blocks, read_frames
 
@@ -250,18 +249,6 @@ def test_reading_while_writing_sees_whole_frames_in_order_and_in_the_end_all(tmp
             break
     thread.join()
     assert seen == 3000
-
-
-def test_frames_and_gaps_of_one_stream_or_of_all(tmp_path: Path) -> None:
-    one = FakeProcessor(tmp_path, boot_id="b1")
-    one.block([b"a", b"b"])
-    one.block([b"c"], direction="response")
-    two = FakeProcessor(tmp_path, boot_id="b2", rule=TapRule(name="none", sample_connections=0.0))
-    two.send([b"d"] * 5, direction="response")
-    two.close()
-    assert stored(tmp_path) == stored(tmp_path, one.stream) == {"request": 2, "response": 1}
-    assert stored(tmp_path, two.stream) == {"request": 0, "response": 0}
-    assert missing(tmp_path) == missing(tmp_path, two.stream) == {"request": 0, "response": 5}
 
 
 def test_what_vanished_says_where_the_log_goes_on_now(tmp_path: Path) -> None:

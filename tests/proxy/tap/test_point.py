@@ -189,16 +189,6 @@ def test_a_connection_outside_the_sample_is_counted_as_a_gap(tmp_path: Path) -> 
     assert tap.writer.dropped_sampled == tap.writer.frames_matched_request == tap.writer.thread.frames_gapped == 4
 
 
-def test_a_frame_that_never_became_whole_is_a_gap_without_frames(tmp_path: Path) -> None:
-    tap = Tap(tmp_path, TapRule(name="all"))
-    tap.point.append(run_of([b"whole"]), 0, 1)
-    tap.point.lose(record.REASON_PARTIAL_FRAME, 0, 512, 1, 50)
-    (block,) = tap.read()
-    (gap,) = block.gaps()
-    assert (gap.reason, gap.frames, gap.bytes, gap.first_frame, gap.from_ns) == ("partial_frame", 0, 512, 1, 50)
-    assert tap.writer.frames_dropped == 0
-
-
 def append_parts(tap: Tap, body: bytes, sizes: list[int], *, number: int = 0, withheld: bool = False, head: int = 0) -> None:
     for index, run in enumerate(pieces_of(body, sizes, head=head)):
         assert tap.point.append_part(run, number, 1000 + index, withheld, None, None)

@@ -1,0 +1,66 @@
+"""The rules of listeners about Kafka: APIs that exist, rules that can match, frames that are whole where names are examined."""
+
+import dataclasses
+import difflib
+from typing import Final
+
+from framegate.control.configuration.document import WRONG, Document, Path, document_of, entries
+from framegate.control.configuration.schema import build_section
+from framegate.proxy.config.model import KafkaRule, KafkaRules, ListenerConfig
+from framegate.proxy.kafka.schema import apis
+
+__all__ = ["MOST_RULES", "kafka_rule_faults", "kafka_rules"]
+
+MOST_RULES: Final = 256
+_ALWAYS: Final = ("SaslHandshake", "ApiVersions", "SaslAuthenticate")
+_PATTERNS: Final = ("principals", "client_ids", "topics", "groups", "transactional_ids")
+_KEY: Final = "kafka."
+
+
+def kafka_rules(document: Document, path: Path, listener: ListenerConfig) -> None:
+    """Check ``kafka`` of one listener."""
+    if listener.kafka is None or listener.kafka is WRONG:
+        return
+    if listener.protocol == "framed":
+        document.add((*path, "protocol"), "must be kafka: the rules in `kafka` look at requests of Kafka", "framed")
+    if listener.handler is not None and listener.handler is not WRONG:
+        document.add((*path, "handler"), "cannot be used with kafka: what a handler sends in place of a request would not be examined")
+    if listener.forwarding.requests == "cut_through":
+        document.add((*path, "forwarding", "requests"), "must be whole with kafka: all names in a request are examined before it is sent")
+    _rules(document, (*path, "kafka"), listener.kafka)
+
+
+def kafka_rule_faults(rules: KafkaRules) -> list[tuple[str, str]]:
+    """The faults of rules that came over the API: each field's path, as in ``rules[0].deny[1]``, and a sentence without it."""
+    row = dataclasses.asdict(rules)
+    document = document_of({"kafka": row})
+    _rules(document, ("kafka",), build_section(document, KafkaRules, row, ("kafka",)))
+    return [(fault.key.removeprefix(_KEY), fault.reason) for fault in document.faults]
+
+
+def _rules(document: Document, path: Path, rules: KafkaRules) -> None:
+    if len(rules.rules) > MOST_RULES:
+        document.add((*path, "rules"), f"has {len(rules.rules)} entries, more than {MOST_RULES}: each is compared for each new connection")
+    for at, rule in entries((*path, "rules"), rules.rules):
+        _names(document, at, rule)
+        last = at[-1] == len(rules.rules) - 1
+        if not (rule.principals or rule.client_ids or last):
+            document.warn(at, "matches every request, so the rules after it have no effect")
+        if last and rule == KafkaRule(principals=rule.principals, client_ids=rule.client_ids):
+            document.warn(at, "has no effect: what no rule matches is allowed as well")
+
+
+def _names(document: Document, path: Path, rule: KafkaRule) -> None:
+    """Check the names of APIs, and the patterns, of one rule."""
+    names = [each.name for each in apis()]
+    for key in ("allow", "deny"):
+        for entry, name in entries((*path, key), getattr(rule, key)):
+            if name not in names:
+                like = difflib.get_close_matches(name, names, 1, 0)
+                document.add(entry, f"is no API of Kafka that clients use; did you mean {like[0]}?")
+            elif key == "deny" and name in _ALWAYS:
+                document.add(entry, "cannot be denied: clients need it to connect")
+    for key in _PATTERNS:
+        for entry, pattern in entries((*path, key), getattr(rule, key)):
+            if not pattern:
+                document.add(entry, "is empty, and matches no name; an empty list does not restrict anything")

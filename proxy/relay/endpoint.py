@@ -1,0 +1,80 @@
+"""One address of an upstream, and its state: is it used, and if not, why. ``upstream`` changes it."""
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from framegate.proxy.config.address import format_sockaddr
+
+__all__ = ["Endpoint"]
+
+
+class Endpoint:
+    """One address of an upstream, and its state.
+
+    Attributes:
+        family, address: as ``socket.connect`` takes them.
+        server_name: the name that the certificate must have, and SNI unless it is an address; empty for plaintext.
+        broker: the node id of the Kafka broker; -1: the bootstrap, or no cluster.
+        weight: its part of the connections, beside the weights of the others.
+        zone: as configured; ``near``: it is the node's own, or the node has none.
+        text: the address as rows show it.
+        listed: it belongs to the upstream; False after it was replaced.
+        connections: open ones of this processor, and attempts.
+        current: the state of the weighted round robin (``upstream``).
+        down: the last attempt failed, or it is ejected, and connections avoid it.
+        ejected: it is down because of ``ejection``, and one success does not end that.
+        failing: why the active checks of control say that it is out; empty: they do not.
+        probed: it is down, and a connection tries it now.
+        down_ns, due_ns, backoff_ns: since when it is down, when it may be probed, and the time between these.
+        answered_ns: when an attempt succeeded last; ``returned_ns``: when it came back last.
+        failures: attempts that failed since it is down.
+        errors: connections that failed, one after the other; ``successes``: those that did not, since it is ejected.
+        latency_ns, samples: the moving mean of the time until the first answer of a connection, and of how many.
+        ejected_ns, ejection_ns: when it was ejected last, and for how long.
+        reason, detail: of the failure that took it down, or of the last failed probe.
+        told, told_ns: whether a row has reported that it is down, and the time of the last such row.
+    """
+
+    def __init__(self, family: int, address: object, server_name: str = "", broker: i64 = -1, *, weight: i64 = 1, zone: str = "") -> None:
+        self.family: Final = family
+        self.address: Final = address
+        self.server_name: Final = server_name
+        self.broker: Final[i64] = broker
+        self.weight: i64 = weight
+        self.zone: str = zone
+        self.near: bool = True
+        self.text: Final = format_sockaddr(family, address)
+        self.listed: bool = False
+        self.connections: i64 = 0
+        self.current: i64 = 0
+        self.down: bool = False
+        self.ejected: bool = False
+        self.failing: str = ""
+        self.probed: bool = False
+        self.down_ns: i64 = 0
+        self.due_ns: i64 = 0
+        self.backoff_ns: i64 = 0
+        self.answered_ns: i64 = 0
+        self.returned_ns: i64 = 0
+        self.failures: i64 = 0
+        self.errors: i64 = 0
+        self.successes: i64 = 0
+        self.latency_ns: i64 = 0
+        self.samples: i64 = 0
+        self.ejected_ns: i64 = 0
+        self.ejection_ns: i64 = 0
+        self.reason: str = ""
+        self.detail: str = ""
+        self.told: bool = False
+        self.told_ns: i64 = 0
+
+    @property
+    def key(self) -> tuple[str, int, object, int]:
+        """The identity of an endpoint: its address, the expected server name and the broker."""
+        return self.server_name, self.family, self.address, int(self.broker)
+
+    @property
+    def is_out(self) -> bool:
+        """Whether connections avoid it."""
+        return self.down or bool(self.failing)
