@@ -68,7 +68,8 @@ def test_a_broker_is_killed_and_comes_back_while_all_clients_work(cluster: Clust
                 cluster.make_topic(topics[client.name])
             entry = dataclasses.replace(cluster.entry(by, way), pause_s=PAUSE_S)
             running[client.name] = pool.submit(client.everything, entry, topics[client.name], COUNT_SLOWLY, cluster.namespace.prefix)
-        until(lambda: cluster.topics() >= set(topics.values()), "all have begun", 60)
+        begun: set[str] = set()
+        until(lambda: begun.update(cluster.topics()) or begun >= set(topics.values()), "all have begun", 60)
         time.sleep(1)  # and go on for some seconds
         cluster.cluster.kill(NODES[1])
         until(lambda: NODES[1] not in cluster.admin.list_topics(timeout=20).brokers, "it is taken for dead", 60)
