@@ -45,6 +45,7 @@ class Entry:
 
     Attributes:
         folder: for files of settings.
+        pause_s: of ``everything``, after each 100 records of the idempotent producer.
         host: by which the client is to connect first, and which the certificate must have.
         tls: whether it speaks TLS; ``ca`` is whom it trusts.
         certificate, key: of its own; empty for none.
@@ -62,6 +63,7 @@ class Entry:
     password: str = ""
     token: str = ""
     host: str = "127.0.0.1"
+    pause_s: float = 0.0
 
     @property
     def address(self) -> str:
@@ -129,7 +131,7 @@ class Client:
 
     def everything(self, entry: Entry, topic: str, count: int, prefix: tuple[str, ...] = ()) -> Said:
         """See the module; ``prefix``: a command that runs the client."""
-        return run([*prefix, *self.command("everything", entry, topic, count)], [])
+        return run([*prefix, *self.command("everything", entry, topic, count)], [], seconds=2 * SECONDS)
 
 
 class Kcat(Client):
@@ -141,7 +143,8 @@ class Kcat(Client):
         """It has no transactions: the idempotent producer sends all."""
         start = [*prefix, *self.command("list", entry, topic, count)]
         listed = run([*start, "-L", "-J"], [])
-        sent = run([*start, "-P", "-t", topic, "-X", "enable.idempotence=true"], [str(number) for number in range(2 * count)])
+        numbers = [str(number) for number in range(2 * count)]
+        sent = run([*start, "-P", "-t", topic, "-X", "enable.idempotence=true"], numbers, 100 / entry.pause_s if entry.pause_s else 0)
         consumed = run([*start, "-G", topic, "-X", "auto.offset.reset=earliest", "-e", "-u", "-q", topic], [])
         brokers = [f"broker {node['name']}" for node in json.loads(listed.out)["brokers"]] if listed.code == 0 else []
         out = "\n".join([*brokers, *(f"value {line}" for line in consumed.lines)])
@@ -169,7 +172,15 @@ class Java(Client):
 
     def command(self, verb: str, entry: Entry, topic: str, count: int) -> list[str]:
         if verb == "everything":
-            return [*self._java(entry), str(PROGRAMS / "Everything.java"), self.settings(entry)[1], entry.address, topic, str(count)]
+            return [
+                *self._java(entry),
+                str(PROGRAMS / "Everything.java"),
+                self.settings(entry)[1],
+                entry.address,
+                topic,
+                str(count),
+                str(entry.pause_s),
+            ]
         where = ["--bootstrap-server", entry.address, "--topic", topic, *self.settings(entry)]
         if verb == "produce":
             return self.tool(entry, "ConsoleProducer", *where)

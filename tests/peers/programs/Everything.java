@@ -1,4 +1,4 @@
-// Kafka's own client as a program: `java -cp JARS Everything.java SETTINGS BOOTSTRAP TOPIC COUNT`; the settings are Kafka's properties, and what it
+// Kafka's own client as a program: `java -cp JARS Everything.java SETTINGS BOOTSTRAP TOPIC COUNT PAUSE_S`; the settings are Kafka's properties, and what it
 // does and prints is described in tests/peers/clients.py.
 
 import java.io.FileInputStream;
@@ -22,6 +22,7 @@ import org.apache.kafka.common.config.ConfigResource;
 public class Everything {
     static final long GIVE_UP_MS = 20_000;
     static final long MORE_MS = 200;
+    static final int PART = 100;
 
     public static void main(String[] words) throws Exception {
         Properties entry = new Properties();
@@ -40,7 +41,7 @@ public class Everything {
             ConfigResource asked = new ConfigResource(ConfigResource.Type.TOPIC, topic);
             AlterConfigOp change = new AlterConfigOp(new ConfigEntry("retention.ms", "3600000"), AlterConfigOp.OpType.SET);
             admin.incrementalAlterConfigs(Map.of(asked, List.of(change))).all().get();
-            produce(entry, topic, count);
+            produce(entry, topic, count, (long) (1000 * Double.parseDouble(words[4])));
             consume(entry, topic, count);
             System.out.println("retention " + admin.describeConfigs(Set.of(asked)).all().get().get(asked).get("retention.ms").value());
             admin.deleteTopics(Set.of(topic)).all().get();
@@ -48,9 +49,9 @@ public class Everything {
         }
     }
 
-    static void produce(Properties entry, String topic, int count) throws Exception {
+    static void produce(Properties entry, String topic, int count, long pauseMs) throws Exception {
         try (KafkaProducer<String, String> producer = new KafkaProducer<>(entry)) {
-            send(producer, topic, 0, count);
+            send(producer, topic, 0, count, pauseMs);
         }
         Properties within = new Properties();
         within.putAll(entry);
@@ -58,7 +59,7 @@ public class Everything {
         try (KafkaProducer<String, String> producer = new KafkaProducer<>(within)) {
             producer.initTransactions();
             producer.beginTransaction();
-            send(producer, topic, count, 2 * count);
+            send(producer, topic, count, 2 * count, 0);
             producer.commitTransaction();
             producer.beginTransaction();
             producer.send(new ProducerRecord<>(topic, "aborted")).get();
@@ -66,10 +67,11 @@ public class Everything {
         }
     }
 
-    static void send(KafkaProducer<String, String> producer, String topic, int first, int end) throws Exception {
+    static void send(KafkaProducer<String, String> producer, String topic, int first, int end, long pauseMs) throws Exception {
         var waiting = new java.util.ArrayList<java.util.concurrent.Future<?>>();
         for (int number = first; number < end; number++) {
             waiting.add(producer.send(new ProducerRecord<>(topic, Integer.toString(number))));
+            if (number % PART == 0) Thread.sleep(pauseMs);
         }
         for (var future : waiting) future.get();
     }

@@ -17,6 +17,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 GIVE_UP_S = 20.0
 MORE_S = 0.2
+PART = 100
 
 
 class Token(AbstractTokenProvider):
@@ -79,7 +80,12 @@ async def everything(entry: dict[str, Any], topic: str, count: int) -> None:
     await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "3600000"})])
     producer = AIOKafkaProducer(**settings(entry), enable_idempotence=True)
     async with producer:
-        for future in [await producer.send(topic, str(number).encode()) for number in range(count)]:
+        waiting = []
+        for number in range(count):
+            waiting.append(await producer.send(topic, str(number).encode()))
+            if number % PART == 0:
+                await asyncio.sleep(entry["pause_s"])
+        for future in waiting:
             await asyncio.wait_for(future, GIVE_UP_S)
     within = AIOKafkaProducer(**settings(entry), transactional_id=topic)
     async with within:

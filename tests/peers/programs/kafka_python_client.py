@@ -14,6 +14,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 
 GIVE_UP_S = 20.0
 MORE_S = 0.2
+PART = 100
 BOOTSTRAP_MS = 3000  # it asks again and again, whatever it was told
 
 
@@ -69,7 +70,12 @@ def everything(entry: dict[str, Any], topic: str, count: int) -> None:
         print("broker", f"{node['host']}:{node['port']}")
     admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "3600000"})])
     producer = KafkaProducer(**settings(entry), enable_idempotence=True, max_block_ms=int(GIVE_UP_S * 1000))
-    for future in [producer.send(topic, str(number).encode()) for number in range(count)]:
+    waiting = []
+    for number in range(count):
+        waiting.append(producer.send(topic, str(number).encode()))
+        if number % PART == 0:
+            time.sleep(entry["pause_s"])
+    for future in waiting:
         future.get(timeout=GIVE_UP_S)
     producer.close()
     within = KafkaProducer(**settings(entry), transactional_id=topic, max_block_ms=int(GIVE_UP_S * 1000))

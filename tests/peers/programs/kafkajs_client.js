@@ -4,10 +4,12 @@ const { ConfigResourceTypes, Kafka, logLevel } = require('kafkajs')
 
 const GIVE_UP_MS = 20000
 const MORE_MS = 200
+const PART = 100
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
 const [entry, topic, count] = [JSON.parse(fs.readFileSync(process.argv[3])), process.argv[4], Number(process.argv[5])]
 
 async function main() {
-  const settings = { brokers: [`${entry.host}:${entry.port}`], logLevel: logLevel.ERROR }
+  const settings = { brokers: [`${entry.host}:${entry.port}`], logLevel: logLevel.ERROR, retry: { retries: 30, maxRetryTime: 1000 } }
   if (entry.tls) {
     settings.ssl = { ca: [fs.readFileSync(entry.ca)] }
     if (entry.certificate) Object.assign(settings.ssl, { cert: fs.readFileSync(entry.certificate), key: fs.readFileSync(entry.key) })
@@ -25,7 +27,10 @@ async function main() {
 
   const producer = kafka.producer({ idempotent: true })
   await producer.connect()
-  await producer.send({ topic, acks: -1, messages: numbers(0, count) })
+  for (let first = 0; first < count; first += PART) {
+    await producer.send({ topic, acks: -1, messages: numbers(first, Math.min(first + PART, count)) })
+    await pause(1000 * entry.pause_s)
+  }
   await producer.disconnect()
   const within = kafka.producer({ idempotent: true, transactionalId: topic, maxInFlightRequests: 1 })
   await within.connect()
@@ -48,7 +53,7 @@ async function main() {
       last = Date.now()
     },
   })
-  while (Date.now() - last < (got < 2 * count ? GIVE_UP_MS : MORE_MS)) await new Promise((resolve) => setTimeout(resolve, MORE_MS / 4))
+  while (Date.now() - last < (got < 2 * count ? GIVE_UP_MS : MORE_MS)) await pause(MORE_MS / 4)
   await consumer.disconnect()
   const described = await admin.describeConfigs({ resources: [{ ...resource, configNames: ['retention.ms'] }] })
   console.log(`retention ${described.resources[0].configEntries[0].configValue}`)

@@ -17,11 +17,15 @@ const (
 	More   = 200 * time.Millisecond
 )
 
+// Part is the number of records between two pauses.
+const Part = 100
+
 // Entry has the settings of tests/peers/clients.py's Entry that programs in Go use.
 type Entry struct {
 	Host, CA, Certificate, Key, Mechanism, User, Password string
 	Port                                                  int
 	TLS                                                   bool
+	PauseS                                                float64 `json:"pause_s"`
 }
 
 // Read gives the settings, the topic and the count of the command line `PROGRAM everything SETTINGS TOPIC COUNT`.
@@ -51,6 +55,9 @@ func (e Entry) Config() *tls.Config {
 	}
 	return config
 }
+
+// Pause waits between two parts.
+func (e Entry) Pause() { time.Sleep(time.Duration(e.PauseS * float64(time.Second))) }
 
 // Check ends the program with an error.
 func Check(err error) {

@@ -51,7 +51,10 @@ func main() {
 	check(err)
 	check(altered[0].Err)
 
-	check(producer.ProduceSync(ctx, records(0, count)...).FirstErr())
+	for first := 0; first < count; first += entry.Part {
+		check(producer.ProduceSync(ctx, records(first, min(first+entry.Part, count))...).FirstErr())
+		e.Pause()
+	}
 	within := client(kgo.DefaultProduceTopic(topic), kgo.TransactionalID(topic))
 	check(within.BeginTransaction())
 	check(within.ProduceSync(ctx, records(count, 2*count)...).FirstErr())

@@ -31,7 +31,10 @@ func main() {
 
 	producer, err := sarama.NewSyncProducer(addresses, idempotent(e))
 	check(err)
-	check(producer.SendMessages(messages(topic, 0, count)))
+	for first := 0; first < count; first += entry.Part {
+		check(producer.SendMessages(messages(topic, first, min(first+entry.Part, count))))
+		e.Pause()
+	}
 	check(producer.Close())
 	transactional := idempotent(e)
 	transactional.Producer.Transaction.ID = topic
@@ -69,6 +72,7 @@ func main() {
 func config(e entry.Entry) *sarama.Config {
 	made := sarama.NewConfig()
 	made.Version = sarama.MaxVersion
+	made.Metadata.Retry.Max, made.Producer.Retry.Max, made.Producer.Transaction.Retry.Max, made.Admin.Retry.Max = 200, 200, 200, 200
 	if e.TLS {
 		made.Net.TLS.Enable, made.Net.TLS.Config = true, e.Config()
 	}
