@@ -299,7 +299,7 @@ class Broker:
     def _known_brokers(self) -> int:
         """The number of brokers in its answer to Metadata; 0: there was none."""
         try:
-            with socket.create_connection((self.host, self.ports["PLAIN"]), timeout=1.0) as probe:
+            with socket.create_connection((self.host, self.ports["INTERNAL"]), timeout=1.0) as probe:
                 probe.sendall(_METADATA)
                 answer = probe.recv(12, socket.MSG_WAITALL)
                 return int.from_bytes(answer[8:], "big")
