@@ -42,6 +42,7 @@ WHOLE_UP_TO: Final = 262144  # bytes of the largest answer in pieces that is cop
 FIRST_PART: Final = 131072  # bytes in which the addresses at the beginning of a larger one must be
 REQUEST_HEAD: Final = 8  # key, version, correlation id
 METADATA: Final = 3
+FIND_COORDINATOR: Final = 10  # its answer has an address for each key, up to the end
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 LOST: Final = "an answer to no request"
@@ -365,7 +366,7 @@ class Rewriting:
         assert run.head is not None, "it began in an earlier read"
         if not self._is_rewritten(api):
             return None
-        if size <= WHOLE_UP_TO:
+        if size <= WHOLE_UP_TO or api >> 16 == FIND_COORDINATOR:
             return self._whole(run.prefix(HEADER + size), HEADER, HEADER + size, api)
         if self._carried(api) == TAIL:
             eraser = self._begin_eraser(api, size)
