@@ -95,7 +95,7 @@ class ClusterWorld:
 
     def topics(self) -> set[str]:
         """As the brokers say."""
-        return set(self.admin.list_topics(timeout=20).topics)
+        return set(self.admin.list_topics(timeout=60).topics)
 
     def reached(self, way: str) -> set[int]:
         """The brokers to which framegate had a connection at the listener of a way."""

@@ -94,6 +94,7 @@ def everything(entry: dict[str, Any], topic: str, count: int) -> None:
             got, last = got + 1, time.monotonic()
     consumer.commit()
     consumer.close()
+    admin = KafkaAdminClient(**settings(entry))  # it asks one broker, which may be gone now, and does not ask another one
     described = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
     print("retention", described["topic"][topic]["retention.ms"]["value"])
     admin.delete_topics([topic])
