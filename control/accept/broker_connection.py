@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
     from framegate.proxy.auth.auth_requests import AuthRequest, AuthResponse
     from framegate.proxy.auth.client import SaslClientSettings
-    from framegate.proxy.auth.messages import ApiRange
 
-__all__ = ["MAX_ANSWER", "BrokerConnection", "Login", "Tls", "TlsOf", "Wire", "connected", "log_in", "own_header", "tls_of"]
+__all__ = ["MAX_ANSWER", "BrokerConnection", "Login", "Tls", "TlsOf", "Wire", "connected", "own_header", "tls_of"]
 
 MAX_ANSWER: Final = 1 << 20
 """Bytes of an answer; who announces more does not speak Kafka's protocol."""
@@ -125,26 +124,3 @@ def _check_key(writer: asyncio.StreamWriter, pins: tuple[str, ...]) -> None:
     pin = key_pin(writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
     if pin not in pins:
         raise AuthenticationError(f"the certificate has the key {pin}, which is none of pins")
-
-
-async def log_in(connection: BrokerConnection, login: Login) -> "tuple[ApiRange, ...]":
-    """Log in with SASL, by the code that processors use. Returns the requests that the broker understands.
-
-    Raises:
-        OSError, EOFError: of the connection. ProxyError: the broker refuses the login, or answers wrongly.
-    """
-    from framegate.control.accept.broker_login import Exchange  # loaded only for a login
-
-    exchange = Exchange(login.settings)
-    with contextlib.closing(exchange):
-        while True:
-            complete = exchange.step()
-            for body in exchange.taken():
-                await connection.send(body)
-            if complete:
-                return exchange.ranges
-            pending = exchange.pending
-            if pending is None:
-                exchange.body = await connection.receive()
-            else:
-                pending.complete(await asyncio.to_thread(login.answer, pending.auth_request))

@@ -4,17 +4,9 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from framegate.control.accept.broker_connection import BrokerConnection, Login, TlsOf, Wire, connected, log_in
-from framegate.proxy.auth.messages import (
-    API_VERSIONS,
-    NONE,
-    ApiRange,
-    ApiVersionsAnswer,
-    ApiVersionsRequest,
-    RequestHeader,
-    answer_reader,
-    request_writer,
-)
+from framegate.control.accept.api_versions import question, ranges_in
+from framegate.control.accept.broker_connection import Login, TlsOf, Wire, connected
+from framegate.proxy.auth.messages import ApiRange, RequestHeader, answer_reader, request_writer
 from framegate.proxy.auth.wire import Reader
 from framegate.proxy.config.address import parse_address
 
@@ -97,7 +89,12 @@ async def ask_brokers(address: Wire, tls_of: TlsOf, login: Login | None, timeout
         ValueError: no common version of Metadata, or a list that cannot be that of a cluster.
     """
     async with asyncio.timeout(timeout_s), connected(address, tls_of) as connection:
-        ranges = await _ranges(connection) if login is None else await log_in(connection, login)
+        if login is None:
+            ranges = ranges_in(await connection.ask(question()))
+        else:
+            from framegate.control.accept.broker_login import log_in  # loaded only for a login
+
+            ranges = await log_in(connection, login)
         asked = metadata_question(ranges)
         if asked is None:
             raise ValueError("no version of Metadata is known both here and there")
@@ -107,13 +104,3 @@ async def ask_brokers(address: Wire, tls_of: TlsOf, login: Login | None, timeout
             if login is not None:
                 raise
             raise LoginNeededError("the connection was ended instead of an answer to Metadata: clients may have to log in first") from error
-
-
-async def _ranges(connection: BrokerConnection) -> tuple[ApiRange, ...]:
-    header = RequestHeader(API_VERSIONS, 0, _CORRELATION, "framegate")
-    request = request_writer(header)
-    ApiVersionsRequest().write(request, 0)
-    answer = ApiVersionsAnswer.read(answer_reader(await connection.ask(request.message()), header), 0)
-    if answer.error != NONE:
-        raise OSError(f"ApiVersions is answered with error {answer.error}")
-    return answer.ranges

@@ -1,16 +1,18 @@
-"""The processors' SASL client (``framegate.proxy.auth.client``) without a selector: its frames and its questions are taken one by one."""
+"""Logs control in at a broker, by the SASL client of processors (``framegate.proxy.auth.client``), which is stepped here without a selector."""
 
+import asyncio
+import contextlib
 import time
-from typing import Final
 
+from framegate.control.accept.broker_connection import BrokerConnection, Login
 from framegate.proxy.auth.auth_requests import CredentialSource, PendingAuth
-from framegate.proxy.auth.client import SaslClientAuthenticators, SaslClientSettings
+from framegate.proxy.auth.client import SaslClientAuthenticators
 from framegate.proxy.auth.messages import ApiRange
 from framegate.proxy.network.authenticator import Waker
 from framegate.proxy.network.frame_exchange import FrameExchange
 from framegate.proxy.network.transport import DONE, Identity
 
-__all__ = ["Exchange"]
+__all__ = ["log_in"]
 
 
 class _Frames(FrameExchange):
@@ -60,44 +62,24 @@ class _Steps(Waker):
         pass
 
 
-class Exchange:
-    """One login, over one connection. ``step`` again after ``body`` was set, or after ``pending`` was completed."""
+async def log_in(connection: BrokerConnection, login: Login) -> tuple[ApiRange, ...]:
+    """Log in with SASL. Returns the requests that the broker understands.
 
-    def __init__(self, settings: SaslClientSettings) -> None:
-        self._frames: Final = _Frames()
-        self._questions: Final = _Questions()
-        self._authenticator: Final = SaslClientAuthenticators(settings, self._questions).make(Identity())
-        self._authenticator.start(self._frames, _Steps())
-
-    @property
-    def ranges(self) -> tuple[ApiRange, ...]:
-        """The requests that the broker understands, once it has said so."""
-        return self._authenticator.ranges
-
-    @property
-    def pending(self) -> PendingAuth | None:
-        """A question that is not answered yet; None: a frame is awaited."""
-        pending = self._questions.pending
-        return pending if pending is not None and pending.answer is None else None
-
-    @property
-    def body(self) -> bytes | None:
-        """The frame that came last; None once it was taken."""
-        return self._frames.body
-
-    @body.setter
-    def body(self, body: bytes) -> None:
-        self._frames.body = body
-
-    def step(self) -> bool:
-        """Continue. Returns whether the login is complete. Raises ProxyError."""
-        return self._authenticator.step() == DONE
-
-    def taken(self) -> list[bytes]:
-        """The frames to be sent since the last call."""
-        sent, self._frames.sent = self._frames.sent, []
-        return sent
-
-    def close(self) -> None:
-        """Forget the secret."""
-        self._authenticator.close()
+    Raises:
+        OSError, EOFError: of the connection. ProxyError: the broker refuses the login, or answers wrongly.
+    """
+    frames, questions = _Frames(), _Questions()
+    authenticator = SaslClientAuthenticators(login.settings, questions).make(Identity())
+    authenticator.start(frames, _Steps())
+    with contextlib.closing(authenticator):
+        while True:
+            complete = authenticator.step() == DONE
+            while frames.sent:
+                await connection.send(frames.sent.pop(0))
+            if complete:
+                return authenticator.ranges
+            pending = questions.pending
+            if pending is None or pending.answer is not None:
+                frames.body = await connection.receive()
+            else:
+                pending.complete(await asyncio.to_thread(login.answer, pending.auth_request))

@@ -14,14 +14,14 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from framegate.control.logs import RowLog
 from framegate.proxy.config.address import Address, format_sockaddr, parse_address
 from framegate.proxy.config.model import UpstreamConfig
 
-__all__ = ["Names", "Resolution", "Resolver", "in_thread", "log_errors"]
+__all__ = ["Names", "Resolution", "Resolver", "in_thread", "log_errors", "text_of"]
 
 INTERVAL_S: Final = 30.0
 FIRST_PAUSE_S: Final = 2.0
@@ -70,10 +70,11 @@ class Resolution:
 
     def texts(self) -> tuple[str, ...]:
         """The addresses as people write them, each once."""
-        return tuple(dict.fromkeys(_text(item) for item in self.addresses))
+        return tuple(dict.fromkeys(text_of(item) for item in self.addresses))
 
 
-def _text(wire: Wire) -> str:
+def text_of(wire: Sequence[Any]) -> str:
+    """An address of the link as people write it."""
     _, family, address, *port = wire
     return format_sockaddr(family, (address, *port) if port else address)
 

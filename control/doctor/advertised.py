@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from framegate.control.accept.broker_list import Broker
-from framegate.control.configuration.broker_rules import port_range
+from framegate.control.accept.broker_ports import BrokerPorts
 from framegate.control.configuration.units import counted
 from framegate.control.doctor.finding import Finding, judged
 from framegate.proxy.config.address import parse_address
@@ -53,9 +53,8 @@ def _cluster(subject: str, config: ProxyConfig, upstream: UpstreamConfig, broker
         assert listener.brokers is not None, "listeners without brokers are left out"
         if not listener.brokers.ports:
             continue
-        ports = port_range(listener.brokers.ports)
-        by_id = listener.brokers.by == "node_id"
-        without = [item for item in brokers if not 0 <= item.node < len(ports)] if by_id else brokers[len(ports) :]
+        placed = BrokerPorts(listener.brokers).assign(item.node for item in brokers)
+        without = [item for item in brokers if item.node not in placed]
         if without:
             advice = f"widen brokers.ports of {listener.name}: clients that want a broker without a port get the bootstrap address instead"
             nodes = ", ".join(str(item.node) for item in without[:_SHOWN]) + (f" and {len(without) - _SHOWN} more" if len(without) > _SHOWN else "")

@@ -18,6 +18,7 @@ from cryptography import x509
 from framegate.control.accept.api_versions import question, ranges_in
 from framegate.control.accept.broker_connection import MAX_ANSWER, own_header
 from framegate.control.accept.broker_list import Broker, brokers_in, metadata_question
+from framegate.control.accept.resolver import text_of
 from framegate.control.configuration.tls_files import CertificateFacts, facts_of
 from framegate.control.doctor import advertised
 from framegate.control.doctor.certificates import DAY_S, days, ends_soon, weakness
@@ -25,7 +26,6 @@ from framegate.control.doctor.finding import Deadline, Figure, Finding, Probe, j
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.proxy.auth.certificates import key_pin
 from framegate.proxy.auth.messages import ApiRange
-from framegate.proxy.config.address import format_sockaddr
 from framegate.proxy.config.model import UpstreamConfig
 from framegate.proxy.config.tls import UpstreamTls
 from framegate.proxy.errors import ProxyError
@@ -79,8 +79,7 @@ class _Attempt:
 
     @property
     def text(self) -> str:
-        _, family, address, *port = self.wire
-        return format_sockaddr(family, (address, *port) if port else address)
+        return text_of(self.wire)
 
     @property
     def name(self) -> str:

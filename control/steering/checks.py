@@ -12,16 +12,16 @@ import asyncio
 import dataclasses
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from framegate.control.accept.api_versions import answer_in, question
 from framegate.control.accept.broker_connection import Tls, TlsOf, Wire, connected, own_header, tls_of
+from framegate.control.accept.resolver import text_of
 from framegate.control.errors import ControlError
 from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
 from framegate.control.task_monitor import TaskMonitor
-from framegate.proxy.config.address import format_sockaddr
 from framegate.proxy.config.model import CheckConfig, UpstreamConfig
 from framegate.proxy.errors import ProxyError
 from framegate.proxy.server.messages import Change
@@ -120,7 +120,7 @@ class Checks:
     def _round(self, name: str, check: CheckConfig, probe: Probe) -> Callable[[], None]:
         def begin() -> None:
             targets = self._targets[name]
-            now = {_text(address): address for address in self._addresses(name)}
+            now = {text_of(address): address for address in self._addresses(name)}
             for text in targets.keys() - now.keys():
                 gone = targets.pop(text)
                 if gone.task is not None:
@@ -163,10 +163,10 @@ class Checks:
         target.passed, target.failed = (0, target.failed + 1) if error else (target.passed + 1, 0)
         if target.failed >= check.fall and not target.why:
             target.why = error
-            self._log.write("check_failed", level="warning", upstream=name, endpoint=_text(target.address), check=check.kind, error=error)
+            self._log.write("check_failed", level="warning", upstream=name, endpoint=text_of(target.address), check=check.kind, error=error)
         elif target.passed >= check.rise and target.why:
             target.why = ""
-            self._log.write("check_passed", upstream=name, endpoint=_text(target.address), check=check.kind)
+            self._log.write("check_passed", upstream=name, endpoint=text_of(target.address), check=check.kind)
         else:
             return
         self._changed = True
@@ -194,9 +194,3 @@ def _said(failure: Exception) -> str:
     if isinstance(failure, OSError) and failure.errno and not hasattr(failure, "reason"):
         return os.strerror(failure.errno)
     return str(failure) or type(failure).__name__
-
-
-def _text(address: Wire) -> str:
-    _, family, host, *port = address
-    sockaddr: Any = (host, *port) if port else host
-    return format_sockaddr(family, sockaddr)

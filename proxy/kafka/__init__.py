@@ -4,7 +4,7 @@
 - ``program``: compiles the schema of a message into operations; ``walker``: executes them over a message and finds positions.
 - ``addresses``: replaces addresses of brokers; ``endpoint_eraser``: erases them from answers that pass in pieces.
 - ``api_versions``: narrows ApiVersions answers to what the tables have.
-- ``fields``: finds topics, groups and other fields; ``subjects``: what a request names, which parts of it may be refused, and lists in answers.
+- ``subjects``: what a request names, which parts of it may be refused, and lists in answers.
 - ``error_answers``: the answers by which a broker refuses a request; ``message``: whole messages as objects, for what is rare.
 - ``produce_acks``: the acks of a Produce request, which every request on the way is asked for; ``values``: varints and strings.
 

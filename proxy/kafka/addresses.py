@@ -166,7 +166,8 @@ class AddressRewriter:
         done = start
         address: i64 = 0
         size_at: i64 = -1  # of the tagged field that has the addresses
-        first = _FirstPiece(start, 0)
+        first: i64 = 0  # the piece that is cut first behind it, and where that begins
+        first_at = start
         index: i64 = 0
         while index < i64(len(marks)):
             pos = marks[index + 1]
@@ -183,21 +184,21 @@ class AddressRewriter:
                     self.change += i64(len(new)) - i64(len(old))
             elif mark == SIZE_MARK:
                 size_at = pos
-                first = _FirstPiece(done, i64(len(pieces)))
+                first, first_at = i64(len(pieces)), done
             elif size_at >= 0 and self.change != 0:  # _CONTENT_END
-                self._resize(data, size_at, pos, pieces, first)
+                self._resize(data, size_at, pos, pieces, first, first_at)
             index += 2
         if not pieces:
             return None
         pieces.append(data[done:end])
         return pieces
 
-    def _resize(self, data: bytes, size_at: i64, end: i64, pieces: list[bytes], first: "_FirstPiece") -> None:
+    def _resize(self, data: bytes, size_at: i64, end: i64, pieces: list[bytes], first: i64, first_at: i64) -> None:
         """Replace the size of the tagged field, within the first piece that was cut behind it."""
         content = varint_at(data, size_at)[1]
         new = varint(end - content + self.change)
-        piece = pieces[first.index]
-        pieces[first.index : first.index + 1] = [piece[: size_at - first.start], new, piece[content - first.start :]]
+        piece = pieces[first]
+        pieces[first : first + 1] = [piece[: size_at - first_at], new, piece[content - first_at :]]
         self.change += i64(len(new)) - (content - size_at)
 
     def _note(self, key: i64, version: i64, data: bytes, compact: bool) -> None:
@@ -224,14 +225,6 @@ class AddressRewriter:
                 found.append(broker)
             index += 4
         self.brokers = found
-
-
-class _FirstPiece:
-    """Where in the answer, and at which place among the pieces, the first one behind the size of a tagged field begins."""
-
-    def __init__(self, start: i64, index: i64) -> None:
-        self.start: Final = start
-        self.index: Final = index
 
 
 def _is_empty(address: bytes, compact: bool) -> bool:

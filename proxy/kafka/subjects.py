@@ -6,6 +6,7 @@ are put in front of the broker's. Nothing else in either is changed.
 """
 
 import fnmatch
+import functools
 import re
 from collections.abc import Iterable
 from typing import Final
@@ -354,8 +355,6 @@ def _has_ids(fields: Iterable[Field], version: int) -> bool:
 
 
 _SUBJECTS: Final[dict[int, Subjects]] = {}
-_GREATEST: Final[dict[int, int]] = {}
-_KINDS_OF: Final[dict[int, int]] = {}
 _PROGRAMS: Final[dict[int, Program]] = {}
 _walker: Final = Walker()
 
@@ -368,23 +367,19 @@ def subjects_of(api: Api, version: i64) -> Subjects:
     return found
 
 
+@functools.cache
 def kinds_of(api: Api) -> int:
     """The kinds of names that requests of any version of an API have, or their answers list, added up."""
-    found = _KINDS_OF.get(api.key)
-    if found is None:
-        found = _OTHER_KINDS.get(api.key, 0)
-        for version in range(api.least, api.most + 1):
-            found |= _collect(api.fields(answer=False), "", version, {}) | (TOPIC if _is_by_id(api, version) else 0)
-        _KINDS_OF[api.key] = found
+    found = _OTHER_KINDS.get(api.key, 0)
+    for version in range(api.least, api.most + 1):
+        found |= _collect(api.fields(answer=False), "", version, {}) | (TOPIC if _is_by_id(api, version) else 0)
     return found
 
 
+@functools.cache
 def greatest_named_version(api: Api) -> int:
     """The greatest version of an API whose requests have topics by name; -1: none has."""
-    found = _GREATEST.get(api.key)
-    if found is None:
-        found = _GREATEST[api.key] = max((version for version in range(api.least, api.most + 1) if not _is_by_id(api, version)), default=-1)
-    return found
+    return max((version for version in range(api.least, api.most + 1) if not _is_by_id(api, version)), default=-1)
 
 
 def lists_names(key: i64) -> int:

@@ -32,10 +32,9 @@ class Request:
         others: the bytes of its header that are not its size.
         expects: it is an open request of the pairing.
         withheld: the tap must not have its body, nor that of its response.
-        found: of a listener with brokers: for a response as in ``Pairing.found``, for a request its ``api key << 16 | version``; 0: neither.
     """
 
-    def __init__(self, sequence: i64, run: Run, enqueued_ns: i64, others: bytes, *, expects: bool, withheld: bool, found: i64 = 0) -> None:
+    def __init__(self, sequence: i64, run: Run, enqueued_ns: i64, others: bytes, *, expects: bool, withheld: bool) -> None:
         self.sequence: Final[i64] = sequence
         self.run: Run | None = run
         self.booked: i64 = 0
@@ -44,7 +43,6 @@ class Request:
         self.others: Final = others
         self.expects: Final = expects
         self.withheld: Final = withheld
-        self.found: Final[i64] = found
 
 
 class HandledParty(abc.ABC):

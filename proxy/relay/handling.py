@@ -24,8 +24,6 @@ from framegate.proxy.relay.handled_connection import HandledConnection, Request
 from framegate.proxy.relay.handled_pair import Handled, HandledLeg
 from framegate.proxy.relay.handler_process import HandlerProcess
 from framegate.proxy.relay.pair import Pair
-from framegate.proxy.relay.pairing import Pairing
-from framegate.proxy.relay.rewriting import LOST, UNPAIRED, Rewriting, api_of, replaced
 from framegate.proxy.relay.state import PairState
 from framegate.proxy.relay.throttle import REPLY
 
@@ -175,68 +173,26 @@ def split(run: Run) -> list[Run]:
 
 def _look_and_keep(pair: Pair, leg: HandledLeg, channel: Channel, run: Run, sequence: i64, now_ns: i64) -> None:
     """Pair and tap one frame, and append it to the backlog."""
-    pairing, rewriting = pair.pairing, pair.rewriting
+    pairing = pair.pairing
     before: i64 = 0 if pairing is None else pairing.open
-    answer = None if rewriting is None else _judge(pair, rewriting, leg, run)
-    if pair.state is CLOSING:
-        losses.drop(pair, leg, 1, run.size, run)
-        channel.discard(run)
-        return
     seen = run if leg.look is None or leg.tap is None else leg.look.frames(run)
     if not forwarding.look_at(pair, leg, seen, now_ns):
         channel.mute(TAP)
         pair.owner.tap_full(leg)
     leg.frames += 1
     leg.bytes += run.size
-    expects = pairing is not None and leg.is_client and pairing.open > before
-    withheld = pairing is not None and len(pairing.sensitive) != 0
-    found: i64 = 0
-    if rewriting is not None and pairing is not None:
-        if pairing.lost or (answer is not None and not expects):
-            _drop_looked_at(pair, pairing, leg, channel, run)
-            return
-        if answer is not None:
-            run = _replaced(pairing, channel, run, answer)
-        found = _found(pairing, leg, run)
+    expects = False
+    withheld = False
+    if pairing is not None:
+        expects = leg.is_client and pairing.open > before
+        withheld = len(pairing.sensitive) != 0
     framing = run.framing
     others = framing.other_bytes(run.prefix(framing.most_header), 0) if framing.others != 0 else b""
-    request = Request(sequence, run, now_ns, others, expects=expects, withheld=withheld, found=found)
+    request = Request(sequence, run, now_ns, others, expects=expects, withheld=withheld)
     request.booked = book(leg, run)
     leg.backlog.append(request)
     if pairing is not None:
         forwarding.hold(pair, pairing, leg)
-
-
-def _judge(pair: Pair, rewriting: Rewriting, leg: HandledLeg, run: Run) -> bytes | None:
-    """The answer to a request that is not passed on; None: it is passed on, or is an answer. Ends the pair if there is no such answer."""
-    if not leg.is_client or pair.state is CLOSING or rewriting.first_odd(run) < 0:
-        return None
-    answer = rewriting.judge(run)
-    if rewriting.fault:
-        ending.end(pair, Cause.WRONG_PROTOCOL, rewriting.fault, "downstream")
-    return answer
-
-
-def _replaced(pairing: Pairing, channel: Channel, run: Run, answer: bytes) -> Run:
-    """The request that a handler gets in place of one that is answered by framegate."""
-    frame = replaced(pairing, run, answer)
-    channel.discard(run)
-    return Run(None, 0, frame, 0, i64(len(frame)), 1, 0)
-
-
-def _found(pairing: Pairing, leg: HandledLeg, run: Run) -> i64:
-    """See ``Request.found``."""
-    if leg.is_client:
-        return api_of(run)
-    return pairing.found[2] if len(pairing.found) else 0
-
-
-def _drop_looked_at(pair: Pair, pairing: Pairing, leg: HandledLeg, channel: Channel, run: Run) -> None:
-    """Drop a refused request that has no answer, or a frame with which pairing was lost; that ends the pair."""
-    leg.dropped_bytes += run.size
-    channel.discard(run)
-    if pairing.lost:
-        ending.end(pair, Cause.WRONG_PROTOCOL, UNPAIRED if leg.is_client else LOST, "downstream" if leg.is_client else "upstream")
 
 
 def _account(leg: HandledLeg) -> Account:

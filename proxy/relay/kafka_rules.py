@@ -13,7 +13,7 @@ Where names are restricted, what cannot be examined is not passed:
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from librt.strings import read_i16_be, read_i32_be
 from librt.vecs import append, vec
@@ -112,7 +112,7 @@ def _greatest() -> "vec[i32]":
     return found
 
 
-class Refusal:
+class Refusal(NamedTuple):
     """A request that was refused, or would be.
 
     Attributes:
@@ -120,12 +120,11 @@ class Refusal:
         principal, client_id: of the client.
     """
 
-    def __init__(self, key: i64, kind: i64, name: str, principal: str, client_id: str) -> None:
-        self.key: Final[i64] = key
-        self.kind: Final[i64] = kind
-        self.name: Final = name
-        self.principal: Final = principal
-        self.client_id: Final = client_id
+    key: int
+    kind: int
+    name: str
+    principal: str
+    client_id: str
 
 
 class KafkaRulesInForce:
@@ -303,7 +302,7 @@ class KafkaJudge:
 
     def _note(self, key: i64, kind: i64, name: str) -> None:
         if self._rules.refused is not None:
-            self._rules.refused(Refusal(key, kind, name, self._principal, self._client_id))
+            self._rules.refused(Refusal(int(key), int(kind), name, self._principal, self._client_id))
 
     def _answer(self, known: Api, version: i64, body: bytes, code: int) -> None:
         try:

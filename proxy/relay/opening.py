@@ -286,6 +286,7 @@ def _open(pair: Pair, client: Channel, channel: Channel) -> None:
         if brokers is None and rules is None:
             pair.pairing = Pairing(pair.route.counters.pairing)
         else:
+            assert pair.route.handler is None, "its frames are not judged; the configuration refuses it"
             account = client.options.account or pair.owner.selector.pool.common
             pair.pairing = Pairing(pair.route.counters.pairing, PreparedAnswers(account))
             pair.rewriting = Rewriting(brokers, pair.pairing, None if rules is None else KafkaJudge(rules, client.principal))

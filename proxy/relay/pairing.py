@@ -273,9 +273,6 @@ class Pairing:
         """Remove the open request that has so many others before it: it will have no response."""
         self._move(place, self.open - 1)
         self.open -= 1
-        size = i64(self._sizes[(self._head + self.open) & self._mask])
-        if size < 0 and self.prepared is not None:
-            self.prepared.take(-size)
         self._count_open()
 
     def put_in(self, place: i64, run: Run, now_ns: i64) -> None:

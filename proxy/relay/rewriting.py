@@ -16,25 +16,26 @@ The memory of what is replaced is that of the run in whose place it is sent, a l
 from typing import Final
 
 from librt.strings import read_i16_be, read_i32_be
-from librt.vecs import append, vec
+from librt.vecs import vec
 from mypy_extensions import i32, i64
 
+from framegate.proxy.config.model import KafkaRule
 from framegate.proxy.errors import KafkaFormatError
 from framegate.proxy.kafka.addresses import NONE, TAIL, carries_addresses
 from framegate.proxy.kafka.api_versions import narrowed, probe_request, unsupported_version_answer
 from framegate.proxy.kafka.endpoint_eraser import EndpointEraser
 from framegate.proxy.kafka.schema import api as api_with
-from framegate.proxy.kafka.schema import apis, understands
+from framegate.proxy.kafka.schema import understands
 from framegate.proxy.network.channel_sink import NO_LIMIT
 from framegate.proxy.network.int32 import HEADER, INT32
 from framegate.proxy.network.run import PART_FIRST, PART_LAST, Buffer, Run
 from framegate.proxy.network.translation import refer
 from framegate.proxy.relay.cluster import RouteBrokers
-from framegate.proxy.relay.kafka_rules import AnswerChange, KafkaJudge
+from framegate.proxy.relay.kafka_rules import AnswerChange, KafkaJudge, Rule
 from framegate.proxy.relay.pairing import FOUND, IN_HEAD, Pairing
 from framegate.proxy.relay.prepared_answers import MOST_PREPARED
 
-__all__ = ["LOST", "UNPAIRED", "Rewriting", "api_of", "replaced"]
+__all__ = ["LOST", "UNPAIRED", "Rewriting", "replaced"]
 
 JOIN_BELOW: Final = 65536  # bytes; a shorter result is copied into one piece
 VIEW_FROM: Final = 4096  # a view costs more than copying fewer bytes than this
@@ -43,25 +44,12 @@ FIRST_PART: Final = 131072  # bytes in which the addresses at the beginning of a
 REQUEST_HEAD: Final = 8  # key, version, correlation id
 METADATA: Final = 3
 FIND_COORDINATOR: Final = 10  # its answer has an address for each key, up to the end
-SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 LOST: Final = "an answer to no request"
 UNPAIRED: Final = "a request whose answer cannot be told from others"
 
 
-def _understood() -> "vec[i32]":
-    """By key, the least and the greatest version that is passed: ``least << 16 | greatest``."""
-    none: i32 = 0x7FFF << 16
-    ranges = vec[i32]()
-    for known in apis():
-        while len(ranges) < known.key:
-            ranges = append(ranges, none)
-        least = max(known.least, 1) if known.key == SASL_HANDSHAKE else known.least
-        ranges = append(ranges, i32(least << 16 | known.most))
-    return ranges
-
-
-_UNDERSTOOD: Final = _understood()
+_UNDERSTOOD: Final = Rule(KafkaRule(), narrow=True).table
 
 
 def replaced(pairing: Pairing, run: Run, answer: bytes) -> bytes:
@@ -74,11 +62,6 @@ def replaced(pairing: Pairing, run: Run, answer: bytes) -> bytes:
     pairing.replace_last(answer)
     body = probe_request(read_i32_be(run.prefix(HEADER + REQUEST_HEAD), HEADER + 4))
     return INT32.header_of(len(body)) + body
-
-
-def api_of(run: Run) -> i64:
-    """``api key << 16 | version`` of a request, or of its first piece."""
-    return i64(read_i32_be(run.prefix(HEADER + REQUEST_HEAD), HEADER))
 
 
 class Rewriting:
@@ -264,15 +247,6 @@ class Rewriting:
                 return Run(None, 0, b"", 0, 0, 0, 0)
         _add(pieces, run.data, done, end)
         return _joined(pieces, self.good, 0)
-
-    def one(self, run: Run, api: i64, now_ns: i64) -> Run:
-        """The run that is sent in place of one answer. ``api``: as in ``Pairing.found``, or of a request whose answer has nothing to look at."""
-        self.fault = ""
-        if api >= 0 and api >> 16 != API_VERSIONS and carries_addresses(api >> 16, api & 0xFFFF) == NONE:
-            return run
-        size = INT32.body_size(run.prefix(HEADER), 0)
-        new = self._frame(run, HEADER if run.head is None else i64(IN_HEAD), size, api, now_ns)
-        return run if new is None or self.fault else _joined(new, 1, 0)
 
     def _frame(self, run: Run, place: i64, size: i64, api: i64, now_ns: i64) -> list[Buffer] | None:
         """The frame that is sent in place of an answer; None: the answer itself. Sets ``fault``."""

@@ -97,7 +97,6 @@ def _obey(leg: HandledLeg, request: Request, run: Run | None, action: i64, body:
             raise UnfitError("the handler answered a response: only a request can be answered")
         _answer(leg, request, body)
     elif action == NOTHING:
-        _forget_prepared(leg, request)
         _pair_anew(leg, request, None)
         handling.response_sent(leg)
     elif not has_upstream or run is None:
@@ -124,7 +123,7 @@ def _other(leg: HandledLeg) -> HandledLeg:
 def _pass_on(leg: HandledLeg, request: Request, run: Run) -> None:
     """Pass a frame on unchanged, in the other side's framing."""
     translation = leg.translation
-    sent = run if leg.is_client else _rewritten(leg, run, request.found)
+    sent = run
     if translation is not None:
         sent = forwarding.translate(translation, run)
         if translation.stopped_at >= 0:
@@ -140,12 +139,7 @@ def _replace(leg: HandledLeg, request: Request, run: Run, body: Body) -> None:
     if out is None:
         raise UnfitError("the other side is gone")
     made = make_frame(run.framing, out.options.framing, body, request.others, target.is_client)
-    rewriting = leg.pair.rewriting
-    if rewriting is not None and leg.is_client and rewriting.first_odd(made) == 0:
-        raise UnfitError("the handler's request is one that is not passed", Cause.WRONG_PROTOCOL)
     _pair_anew(leg, request, made)
-    if not leg.is_client:
-        made = _rewritten(leg, made, request.found)
     _emit(leg, target, made, 0, passes=False)
 
 
@@ -154,7 +148,7 @@ def _answer(leg: HandledLeg, request: Request, body: Body) -> None:
     handled, pair, channel = leg.handled, leg.pair, leg.channel
     assert channel is not None, "its frame was read"
     framing = channel.options.framing
-    made = _rewritten(leg, make_frame(framing, framing, body, request.others, True), request.found)
+    made = make_frame(framing, framing, body, request.others, True)
     pairing = pair.pairing
     if pair.route.upstream is None:
         _send_answer(handled, made, 0, withheld=request.withheld)
@@ -170,24 +164,6 @@ def _answer(leg: HandledLeg, request: Request, body: Body) -> None:
         return
     handled.held.append(HeldAnswer(made, handled.leg(1).done + ahead, handling.book(leg, made), withheld=request.withheld))
     leg.awaits = leg
-
-
-def _rewritten(leg: HandledLeg, run: Run, found: i64) -> Run:
-    """An answer with the addresses that clients are told; ``found``: see ``Pairing.found``."""
-    rewriting = leg.pair.rewriting
-    if rewriting is None:
-        return run
-    sent = rewriting.one(run, found, leg.pair.owner.selector.now_ns)
-    if rewriting.fault:
-        raise UnfitError(rewriting.fault, Cause.WRONG_PROTOCOL, _side(leg.is_client))
-    return sent
-
-
-def _forget_prepared(leg: HandledLeg, request: Request) -> None:
-    """The handler drops an answer in whose place another one was prepared."""
-    pairing = leg.pair.pairing
-    if request.found < 0 and pairing is not None and pairing.prepared is not None:
-        pairing.prepared.take(-request.found)
 
 
 def release_due(handled: Handled) -> None:

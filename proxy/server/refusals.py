@@ -25,7 +25,7 @@ class Refusals:
     def note(self, refusal: Refusal) -> None:
         """Count one."""
         name = _api_name(refusal.key)
-        kind = KINDS[int(refusal.kind)]
+        kind = KINDS[refusal.kind]
         self._counts.count(LISTENER_BLOCK.at("framegate.kafka.request.refused", name if name in REFUSED_APIS else "other", kind))
         self._first = self._first or refusal
         self._count += 1
@@ -43,7 +43,7 @@ class Refusals:
             principal=first.principal,
             client_id=_shown(first.client_id),
             api=_api_name(first.key),
-            kind=KINDS[int(first.kind)],
+            kind=KINDS[first.kind],
             name=_shown(first.name),
         )
 

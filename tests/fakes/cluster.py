@@ -10,8 +10,8 @@ from kio.static.primitive import i32
 
 from framegate.proxy.kafka.addresses import AdvertisedBrokers, SeenBroker
 from framegate.proxy.relay.cluster import Cluster, RouteBrokers
-from tests.fakes import kafka_frames
-from tests.fakes.kio_messages import HOST, answer_body, decoded, sample, schema
+from tests.fakes import kafka_frames, kio_messages
+from tests.fakes.kio_messages import HOST, answer_body, decoded, fields, sample, schema
 from tests.fakes.upstream import frame
 
 METADATA: Final = 3
@@ -84,7 +84,7 @@ def api_versions(correlation: int = 7, version: int = 3) -> bytes:
     """The frame of an ApiVersions answer of a broker from the future."""
     kind = schema(API_VERSIONS, version, True)
     row = _inner(kind, "api_keys")
-    rows = tuple(sample(row, random.Random(0)).__class__(api_key=key, min_version=0, max_version=99) for key in (0, 3, 18, 55, 300))
+    rows = tuple(row(api_key=key, min_version=0, max_version=99) for key in (0, 3, 18, 55, 300))
     return frame(answer_body(dataclasses.replace(sample(kind, random.Random(7)), api_keys=rows, error_code=ErrorCode.none), correlation))
 
 
@@ -94,23 +94,9 @@ def heartbeat(correlation: int = 7) -> bytes:
 
 
 def _inner(kind: Any, name: str) -> Any:
-    from tests.fakes.kio_messages import fields
-
     return next(inner for field, _, inner, *_ in fields(kind) if field == name)
 
 
 def expected(data: bytes, key: int, version: int) -> Any:
     """The entity of a broker's frame as a client must read it: with the addresses that it is told."""
-    return _replaced(decoded(data[4:], key, version))
-
-
-def _replaced(entity: Any) -> Any:
-    if isinstance(entity, tuple):
-        return tuple(map(_replaced, entity))
-    if not dataclasses.is_dataclass(entity):
-        return entity
-    values = {field.name: _replaced(getattr(entity, field.name)) for field in dataclasses.fields(entity)}
-    if values.get("host"):
-        node = int(values["node_id"])
-        values["host"], values["port"] = told(node)[0], i32(told(node)[1])
-    return type(entity)(**values)
+    return kio_messages.told(decoded(data[4:], key, version), told)

@@ -1,8 +1,9 @@
 """Tests that are coroutines."""
 
+import asyncio
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 
@@ -23,3 +24,13 @@ def run_by(run: Callable[..., Any], *arguments: Any, **options: Any) -> Callable
         return test
 
     return decorate
+
+
+def within_10_s(scenario: Callable[[], Awaitable[None]]) -> None:
+    """Run a coroutine function, for ten seconds at most."""
+
+    async def main() -> None:
+        async with asyncio.timeout(10):
+            await scenario()
+
+    asyncio.run(main())

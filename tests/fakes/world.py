@@ -1,6 +1,8 @@
 """Pairs over real loopback sockets and a real selector, with a clock of the test's own."""
 
+import contextlib
 import socket
+import ssl
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -87,6 +89,13 @@ def endpoint_of(address: Any) -> Endpoint:
     if isinstance(address, str):
         return Endpoint(socket.AF_UNIX, address)
     return Endpoint(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, tuple(address[:2]))
+
+
+def _is_shaken(sock: ssl.SSLSocket) -> bool:
+    with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        sock.do_handshake()
+        return True
+    return False
 
 
 class World:
@@ -255,6 +264,14 @@ class World:
                 return
             self.selector.poll(5)
         raise AssertionError("it did not come to that")
+
+    def shake(self, client: socket.socket, context: ssl.SSLContext, name: str | None = "localhost") -> ssl.SSLSocket:
+        """A client's TLS handshake, over the socket that it takes the place of."""
+        client.setblocking(False)
+        made = context.wrap_socket(client, server_hostname=name, do_handshake_on_connect=False)
+        self.sockets.append(made)
+        self.until(lambda: _is_shaken(made))
+        return made
 
     def pass_time(self, seconds: float) -> None:
         self.clock.ns += int(seconds * SECOND)

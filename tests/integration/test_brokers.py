@@ -1,7 +1,6 @@
 """A cluster behind a whole framegate: each broker has a port or a name here, and clients read no other address."""
 
 import contextlib
-import os
 import signal
 import socket
 import ssl
@@ -123,15 +122,6 @@ def test_a_broker_that_joins_is_told_once_its_port_is_open_and_one_that_left_no_
         assert [name for name in events if name.startswith("broker_")] == ["broker_joined", "broker_left"]
 
 
-def test_a_processor_that_was_killed_starts_with_the_brokers(tmp_path: Path, cluster: dict[int, KafkaBroker]) -> None:
-    with serving(tmp_path, cluster) as (proxy, first):
-        before = proxy.processors
-        os.kill(before[0], signal.SIGKILL)
-        until(lambda: proxy.processors and proxy.processors != before, "another one is ready")
-        with socket.create_connection(("127.0.0.1", first + 2), timeout=5) as client:
-            assert told(client) == {0: ("127.0.0.1", first), 2: ("127.0.0.1", first + 2)}
-
-
 def test_a_start_needs_no_broker_and_finds_them_when_they_are_there(tmp_path: Path, cluster: dict[int, KafkaBroker]) -> None:
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(refusing_port())
@@ -190,10 +180,3 @@ def test_with_hosts_the_broker_is_the_one_that_the_client_names(tmp_path: Path, 
         assert [row["open_connection_count"] for row in proxy.json("brokers", "list")] == [1, 1]
         for client in clients:
             client.close()
-
-
-def test_a_drain_closes_the_ports_of_brokers(tmp_path: Path, cluster: dict[int, KafkaBroker]) -> None:
-    with serving(tmp_path, cluster) as (proxy, first):
-        assert reaches(first)
-        assert proxy.cli("drain").returncode == 0
-        until(lambda: not any(reaches(port) for port in (first - 1, first, first + 2)))

@@ -57,19 +57,6 @@ def reached(proxy: Framegate, count: int) -> dict[bytes, int]:
     return dict(found)
 
 
-def test_weights_and_zones_of_the_file_are_kept_to(tmp_path: Path, pair: tuple[ScriptedUpstream, ScriptedUpstream]) -> None:
-    first, second = pair
-    weighted = [{"address": first.address, "weight": 3, "zone": "a"}, {"address": second.address, "zone": "b"}]
-    with Framegate(tmp_path / "1", config_of(*weighted)) as proxy:
-        assert reached(proxy, 12) == {b"a": 9, b"b": 3}
-    with Framegate(tmp_path / "2", {"zone": "b", **config_of(*weighted)}) as proxy:
-        assert reached(proxy, 4) == {b"b": 4}
-        second.close()
-        assert reached(proxy, 4) == {b"a": 4}, "the other zone, for the near one is down"
-        listed = proxy.json("upstreams", "list")[0]["endpoint_states"]
-        assert [(row["weight"], row["zone"], row["state"]) for row in listed] == [(3, "a", "STATE_UP"), (1, "b", "STATE_DOWN")]
-
-
 def test_a_full_endpoint_is_not_chosen_and_when_all_are_a_connection_is_refused(
     tmp_path: Path, pair: tuple[ScriptedUpstream, ScriptedUpstream]
 ) -> None:

@@ -5,7 +5,7 @@ import contextlib
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +21,11 @@ from framegate.proxy.auth.messages import ApiRange, ApiVersionsAnswer, RequestHe
 from framegate.proxy.auth.wire import Tags
 from tests.fakes.cases import each_of
 from tests.fakes.fleet import MemoryLog
-from tests.fakes.scenario import run_by
+from tests.fakes.scenario import run_by, within_10_s
 from tests.fakes.tls import TlsWorld
 
 ONE, OTHER = (ApiRange(0, 3, 11), ApiRange(18, 0, 4)), (ApiRange(0, 5, 12), ApiRange(18, 0, 3), ApiRange(71, 0, 0))
 Body = Callable[[bytes], bytes | None]
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(10):
-            await scenario()
-
-    asyncio.run(main())
 
 
 def test_what_all_understand_is_told() -> None:
@@ -75,7 +67,7 @@ def test_of_what_several_say_besides_is_told_what_all_say_and_the_latest_of_what
 
 
 @each_of("versions", [(3, 4), (3,), ()])
-@run_by(run)
+@run_by(within_10_s)
 async def test_who_asks_in_a_version_is_told_what_the_broker_says_in_it(*, versions: tuple[int, ...]) -> None:
     said = {version: ((0, bytes([version])), (1, bytes(8))) for version in versions}
     endpoint = Endpoint(framed(broker(*ONE, tags=said)))
@@ -86,7 +78,7 @@ async def test_who_asks_in_a_version_is_told_what_the_broker_says_in_it(*, versi
             assert made.apis.known(version) == ApiVersionsAnswer(0, ONE, said.get(same, ()))
 
 
-@run_by(run)
+@run_by(within_10_s)
 async def test_a_broker_without_features_and_one_with_them_have_none_in_common() -> None:
     said: dict[int, Tags] = dict.fromkeys((3, 4), ((0, b"x"),))
     async with Endpoint(framed(broker(*ONE, tags=said))) as first, Endpoint(framed(broker(*ONE))) as second, bench([first, second]) as made:
@@ -166,7 +158,7 @@ def unknown(reason: str) -> str:
     return f"what the upstream u understands is not known: {reason}"
 
 
-@run_by(run)
+@run_by(within_10_s)
 async def test_every_endpoint_is_asked_and_again_later() -> None:
     one, other = Endpoint(framed(broker(*ONE))), Endpoint(framed(broker(*OTHER)))
     async with one as first, other as second, bench([first, second]) as made:
@@ -176,13 +168,13 @@ async def test_every_endpoint_is_asked_and_again_later() -> None:
         assert made.log.rows == []
 
 
-@run_by(run)
+@run_by(within_10_s)
 async def test_an_endpoint_that_is_silent_holds_up_nobody_that_wants_to_know() -> None:
     async with Endpoint(framed(broker(*ONE))) as first, Endpoint(lambda body: None) as second, bench([second, first]) as made:
         await made.until(ONE)
 
 
-@run_by(run)
+@run_by(within_10_s)
 async def test_what_is_known_stays_while_nobody_answers() -> None:
     addresses: list[Any] = []
     async with bench(addresses) as made:
@@ -208,13 +200,13 @@ async def test_what_is_known_stays_while_nobody_answers() -> None:
         (lambda body: b"\0\0", "2 bytes read on a total of 4 expected bytes"),
     ],
 )
-@run_by(run)
+@run_by(within_10_s)
 async def test_what_is_no_answer_is_named(*, body: Body, reason: str) -> None:
     async with Endpoint(body) as address, bench([address]) as made:
         await made.until(unknown(reason))
 
 
-@run_by(run)
+@run_by(within_10_s)
 async def test_it_is_asked_over_tls_by_its_name(*, tmp_path_factory: pytest.TempPathFactory) -> None:
     world = TlsWorld.make(tmp_path_factory.mktemp("tls"))
     server = world.server_settings().context
@@ -227,7 +219,7 @@ async def test_it_is_asked_over_tls_by_its_name(*, tmp_path_factory: pytest.Temp
                 await asyncio.sleep(0.002)
 
 
-@run_by(run)
+@run_by(within_10_s)
 async def test_it_is_asked_at_a_unix_socket(*, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = str(tmp_path_factory.mktemp("u") / "s")
 
@@ -241,7 +233,7 @@ async def test_it_is_asked_at_a_unix_socket(*, tmp_path_factory: pytest.TempPath
         await made.until(ONE)
 
 
-@run_by(run)
+@run_by(within_10_s)
 async def test_another_thread_may_ask_and_an_error_of_ours_costs_one_look() -> None:
     faulty: list[Any] = [["127.0.0.1"]]
     async with bench(faulty) as made:
@@ -257,7 +249,7 @@ async def test_another_thread_may_ask_and_an_error_of_ours_costs_one_look() -> N
             assert found == [ONE]
 
 
-@run_by(run)
+@run_by(within_10_s)
 async def test_a_key_that_is_none_of_pins_is_told_and_asked_nothing(*, tmp_path_factory: pytest.TempPathFactory) -> None:
     world = TlsWorld.make(tmp_path_factory.mktemp("tls"))
     server, client = world.server_settings().context, world.client_settings().context

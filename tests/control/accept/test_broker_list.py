@@ -2,7 +2,6 @@
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -12,18 +11,10 @@ from framegate.proxy.auth.messages import ApiRange
 from framegate.proxy.auth.wire import MalformedError
 from framegate.proxy.errors import ProxyError
 from tests.fakes.brokers import API_VERSIONS, METADATA, FakeBroker
-from tests.fakes.scenario import run_by
+from tests.fakes.scenario import run_by, within_10_s
 from tests.fakes.upstream import refusing_port
 
 EDGE = Broker(1, "edge", 9093)
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(10):
-            await scenario()
-
-    asyncio.run(main())
 
 
 def test_the_newest_version_that_both_know_is_asked_for_brokers_alone() -> None:
@@ -84,7 +75,7 @@ async def asked(address: Wire, timeout_s: float = 5.0) -> dict[int, Broker] | st
         return f"{type(error).__name__}: {error}"
 
 
-@run_by(run)
+@run_by(within_10_s)
 async def test_a_broker_is_asked_in_the_newest_version_that_it_has() -> None:
     async with FakeBroker([EDGE, Broker(0, "b", 2, "rack")]) as broker:
         for most in (1, 2, 3, 5, 8, 13):
@@ -95,7 +86,7 @@ async def test_a_broker_is_asked_in_the_newest_version_that_it_has() -> None:
         assert broker.asked == 6
 
 
-@run_by(run)
+@run_by(within_10_s)
 async def test_what_is_no_answer_is_an_error_that_says_why() -> None:
     cases = {"closes": "clients may have to log in first", "garbage": "MalformedError", "large": "does not speak Kafka", "cut": "IncompleteReadError"}
     async with FakeBroker() as broker:
@@ -109,7 +100,7 @@ async def test_what_is_no_answer_is_an_error_that_says_why() -> None:
         assert str(await asked(["127.0.0.1", 2, "127.0.0.1", port])).startswith("ConnectionRefusedError")
 
 
-@run_by(run)
+@run_by(within_10_s)
 async def test_who_stops_waiting_leaves_no_connection() -> None:
     async with FakeBroker("silent") as broker:
         task = asyncio.create_task(asked(broker.wire, 60))

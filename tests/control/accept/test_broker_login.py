@@ -1,44 +1,45 @@
-"""The processors' SASL client, stepped by hand."""
+"""Logins of control's own, by every mechanism."""
+
+from pathlib import Path
 
 import pytest
 
-from framegate.control.accept.broker_login import Exchange
-from framegate.proxy.auth.auth_requests import Secret
-from framegate.proxy.auth.client import FIRST_CORRELATION_ID, SaslClientSettings
-from framegate.proxy.auth.messages import ApiRange
+from framegate.control.accept.broker_connection import Login
+from framegate.control.accept.broker_list import Broker, ask_brokers
+from framegate.control.identity.auth_responder import AuthResponder
+from framegate.control.identity.secrets import Secrets
+from framegate.proxy.auth.client import SaslClientSettings
 from framegate.proxy.errors import AuthenticationError
-from tests.fakes.sasl_frames import handshake_answer, token_answer, versions_answer
+from tests.fakes.brokers import metadata_answer
+from tests.fakes.cases import each_of
+from tests.fakes.sasl_broker import SaslBroker
+from tests.fakes.scenario import run_by, within_10_s
 
-RANGES = (ApiRange(17, 0, 1), ApiRange(18, 0, 4), ApiRange(36, 0, 2))
-
-
-def test_each_step_sends_a_frame_takes_one_or_asks() -> None:
-    exchange = Exchange(SaslClientSettings("PLAIN", "me", "secret"))
-    assert not exchange.step()
-    assert [body[:2] for body in exchange.taken()] == [b"\0\x12"]
-    assert not exchange.step(), "a step without a frame changes nothing"
-    assert exchange.taken() == []
-    exchange.body = versions_answer(0, *RANGES, correlation=FIRST_CORRELATION_ID)
-    assert not exchange.step()
-    assert exchange.ranges == RANGES
-    assert [body[:2] for body in exchange.taken()] == [b"\0\x11"]
-    exchange.body = handshake_answer("PLAIN", correlation=FIRST_CORRELATION_ID + 1)
-    assert not exchange.step()
-    assert exchange.pending is not None
-    exchange.pending.complete(Secret("word"))
-    assert exchange.pending is None
-    assert not exchange.step()
-    assert b"word" in exchange.taken()[0]
-    exchange.body = token_answer(b"", correlation=FIRST_CORRELATION_ID + 2)
-    assert exchange.step()
-    exchange.close()
+EDGE = Broker(1, "edge", 9093)
 
 
-def test_a_mechanism_that_the_broker_lacks_is_an_error() -> None:
-    exchange = Exchange(SaslClientSettings("PLAIN", "me", "secret"))
-    exchange.step()
-    exchange.body = versions_answer(0, *RANGES, correlation=FIRST_CORRELATION_ID)
-    exchange.step()
-    exchange.body = handshake_answer("GSSAPI", error=33, correlation=FIRST_CORRELATION_ID + 1)
-    with pytest.raises(AuthenticationError, match="not enabled; enabled are GSSAPI"):
-        exchange.step()
+@each_of("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
+@run_by(within_10_s)
+async def test_a_login_comes_before_the_question(*, mechanism: str, tmp_path: Path) -> None:
+    (tmp_path / "good").write_text("secret")
+    (tmp_path / "bad").write_text("wrong")
+    responder = AuthResponder(secrets=Secrets({name: str(tmp_path / name) for name in ("good", "bad", "none")}))
+    user = "" if mechanism == "OAUTHBEARER" else "me"
+    broker = SaslBroker({"me": "secret"}, tokens={"secret": "me"})
+    broker.bodies[3] = metadata_answer([EDGE])
+    wire = ["127.0.0.1", 2, "127.0.0.1", broker.port]
+
+    def login(name: str) -> Login:
+        return Login(SaslClientSettings(mechanism, user, name), responder.answer)
+
+    try:
+        assert await ask_brokers(wire, lambda host: None, login("good"), 5) == {1: EDGE}
+        for name, reason in (("bad", "Authentication failed|error"), ("none", "cannot be read|is not available")):
+            with pytest.raises(AuthenticationError, match=reason) as caught:
+                await ask_brokers(wire, lambda host: None, login(name), 5)
+            assert "wrong" not in str(caught.value)
+        with pytest.raises(ConnectionError, match="log in first"):
+            await ask_brokers(wire, lambda host: None, None, 5)
+        assert broker.logins == ["me"]
+    finally:
+        broker.close()

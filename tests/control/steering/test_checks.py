@@ -229,16 +229,3 @@ def test_an_error_of_ours_is_told_and_fails_no_endpoint() -> None:
     in_virtual_time(run)
     assert [(row["task"], row["error"]) for row in world.log.events("task_failed")] == [("checks", "KeyError(0)")]
     assert world.desired.failing == {}
-
-
-def test_an_upstream_without_checks_has_none() -> None:
-    world = World(range(1))
-    config = world.desired.config
-    world.desired.config = dataclasses.replace(config, upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),))
-
-    async def run(loop: VirtualLoop) -> None:
-        world.start()
-        await asyncio.sleep(60)
-
-    in_virtual_time(run)
-    assert world.asked == []

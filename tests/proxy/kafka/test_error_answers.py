@@ -10,7 +10,6 @@ from kio.schema.errors import ErrorCode
 
 from framegate.proxy.errors import KafkaFormatError
 from framegate.proxy.kafka.error_answers import error_answer, error_elements
-from framegate.proxy.kafka.fields import FieldFinder
 from framegate.proxy.kafka.schema import apis, known_api
 from framegate.proxy.kafka.subjects import TOPIC, Allowed, Patterns, result_list, subjects_of
 from tests.fakes.cases import each_of
@@ -78,7 +77,7 @@ def test_a_request_that_does_not_follow_its_schema_is_refused_by_itself() -> Non
 @pytest.mark.timeout(36000)
 def test_mutated_requests_are_refused_by_themselves_or_have_an_answer() -> None:
     """FRAMEGATE_TEST_MUTATIONS: how many. Whatever looks into requests raises nothing else."""
-    rng, finder, answered = random.Random(13), FieldFinder("topicName"), 0
+    rng, answered = random.Random(13), 0
     every = [(api.key, version) for api in apis() for version in range(api.least, api.most + 1)]
     allowed = Allowed({TOPIC: Patterns(("", "?", "orders*"))})
     bodies = [(key, version, request_body(sample(schema(key, version, False), rng, 2))) for key, version in every]
@@ -87,7 +86,6 @@ def test_mutated_requests_are_refused_by_themselves_or_have_an_answer() -> None:
         body = mutated(body, rng)
         with contextlib.suppress(KafkaFormatError):
             error_answer(key, version, 7, body, 29, "no")
-            finder.texts(key, version, body, 0, len(body))
             shape = subjects_of(known_api(key, version), version)
             found = shape.examine(body, allowed)
             lists = result_list(known_api(key, version), version)

@@ -4,7 +4,6 @@ import contextlib
 import ipaddress
 import itertools
 import socket
-import ssl
 from typing import Any
 
 import pytest
@@ -198,18 +197,20 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsWorld:
 
 def test_the_client_of_the_header_is_in_rows_quotas_and_the_next_header_with_and_without_tls(tls: TlsWorld) -> None:
     for version, secure, onward in itertools.product(("v1", "v2"), (False, True), (False, True)):
-        world = World(
-            proxy_protocol=ANY,
-            client_tls=tls.server_settings() if secure else None,
-            upstream_tls=tls.client_settings() if onward else None,
-            upstream=UpstreamConfig(name="u", send_proxy_protocol=version),
-        )
-        try:
+        with contextlib.closing(
+            World(
+                proxy_protocol=ANY,
+                client_tls=tls.server_settings() if secure else None,
+                upstream_tls=tls.client_settings() if onward else None,
+                upstream=UpstreamConfig(name="u", send_proxy_protocol=version),
+            )
+        ) as world:
             client, pair = world.client(PROXY)
             world.relay.pairs.quotas.set_limits(limits(address=RateLimits(request_bytes_rate=1 << 30)))
             client.sendall(header_bytes("v2" if version == "v1" else "v1", *V4) + (b"" if secure else frame(b"question")))
             if secure:
-                _shake(world, client, tls)
+                client = world.shake(client, tls.client_settings().context)
+                client.sendall(frame(b"question"))
             world.until(lambda pair=pair: pair.upstream.channel is not None)  # type: ignore[misc]
             upstream, _ = world.server.accept()
             expected = header_bytes(version, *V4)
@@ -224,25 +225,6 @@ def test_the_client_of_the_header_is_in_rows_quotas_and_the_next_header_with_and
             world.pass_time(2)
             world.until(lambda world=world: world.rows)  # type: ignore[misc]
             assert world.row["peer"] == V4[0]
-        finally:
-            world.close()
-
-
-def _shake(world: World, client: socket.socket, tls: TlsWorld) -> None:
-    """A client's handshake, and a frame."""
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    shake = tls.client_settings().context.wrap_bio(incoming, outgoing, server_hostname="localhost")
-    with pytest.raises(ssl.SSLWantReadError):
-        shake.do_handshake()
-    client.sendall(outgoing.read())
-    incoming.write(world.read(client, 1))
-    while True:
-        with contextlib.suppress(ssl.SSLWantReadError):
-            shake.do_handshake()
-            break
-        incoming.write(world.read(client, 1))
-    shake.write(frame(b"question"))
-    client.sendall(outgoing.read())
 
 
 def test_what_is_no_header_ends_the_connection_with_a_cause_and_a_silent_one_in_time() -> None:
@@ -256,8 +238,7 @@ def test_what_is_no_header_ends_the_connection_with_a_cause_and_a_silent_one_in_
         ("198.51.100.1:1", b"", 0, "no_data", ""),
     ]
     for peer, data, later_s, cause, part in cases:
-        world = World(proxy_protocol=ANY)
-        try:
+        with contextlib.closing(World(proxy_protocol=ANY)) as world:
             client, _ = world.client(peer)
             client.sendall(data)
             world.poll()
@@ -267,14 +248,11 @@ def test_what_is_no_header_ends_the_connection_with_a_cause_and_a_silent_one_in_
             world.until(lambda world=world: world.rows)  # type: ignore[misc]
             assert (world.row["cause"], world.row["peer"]) == (cause, peer), data
             assert part in world.row["detail"]
-        finally:
-            world.close()
 
 
 def test_a_header_that_names_no_client_keeps_the_address_of_the_socket() -> None:
     for version in ("v1", "v2"):
-        world = World(proxy_protocol=ANY, upstream=UpstreamConfig(name="u", send_proxy_protocol="v1"))
-        try:
+        with contextlib.closing(World(proxy_protocol=ANY, upstream=UpstreamConfig(name="u", send_proxy_protocol="v1"))) as world:
             client, pair = world.client(PROXY)
             client.sendall(header_bytes(version, "unix:", ""))
             world.until(lambda pair=pair: pair.state.value == "open")  # type: ignore[misc]
@@ -283,5 +261,3 @@ def test_a_header_that_names_no_client_keeps_the_address_of_the_socket() -> None
             assert (channel.peer, channel.own_address) == (PROXY, "{}:{}".format(*client.getpeername()))
             client.close()
             world.pass_time(2)
-        finally:
-            world.close()

@@ -1,6 +1,8 @@
 """When an endpoint is ejected, for how long, and what brings it back."""
 
+import contextlib
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 from framegate.proxy.cause import Cause
@@ -160,23 +162,25 @@ def test_latency_needs_enough_samples_a_difference_above_noise_and_a_factor() ->
         assert judged.out == ejected, (factor, fast, slow, samples)
 
 
-def worlds(**ejection: Any) -> tuple[World, socket.socket]:
-    """A world with two endpoints: its server, and another."""
+@contextlib.contextmanager
+def joined(**ejection: Any) -> Iterator[tuple[World, socket.socket, Any, socket.socket]]:
+    """A world with two endpoints, and in it a client, its pair, and the connection of the first endpoint."""
     other = socket.create_server(("127.0.0.1", 0))
     world = World(endpoints=[other.getsockname()], upstream=UpstreamConfig(name="u", ejection=EjectionConfig(**ejection)))
     world.sockets.append(other)
     server = Endpoint(socket.AF_INET, world.server.getsockname())
     world.upstream.replace([*world.upstream.endpoints, server])
-    return world, other
+    try:
+        client, pair = world.client()
+        world.until(lambda: pair.state.value == "open")
+        yield world, client, pair, other.accept()[0]
+    finally:
+        world.close()
 
 
 def test_a_server_that_ends_connections_before_a_byte_is_ejected_and_one_that_ends_idle_ones_is_not() -> None:
     for asks, waits_s, cause, failed in ((False, 0, "upstream_closed", 1), (True, 11, "upstream_closed", 1), (False, 11, "upstream_closed", 0)):
-        world, other = worlds(failures=1)
-        try:
-            client, pair = world.client()
-            world.until(lambda pair=pair: pair.state.value == "open")
-            accepted, _ = other.accept()
+        with joined(failures=1) as (world, client, _, accepted):
             if asks:
                 client.sendall(frame(b"question"))
                 world.read(accepted, 12)
@@ -186,16 +190,10 @@ def test_a_server_that_ends_connections_before_a_byte_is_ejected_and_one_that_en
             client.close()
             world.until(lambda world=world: world.rows)
             assert (world.row["cause"], [row["reason"] for row in world.told.endpoints]) == (cause, ["failures"] * failed), (asks, waits_s)
-        finally:
-            world.close()
 
 
 def test_a_client_that_leaves_and_an_answer_are_no_failures() -> None:
-    world, other = worlds(failures=1)
-    try:
-        client, pair = world.client()
-        world.until(lambda: pair.state.value == "open")
-        accepted, _ = other.accept()
+    with joined(failures=1) as (world, client, _, accepted):
         client.sendall(frame(b"question"))
         world.read(accepted, 12)
         client.close()
@@ -203,18 +201,12 @@ def test_a_client_that_leaves_and_an_answer_are_no_failures() -> None:
         accepted.close()
         world.until(lambda: world.rows)
         assert world.told.endpoints == []
-    finally:
-        world.close()
 
 
 def test_the_latency_is_that_of_the_attempt_and_of_the_first_answer() -> None:
-    world, other = worlds(failures=1)
-    try:
+    with joined(failures=1) as (world, client, pair, accepted):
         ejection, (first, _) = world.upstream.ejection, world.upstream.endpoints
         assert ejection is not None
-        client, pair = world.client()
-        world.until(lambda: pair.state.value == "open")
-        accepted, _ = other.accept()
         world.pass_time(5)
         client.sendall(frame(b"question"))
         world.read(accepted, 12)
@@ -232,18 +224,12 @@ def test_the_latency_is_that_of_the_attempt_and_of_the_first_answer() -> None:
         accepted.close()
         client.close()
         world.until(lambda: world.rows)
-    finally:
-        world.close()
 
 
 def test_connections_without_an_answer_are_forgotten_when_they_close_and_their_number_is_bounded() -> None:
-    world, other = worlds()
-    try:
+    with joined() as (world, client, pair, accepted):
         ejection = world.upstream.ejection
         assert ejection is not None
-        client, pair = world.client()
-        world.until(lambda: pair.state.value == "open")
-        accepted, _ = other.accept()
         channel, mine = pair.upstream.channel, pair.client.channel
         assert channel is not None
         assert mine is not None
@@ -258,5 +244,3 @@ def test_connections_without_an_answer_are_forgotten_when_they_close_and_their_n
         ejection.watch(world.upstream.endpoints[0], channel.write_half, channel.write_half, 1, 2)
         ejection.take_answers()
         assert ejection.take_answers() == []
-    finally:
-        world.close()

@@ -25,7 +25,6 @@ from tests.proxy.relay.conftest import assert_nothing_to_read, finish, passes, t
 NAMES: Final = ("mine-1", "mine-2", "other", "Straße")
 KINDS: Final = {TopicName: "topic", GroupId: "group", TransactionalId: "transactional_id"}
 RULES: Final = {"topic": "topics", "group": "groups", "transactional_id": "transactional_ids"}
-NO_CODE: Final = 0
 
 
 def judge_of(rules: KafkaRules, principal: str = "app") -> tuple[KafkaJudge, list[Refusal]]:
@@ -302,20 +301,6 @@ def answering(key: int, version: int, correlation: int, *topics: str) -> bytes:
             field = "name" if hasattr(one, "name") else "topic"
             made = dataclasses.replace(made, **{name: tuple(dataclasses.replace(one, **{field: topic}) for topic in topics)})
     return frame(answer_body(made, correlation))
-
-
-def ids(data: bytes) -> list[int]:
-    """The correlation ids of frames of answers."""
-    return [int.from_bytes(body[:4], "big") for body in bodies(data)]
-
-
-def bodies(data: bytes) -> list[bytes]:
-    found = []
-    while data:
-        end = 4 + int.from_bytes(data[:4], "big")
-        found.append(data[4:end])
-        data = data[end:]
-    return found
 
 
 def sent_to(world: World, upstream: socket.socket, count: int) -> list[bytes]:

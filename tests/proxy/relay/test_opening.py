@@ -1,7 +1,6 @@
 """How a pair opens (rule 1), over loopback and a real selector. Each test ends with the pool whole and every gauge zero."""
 
 import contextlib
-import functools
 import os
 import resource
 import socket
@@ -293,22 +292,10 @@ def test_the_server_name_of_tls_chooses_the_broker(make, tls_world):
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-            client.setblocking(False)
-            secure = context.wrap_socket(client, server_hostname=name, do_handshake_on_connect=False)
-            world.sockets.append(secure)
-            world.until(functools.partial(shaken, secure))
+            world.shake(client, context, name)
             world.until(lambda pair=pair: pair.state.value == "open")
             assert pair.broker == broker, name
             assert pair.endpoint == format_sockaddr(socket.AF_INET, (other if broker == 2 else world.server).getsockname()), name
             ending.abort(pair, Cause.ADMIN, "", "internal")
             world.poll()
             assert world.row["broker"] == broker
-
-
-def shaken(sock: ssl.SSLSocket) -> bool:
-    """Whether a client's handshake is finished."""
-    try:
-        sock.do_handshake()
-    except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-        return False
-    return True

@@ -429,19 +429,3 @@ def test_a_plain_listener_finds_nothing(kafka):
     kafka.ask(request(3, 12, 7))
     kafka.reply(answer(7))
     assert len(kafka.pairing.found) == 0
-
-
-def test_a_replaced_request_that_is_taken_out_takes_its_answer_along():
-    prepared = PreparedAnswers(pool_of(1 << 20, lambda: 0).common)
-    pairing = Pairing(PairingStats(), prepared)
-    for correlation in (1, 2, 3):
-        pairing.requests(run_of_frames(request(3, 12, correlation)), 0)
-        pairing.replace_last(b"%d" % correlation)
-    pairing.take_out(1)
-    assert prepared.count == 2
-    pairing.answers(run_of_frames(answer(1), answer(3)), 0, False)
-    assert [prepared.take(-pairing.found[at]) for at in (2, 5)] == [b"1", b"3"]
-    pairing.requests(run_of_frames(request(3, 12, 4)), 0)
-    pairing.replace_last(b"4")
-    pairing.release()
-    assert (prepared.count, pairing.open) == (0, 0)

@@ -71,17 +71,10 @@ def exchange(world: World, source: socket.socket, sink: socket.socket, data: byt
 def tls_pair(world: World, tls: TlsWorld) -> tuple[socket.socket, socket.socket, Pair]:
     """As ``World.pair``, with a client over TLS."""
     plain, pair = world.client()
-    client = tls.client_settings().context.wrap_socket(plain, server_hostname="localhost", do_handshake_on_connect=False)
-    client.setblocking(False)
-    for _ in range(500):
-        try:
-            client.do_handshake()
-            break
-        except OSError:
-            world.selector.poll(2)
+    client = world.shake(plain, tls.client_settings().context)
     world.until(lambda: pair.state.value == "open")
     upstream, _ = world.server.accept()
-    world.sockets += [client, upstream]
+    world.sockets.append(upstream)
     client.setblocking(True)
     upstream.setblocking(False)
     return client, upstream, pair

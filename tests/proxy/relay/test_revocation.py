@@ -124,14 +124,5 @@ def shake(world: World, tls_world: TlsWorld, identity: tuple[str, str] | None) -
     """A pair whose client has said all that it has to in its handshake."""
     client, pair = world.client()
     settings = tls_world.client_settings(identity=identity)
-    client.setblocking(False)
-    tls = settings.context.wrap_socket(client, server_hostname="localhost", do_handshake_on_connect=False)
-    world.sockets.append(tls)
-    for _ in range(400):
-        try:
-            tls.do_handshake()
-            return pair
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            if pair.state.value == "handshaking":
-                world.selector.poll(2)
-    raise AssertionError("no handshake")
+    world.shake(client, settings.context)
+    return pair

@@ -4,7 +4,6 @@ import contextlib
 import random
 import select
 import struct
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from framegate.proxy.kafka.api_versions import unsupported_version_answer
 from framegate.proxy.kafka.schema import apis
 from framegate.proxy.network import mute
 from framegate.proxy.relay import ending
-from framegate.proxy.relay import handler_wire as wire
 from framegate.proxy.relay.pairing import Pairing
 from framegate.proxy.relay.pairing_stats import PairingStats
 from framegate.proxy.relay.prepared_answers import MOST_PREPARED, PreparedAnswers
@@ -59,13 +57,28 @@ def read_frame(world: World, sock: Any) -> bytes:
     return head + world.read(sock, int.from_bytes(head, "big"))
 
 
+def reads_metadata(world: World, client: Any, original: bytes | None = None) -> None:
+    """The client reads the answer of ``cluster.metadata``, or this one, with other addresses and nothing else changed."""
+    assert decoded(read_frame(world, client)[4:], METADATA, 12) == expected(original or cluster.metadata(), METADATA, 12)
+
+
+@pytest.fixture
+def joined(make):
+    """Makes a world in front of a cluster, a client, its upstream, and the pair."""
+
+    def build(**options: Any) -> tuple[World, Any, Any, Any]:
+        world = make("kafka", **{"brokers": cluster.brokers(), **options})
+        return world, *world.pair()
+
+    return build
+
+
 # Answers.
 
 
-def test_addresses_are_replaced_and_everything_else_passes_as_it_is_however_the_answers_come(make):
+def test_addresses_are_replaced_and_everything_else_passes_as_it_is_however_the_answers_come(joined):
     """In one read, in two cut anywhere, and byte by byte."""
-    world = make("kafka", brokers=cluster.brokers())
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = joined()
     asked = [(HEARTBEAT, 0), (METADATA, 12), (PRODUCE, 7), (FIND_COORDINATOR, 2), (FETCH, 17), (METADATA, 0), (HEARTBEAT, 0)]
     answers = [
         cluster.heartbeat(),
@@ -108,19 +121,9 @@ def test_a_run_in_which_nothing_is_replaced_is_sent_as_it_is():
     assert made.answers(run, 2) is run
 
 
-def test_a_broker_that_has_no_address_for_clients_gets_that_of_the_bootstrap(make):
-    world = make("kafka", brokers=cluster.brokers())
-    client, upstream, _ = world.pair()
-    ask(world, client, upstream, METADATA_ASKED)
-    upstream.sendall(cluster.metadata(nodes=(1, 77)))
-    named = decoded(read_frame(world, client)[4:], METADATA, 12).brokers
-    assert [(each.node_id, each.host, each.port) for each in named] == [(1, "localhost", 9101), (77, "localhost", 9092)]
-
-
-def test_new_answers_have_the_addresses_that_are_told_now(make):
+def test_new_answers_have_the_addresses_that_are_told_now(joined):
     route = cluster.brokers()
-    world = make("kafka", brokers=route)
-    client, upstream, _ = world.pair()
+    world, client, upstream, _ = joined(brokers=route)
     for port in (9101, 9555):
         ask(world, client, upstream, METADATA_ASKED)
         upstream.sendall(cluster.metadata(nodes=(1,)))
@@ -128,9 +131,8 @@ def test_new_answers_have_the_addresses_that_are_told_now(make):
         route.rewriter.advertised = cluster.AdvertisedBrokers("b", 1, {1: ("localhost", 9555)})
 
 
-def test_api_versions_promises_only_what_can_be_rewritten(make):
-    world = make("kafka", brokers=cluster.brokers())
-    client, upstream, _ = world.pair()
+def test_api_versions_promises_only_what_can_be_rewritten(joined):
+    world, client, upstream, _ = joined()
     ask(world, client, upstream, request(API_VERSIONS, 3, 7))
     upstream.sendall(cluster.api_versions())
     promised = {row.api_key: row.max_version for row in decoded(read_frame(world, client)[4:], API_VERSIONS, 3).api_keys}
@@ -138,14 +140,13 @@ def test_api_versions_promises_only_what_can_be_rewritten(make):
     assert 300 not in promised
 
 
-def test_where_every_version_passes_what_is_known_is_rewritten_and_the_rest_is_not(make):
+def test_where_every_version_passes_what_is_known_is_rewritten_and_the_rest_is_not(joined):
     """The danger of it: an answer of a version from the future names the brokers themselves."""
-    world = make("kafka", brokers=cluster.brokers(narrow=False))
-    client, upstream, _ = world.pair()
+    world, client, upstream, _ = joined(brokers=cluster.brokers(narrow=False))
     unknown, versions = answer(8, SECRET), cluster.api_versions(9)
     ask(world, client, upstream, METADATA_ASKED, request(METADATA, 99, 8), request(API_VERSIONS, 3, 9), request(300, 0, 10))
     upstream.sendall(cluster.metadata() + unknown + versions + answer(10))
-    assert decoded(read_frame(world, client)[4:], METADATA, 12) == expected(cluster.metadata(), METADATA, 12)
+    reads_metadata(world, client)
     assert [read_frame(world, client) for _ in range(3)] == [unknown, versions, answer(10)]
 
 
@@ -159,11 +160,10 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("before", ["", "good", "begun"])
-def test_what_is_not_understood_ends_the_connection_and_does_not_leave(make, before):
+def test_what_is_not_understood_ends_the_connection_and_does_not_leave(joined, before):
     """Answers before it in the same read, and in the read before, leave."""
     for name, (key, version), make_answer, detail in BROKEN:
-        world = make("kafka", brokers=cluster.brokers())
-        client, upstream, _ = world.pair()
+        world, client, upstream, _ = joined()
         ask(world, client, upstream, request(METADATA, 12, 6), request(key, version, 7), request(METADATA, 12, 9))
         first = cluster.metadata(6)
         data = first + make_answer() + cluster.metadata(9)
@@ -191,13 +191,11 @@ def test_what_is_not_understood_ends_the_connection_and_does_not_leave(make, bef
 # Answers in pieces.
 
 
-def in_pieces(make: Callable[..., World], **options: Any) -> tuple[World, Any, Any, Any]:
-    world = make("kafka", brokers=cluster.brokers(), cut_answers=True, answer_limit=8 << 20, pool=1 << 25, **options)
-    return world, *world.pair()
+IN_PIECES: dict[str, Any] = {"cut_answers": True, "answer_limit": 8 << 20, "pool": 1 << 25}
 
 
-def test_a_large_metadata_answer_has_its_addresses_replaced_in_the_first_piece(make):
-    world, client, upstream, pair = in_pieces(make)
+def test_a_large_metadata_answer_has_its_addresses_replaced_in_the_first_piece(joined):
+    world, client, upstream, pair = joined(**IN_PIECES)
     large, small = cluster.metadata(topics=4000), cluster.metadata(8)
     assert len(large) > SMALL + FIRST_PIECE
     ask(world, client, upstream, METADATA_ASKED, request(METADATA, 12, 8))
@@ -208,13 +206,13 @@ def test_a_large_metadata_answer_has_its_addresses_replaced_in_the_first_piece(m
     send_all(world, upstream, large[1000:] + small)
     passed = read_frame(world, client)
     assert decoded(passed[4:], METADATA, 12) == expected(large, METADATA, 12)
-    assert decoded(read_frame(world, client)[4:], METADATA, 12) == expected(small, METADATA, 12)
+    reads_metadata(world, client, small)
     assert pair.upstream.channel.frames_received == pair.client.channel.write_half.frames_sent == 2
 
 
-def test_the_endpoints_of_a_large_fetch_answer_are_erased_wherever_the_pieces_are_cut(make):
+def test_the_endpoints_of_a_large_fetch_answer_are_erased_wherever_the_pieces_are_cut(joined):
     """Equal length, and nothing but the endpoints is another: clients skip what stands in their place."""
-    world, client, upstream, _ = in_pieces(make)
+    world, client, upstream, _ = joined(**IN_PIECES)
     for size in (300_000, 300_001, 1_000_000):
         large = cluster.fetch(records=size)
         for cut in (len(large) - 3, len(large) - 20, len(large) - 60, len(large) - 90, FIRST_PIECE, 200_000):
@@ -247,9 +245,9 @@ def lengthened(data: bytes) -> bytes:
     return frame(data[4:] + bytes(10))
 
 
-def test_a_large_answer_that_is_not_understood_ends_the_connection(make):
+def test_a_large_answer_that_is_not_understood_ends_the_connection(joined):
     for name, (key, version), make_answer, detail in LARGE:
-        world, client, upstream, _ = in_pieces(make)
+        world, client, upstream, _ = joined(**IN_PIECES)
         ask(world, client, upstream, request(key, version, 7))
         data = make_answer()
         upstream.setblocking(False)
@@ -277,9 +275,8 @@ LARGE_KINDS = {
 
 
 @pytest.mark.parametrize("kind", LARGE_KINDS)
-def test_large_answers_that_pass_whole_are_rewritten_as_well(make, kind):
-    world = make("kafka", brokers=cluster.brokers(), answer_limit=8 << 20, pool=1 << 25)
-    client, upstream, _ = world.pair()
+def test_large_answers_that_pass_whole_are_rewritten_as_well(joined, kind):
+    world, client, upstream, _ = joined(answer_limit=8 << 20, pool=1 << 25)
     key, version, large = LARGE_KINDS[kind]()
     ask(world, client, upstream, request(key, version, 7), request(METADATA, 12, 8))
     send_all(world, upstream, large + cluster.metadata(8))
@@ -289,29 +286,30 @@ def test_large_answers_that_pass_whole_are_rewritten_as_well(make, kind):
         assert decoded(passed[4:], key, version) == expected(large, key, version)
     else:
         assert decoded_without_tags(passed) == decoded_without_tags(large)
-    assert decoded(read_frame(world, client)[4:], METADATA, 12) == expected(cluster.metadata(8), METADATA, 12)
+    reads_metadata(world, client, cluster.metadata(8))
 
 
 # Requests.
 
 
 REFUSED = [
-    (METADATA, 14, "version 14 of Metadata (API 3) is not passed"),
-    (METADATA, 99, "version 99 of Metadata (API 3) is not passed"),
-    (55, 2, "version 2 of DescribeQuorum (API 55) is not passed"),
-    (300, 0, "version 0 of an unknown API (API 300) is not passed"),
-    (-1, 0, "version 0 of an unknown API (API -1) is not passed"),
-    (METADATA, -1, "version -1 of Metadata (API 3) is not passed"),
-    (17, 0, "version 0 of SaslHandshake (API 17) is not passed"),
+    (request(METADATA, 14, 2), "version 14 of Metadata (API 3) is not passed"),
+    (request(METADATA, 99, 2), "version 99 of Metadata (API 3) is not passed"),
+    (request(55, 2, 2), "version 2 of DescribeQuorum (API 55) is not passed"),
+    (request(300, 0, 2), "version 0 of an unknown API (API 300) is not passed"),
+    (request(-1, 0, 2), "version 0 of an unknown API (API -1) is not passed"),
+    (request(METADATA, -1, 2), "version -1 of Metadata (API 3) is not passed"),
+    (request(17, 0, 2), "version 0 of SaslHandshake (API 17) is not passed"),
+    (frame(b"1234567"), "a frame that is no request of Kafka"),
+    (frame(b""), "a frame that is no request of Kafka"),
 ]
 
 
 @pytest.mark.parametrize("begun", [0, 3, 13])
-def test_a_request_that_is_not_understood_ends_the_connection_after_those_before_it(make, begun):
-    for key, version, detail in REFUSED:
-        world = make("kafka", brokers=cluster.brokers())
-        client, upstream, _ = world.pair()
-        good, refused = request(HEARTBEAT, 0, 1), request(key, version, 2)
+def test_a_request_that_is_not_understood_ends_the_connection_after_those_before_it(joined, begun):
+    for refused, detail in REFUSED:
+        world, client, upstream, _ = joined()
+        good = request(HEARTBEAT, 0, 1)
         data = good + refused + good
         client.sendall(data[: len(good) + begun])
         world.poll()
@@ -322,19 +320,8 @@ def test_a_request_that_is_not_understood_ends_the_connection_after_those_before
         assert world.row["lost"]["request"] == len(refused + good)
 
 
-def test_a_frame_that_is_no_request_ends_the_connection(make):
-    for odd in (frame(b"1234567"), frame(b"")):
-        world = make("kafka", brokers=cluster.brokers())
-        client, upstream, _ = world.pair()
-        client.sendall(request(HEARTBEAT, 0, 1) + odd)
-        assert world.ended(upstream) == request(HEARTBEAT, 0, 1)
-        finish(world, client, upstream)
-        assert world.row["detail"] == "a frame that is no request of Kafka"
-
-
-def test_a_produce_request_without_its_acks_could_have_no_answer_and_ends_the_connection(make):
-    world = make("kafka", brokers=cluster.brokers())
-    client, upstream, _ = world.pair()
+def test_a_produce_request_without_its_acks_could_have_no_answer_and_ends_the_connection(joined):
+    world, client, upstream, _ = joined()
     client.sendall(request(PRODUCE, 7, 1, client_id=b"\x7f\xff"))
     assert world.ended(upstream) == b""
     finish(world, client, upstream)
@@ -356,10 +343,9 @@ def test_every_edge_of_every_known_version_passes_or_not():
             assert passes_all.passes_part(one)
 
 
-def test_an_unknown_version_of_api_versions_gets_the_answer_of_a_broker_in_its_turn(make):
+def test_an_unknown_version_of_api_versions_gets_the_answer_of_a_broker_in_its_turn(joined):
     """Behind the answers to earlier requests, and before those to later ones."""
-    world = make("kafka", brokers=cluster.brokers())
-    client, upstream, pair = world.pair()
+    world, client, upstream, pair = joined()
     refused = request(API_VERSIONS, 9, 5)
     client.sendall(refused + request(METADATA, 12, 6) + refused + refused + request(METADATA, 12, 8))
     substitute = request(API_VERSIONS, 0, 5)
@@ -377,9 +363,8 @@ def test_an_unknown_version_of_api_versions_gets_the_answer_of_a_broker_in_its_t
     assert read_frame(world, client) == answer(5, other), "one that was asked for is passed on"
 
 
-def test_too_many_prepared_answers_mute_the_client_until_half_of_them_have_left(make):
-    world = make("kafka", brokers=cluster.brokers())
-    client, upstream, pair = world.pair()
+def test_too_many_prepared_answers_mute_the_client_until_half_of_them_have_left(joined):
+    world, client, upstream, pair = joined()
     refused = request(API_VERSIONS, 9, 5)
     send_all(world, client, refused * (MOST_PREPARED + 1))
     substitute = request(API_VERSIONS, 0, 5)
@@ -398,15 +383,14 @@ def test_too_many_prepared_answers_mute_the_client_until_half_of_them_have_left(
 
 
 @pytest.mark.parametrize("size", [SMALL + 1, 2 * SMALL])
-def test_a_refused_request_that_comes_in_pieces_is_replaced_by_its_first_one(make, size):
-    world = make("kafka", brokers=cluster.brokers(), cut_requests=True)
-    client, upstream, _ = world.pair()
+def test_a_refused_request_that_comes_in_pieces_is_replaced_by_its_first_one(joined, size):
+    world, client, upstream, _ = joined(cut_requests=True)
     send_all(world, client, request(API_VERSIONS, 9, 5, bytes(size)) + request(METADATA, 12, 6))
     sent = request(API_VERSIONS, 0, 5) + request(METADATA, 12, 6)
     assert world.read(upstream, len(sent)) == sent
     upstream.sendall(answer(5, struct.pack(">hi", 0, 0)) + cluster.metadata(6))
     assert read_frame(world, client) == frame(unsupported_version_answer(5))
-    assert decoded(read_frame(world, client)[4:], METADATA, 12) == expected(cluster.metadata(6), METADATA, 12)
+    reads_metadata(world, client, cluster.metadata(6))
     send_all(world, client, request(300, 0, 5, bytes(size)))
     assert world.ended(upstream) == b""
     finish(world, client, upstream)
@@ -416,9 +400,8 @@ def test_a_refused_request_that_comes_in_pieces_is_replaced_by_its_first_one(mak
 # What else goes on on the connection.
 
 
-def test_the_tap_has_what_was_received(make, tmp_path):
-    world = make("kafka", brokers=cluster.brokers(), **tapping(tmp_path))
-    client, upstream, _ = world.pair()
+def test_the_tap_has_what_was_received(joined, tmp_path):
+    world, client, upstream, _ = joined(**tapping(tmp_path))
     refused = request(API_VERSIONS, 9, 5)
     client.sendall(METADATA_ASKED + refused)
     world.read(upstream, len(METADATA_ASKED + PROBE))
@@ -438,8 +421,8 @@ def test_the_tap_has_what_was_received(make, tmp_path):
     assert [body for direction, body in found if direction == "response"] == answers
 
 
-def test_large_answers_are_tapped_as_they_came(make, tmp_path):
-    world, client, upstream, _ = in_pieces(make, **tapping(tmp_path, queue_size=1 << 24))
+def test_large_answers_are_tapped_as_they_came(joined, tmp_path):
+    world, client, upstream, _ = joined(**IN_PIECES, **tapping(tmp_path, queue_size=1 << 24))
     large = cluster.fetch(records=300_000)
     ask(world, client, upstream, request(FETCH, 17, 7))
     send_all(world, upstream, large)
@@ -450,9 +433,8 @@ def test_large_answers_are_tapped_as_they_came(make, tmp_path):
 
 
 @pytest.mark.parametrize("ends", ["drain", "half_close", "client_closes"])
-def test_the_end_waits_for_answers_and_these_are_rewritten(make, ends):
-    world = make("kafka", brokers=cluster.brokers())
-    client, upstream, _ = world.pair()
+def test_the_end_waits_for_answers_and_these_are_rewritten(joined, ends):
+    world, client, upstream, _ = joined()
     ask(world, client, upstream, METADATA_ASKED)
     client.sendall(request(API_VERSIONS, 9, 5))
     world.read(upstream, len(PROBE))
@@ -473,9 +455,8 @@ def test_the_end_waits_for_answers_and_these_are_rewritten(make, ends):
     assert world.row["cause"] == ("drained" if ends == "drain" else "peer_closed")
 
 
-def test_a_client_that_reads_late_gets_what_was_rewritten(make):
-    world = make("kafka", brokers=cluster.brokers(), answer_limit=1 << 22)
-    client, upstream, pair = world.pair()
+def test_a_client_that_reads_late_gets_what_was_rewritten(joined):
+    world, client, upstream, pair = joined(answer_limit=1 << 22)
     large = cluster.metadata(topics=2000)
     count = 60
     ask(world, client, upstream, *[METADATA_ASKED] * count)
@@ -515,8 +496,8 @@ def read_with(world: World, client: Any, upstream: Any, left: memoryview) -> byt
     return data
 
 
-def test_while_memory_is_short_a_small_answer_is_not_cut_and_a_large_one_has_its_first_part(make):
-    world, client, upstream, pair = in_pieces(make)
+def test_while_memory_is_short_a_small_answer_is_not_cut_and_a_large_one_has_its_first_part(joined):
+    world, client, upstream, pair = joined(**IN_PIECES)
     world.pool.resize(1)
     set_send_buffer(pair.client.channel, 16_384)
     many = tuple(range(1, 3000))  # their addresses go far beyond the first KiB
@@ -558,14 +539,14 @@ def test_a_client_that_authenticates_again_reads_rewritten_answers_before_and_af
     client.sendall(frame(handshake("PLAIN", 7)))
     world.poll()
     upstream.sendall(cluster.metadata())
-    assert decoded(read_frame(world, client)[4:], METADATA, 12) == expected(cluster.metadata(), METADATA, 12)
+    reads_metadata(world, client)
     read_frame(world, client)
     client.sendall(frame(token(plain_token(), 8)))
     read_frame(world, client)
     client.sendall(METADATA_ASKED + request(API_VERSIONS, 9, 5))
     world.read(upstream, len(METADATA_ASKED + PROBE))
     upstream.sendall(cluster.metadata() + answer(5, b"\0\0\0\0\0\0"))
-    assert decoded(read_frame(world, client)[4:], METADATA, 12) == expected(cluster.metadata(), METADATA, 12)
+    reads_metadata(world, client)
     assert read_frame(world, client) == frame(unsupported_version_answer(5))
 
 
@@ -579,143 +560,15 @@ def test_quotas_and_rewriting_hold_on_one_connection(make):
         world.until(lambda: world.pass_time(0.5) or readable(upstream))
         assert world.read(upstream, len(METADATA_ASKED)) == METADATA_ASKED
         upstream.sendall(cluster.metadata())
-        assert decoded(read_frame(world, client)[4:], METADATA, 12) == expected(cluster.metadata(), METADATA, 12)
+        reads_metadata(world, client)
 
 
 def readable(sock: Any) -> bool:
     return bool(select.select([sock], [], [], 0)[0])
 
 
-# Handlers.
-
-
-@pytest.fixture
-def handled(make_handled):
-    def build(**hello: Any) -> tuple[Any, Any, Any, Any, Any]:
-        world = make_handled("kafka", upstream=True, brokers=cluster.brokers())
-        process = world.process(**hello)
-        return world, process, *world.pair()
-
-    return build
-
-
-def relay_request(process: Any) -> Any:
-    asked = process.one()
-    process.reply(asked, wire.PASS)
-    return asked
-
-
-def test_what_a_handler_passes_replaces_or_answers_is_rewritten_after_it(handled):
-    world, process, client, upstream, _ = handled()
-    for action in ("passes", "replaces", "answers"):
-        client.sendall(METADATA_ASKED)
-        asked = process.one()
-        if action == "answers":
-            process.reply(asked, wire.ANSWER, cluster.metadata()[4:])
-        else:
-            process.reply(asked, wire.PASS)
-            assert world.read(upstream, len(METADATA_ASKED)) == METADATA_ASKED
-            upstream.sendall(cluster.metadata(nodes=(9,)) if action == "replaces" else cluster.metadata())
-            asked = process.one()
-            assert SECRET in asked.body, "the handler has what was received"
-            if action == "replaces":
-                process.reply(asked, wire.FRAME, cluster.metadata()[4:])
-            else:
-                process.reply(asked, wire.PASS)
-        assert decoded(read_frame(world, client)[4:], METADATA, 12) == expected(cluster.metadata(), METADATA, 12), action
-
-
-def test_a_handler_that_makes_an_answer_nobody_understands_ends_the_connection(handled):
-    for action in (wire.FRAME, wire.ANSWER):
-        world, process, client, upstream, _ = handled()
-        client.sendall(METADATA_ASKED)
-        asked = process.one()
-        if action == wire.FRAME:
-            process.reply(asked, wire.PASS)
-            world.read(upstream, len(METADATA_ASKED))
-            upstream.sendall(cluster.metadata())
-            asked = process.one()
-        process.reply(asked, action, cluster.metadata()[4:40])
-        assert world.ended(client) == b""
-        finish(world, client, upstream)
-        assert world.row["cause"] == "wrong_protocol"
-        assert "Metadata" in world.row["detail"]
-
-
-def test_a_handler_gets_the_substitute_and_the_client_the_prepared_answer(handled):
-    """Also if the handler drops it, or its answer: then nothing of it is left."""
-    world, process, client, upstream, pair = handled()
-    prepared = pair.pairing.prepared
-    refused = request(API_VERSIONS, 9, 5)
-    for action in ("passes", "drops the request", "drops the answer"):
-        client.sendall(refused)
-        asked = process.one()
-        assert asked.body == request(API_VERSIONS, 0, 5)[4:]
-        assert prepared.count == 1
-        if action == "drops the request":
-            process.reply(asked, wire.NOTHING)
-        else:
-            process.reply(asked, wire.PASS)
-            world.read(upstream, len(PROBE))
-            upstream.sendall(answer(5, b"\0\0\0\0\0\0"))
-            process.reply(process.one(), wire.PASS if action == "passes" else wire.NOTHING)
-        if action == "passes":
-            assert read_frame(world, client) == frame(unsupported_version_answer(5))
-        world.poll()
-        assert_nothing_to_read(client)
-        client.settimeout(2)
-        assert (prepared.count, prepared.booked) == (0, 0), action
-
-
-def test_too_many_prepared_answers_behind_a_handler_mute_the_client_as_well(handled):
-    world, process, client, upstream, pair = handled()
-    substitute = request(API_VERSIONS, 0, 5)
-    count = MOST_PREPARED + 100
-    send_all(world, client, request(API_VERSIONS, 9, 5) * count)
-    for _ in range(count):
-        process.reply(*process.take(1), wire.PASS)
-    assert world.read(upstream, len(substitute) * count) == substitute * count
-    assert pair.client.channel.mute_causes & mute.PEER
-    assert pair.full
-
-
-def test_what_a_handler_may_not_see_or_send_ends_the_connection(handled):
-    world, process, client, upstream, _ = handled()
-    client.sendall(request(HEARTBEAT, 0, 1) + request(300, 0, 2) + request(HEARTBEAT, 0, 3))
-    assert world.ended(upstream) == b""
-    finish(world, client, upstream)
-    assert world.row["detail"] == "version 0 of an unknown API (API 300) is not passed"
-    world, process, client, upstream, _ = handled()
-    client.sendall(request(HEARTBEAT, 0, 1))
-    process.reply(process.one(), wire.FRAME, request(METADATA, 99, 1)[4:])
-    assert world.ended(upstream) == b""
-    finish(world, client, upstream)
-    assert world.row["cause"] == "wrong_protocol"
-
-
-def test_answers_of_a_handler_for_requests_only_are_rewritten(handled):
-    world, process, client, upstream, _ = handled(directions=("request",))
-    client.sendall(METADATA_ASKED)
-    relay_request(process)
-    world.read(upstream, len(METADATA_ASKED))
-    upstream.sendall(cluster.metadata())
-    assert decoded(read_frame(world, client)[4:], METADATA, 12) == expected(cluster.metadata(), METADATA, 12)
-
-
-def test_requests_of_a_handler_for_answers_only_are_judged(handled):
-    world, process, client, upstream, _ = handled(directions=("response",))
-    client.sendall(METADATA_ASKED + request(API_VERSIONS, 9, 5))
-    world.read(upstream, len(METADATA_ASKED + PROBE))
-    upstream.sendall(cluster.metadata() + answer(5, b"\0\0\0\0\0\0"))
-    for asked in process.take(2):
-        process.reply(asked, wire.PASS)
-    assert decoded(read_frame(world, client)[4:], METADATA, 12) == expected(cluster.metadata(), METADATA, 12)
-    assert read_frame(world, client) == frame(unsupported_version_answer(5))
-
-
-def test_an_end_by_an_operator_drops_the_prepared_answers(make):
-    world = make("kafka", brokers=cluster.brokers())
-    client, upstream, pair = world.pair()
+def test_an_end_by_an_operator_drops_the_prepared_answers(joined):
+    world, client, upstream, pair = joined()
     client.sendall(request(API_VERSIONS, 9, 5))
     world.read(upstream, len(PROBE))
     assert pair.pairing.prepared.booked > 0
