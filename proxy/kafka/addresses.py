@@ -4,8 +4,8 @@ Metadata, FindCoordinator and DescribeCluster have them at the beginning (``HEAD
 new leaders at the end (``TAIL``), usually none (``lacks_endpoints``). In all of them an address is three fields in a row: node id, host, port. Only
 lengths and addresses change: an answer is returned as slices of the old one with replacements between them.
 
-Answers of the first kind need no look behind their last address. Answers of the second kind are walked to the end, without a look at records. One
-that passes in pieces cannot change its size: see ``endpoint_eraser``.
+Answers are walked to the end, without a look at records; of an answer of the first kind that passes in pieces only the first part is there, and
+is walked to the last address. One of the second kind that passes in pieces cannot change its size: see ``endpoint_eraser``.
 """
 
 from collections.abc import Mapping
@@ -201,7 +201,7 @@ class AddressRewriter:
         Raises:
             KafkaFormatError: the answer does not follow its schema, or has addresses beyond the part that is there.
         """
-        program = self._program(key, version)
+        program = self._program(key, version, size >= 0)
         walker = self._walker
         walker.begin(program, start, end if size < 0 else start + size)
         if not walker.feed(data, start, end):
@@ -214,13 +214,13 @@ class AddressRewriter:
             self._note(key, version, data, program.compact)
         return self._pieces(data, start, end, program.compact)
 
-    def _program(self, key: i64, version: i64) -> Program:
-        found = self._programs.get(key << 16 | version)
+    def _program(self, key: i64, version: i64, is_part: bool) -> Program:
+        place = (key << 16 | version) << 1 | (1 if is_part else 0)
+        found = self._programs.get(place)
         if found is None:
-            head = carries_addresses(key, version) == HEAD
-            marks = _MARKS[key] if head else _ENDPOINTS
-            found = compile_program(known_api(key, version), version, answer=True, marks=marks, head=head)
-            self._programs[key << 16 | version] = found
+            marks = _MARKS[key] if carries_addresses(key, version) == HEAD else _ENDPOINTS
+            found = compile_program(known_api(key, version), version, answer=True, marks=marks, head=is_part)
+            self._programs[place] = found
         return found
 
     def _pieces(self, data: bytes, start: i64, end: i64, compact: bool) -> list[bytes] | None:
