@@ -23,7 +23,7 @@ from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
-from framegate.proxy.kafka.addresses import NONE, carries_addresses
+from framegate.proxy.kafka.addresses import NONE, TAIL, carries_addresses, lacks_endpoints
 from framegate.proxy.kafka.produce_acks import NO_ACKS_FIELD, produce_acks
 from framegate.proxy.network.run import Run
 from framegate.proxy.relay.kafka_rules import AnswerChange
@@ -97,8 +97,8 @@ class Pairing:
         request_sizes, correlation_ids: likewise, body bytes and correlation id of the request, -1 unknown.
         facts: of the requests, while a tap asks for them; else None.
         prepared: answers of framegate's own; None: none are prepared, and ``found`` stays empty.
-        found: after ``answers``: of each answer that has addresses of brokers or API versions, or is to be replaced by a prepared one, its place in
-            ``Run.data`` (or ``IN_HEAD``), its size, and the request's ``api key << 16 | version``; or, below 0, the number of the prepared one.
+        found: after ``answers``: of each answer that may have addresses of brokers, or has API versions, or is to be replaced by a prepared one, its
+            place in ``Run.data`` (or ``IN_HEAD``), its size, and the request's ``api key << 16 | version`` or, below 0, the number of that one.
         lost_at: the index, in the run of answers, of the one with which pairing was lost; -1: of none.
     """
 
@@ -380,8 +380,10 @@ class Pairing:
                 self._withhold()
             elif _is_sasl(api >> 16):
                 self._withhold()
-            if notes != 0:
-                self._look(notes, pos, size, api, (now_ns - time_ns) // 1000, size_asked, correlation)
+            if notes & _FIND:
+                size_asked = self._find(data, pos, size, api, size_asked)
+            if notes & _NOTE:
+                self._keep(api, (now_ns - time_ns) // 1000, size_asked, correlation)
         else:
             self._stats.count_unpaired(size)
             if self._authenticated:
@@ -399,16 +401,13 @@ class Pairing:
         self.request_sizes = append(self.request_sizes, i32(size))
         self.correlation_ids = append(self.correlation_ids, i32(correlation - ((correlation + _HALF) & ~_ID)))
 
-    def _look(self, notes: i64, pos: i64, size: i64, api: i64, latency_us: i64, size_asked: i64, correlation: i64) -> None:
-        if notes & _FIND:
-            size_asked = self._find(pos, size, api, size_asked)
-        if notes & _NOTE:
-            self._keep(api, latency_us, size_asked, correlation)
-
-    def _find(self, pos: i64, size: i64, api: i64, size_asked: i64) -> i64:
+    def _find(self, data: bytes, pos: i64, size: i64, api: i64, size_asked: i64) -> i64:
         """Note an answer that is to be looked at. Returns the size of its request, -1 if that was not passed on."""
-        if size_asked >= 0 and (api < 0 or (api >> 16 != _API_VERSIONS and carries_addresses(api >> 16, api & 0xFFFF) == NONE)):
-            return size_asked
+        if size_asked >= 0:
+            key, version = api >> 16, api & 0xFFFF
+            where = carries_addresses(key, version)
+            if (where == NONE and key != _API_VERSIONS) or (where == TAIL and lacks_endpoints(key, version, data, pos, pos + size)):
+                return size_asked
         self.found = append(append(append(self.found, pos), size), api if size_asked >= 0 else size_asked)
         return max(size_asked, -1)
 

@@ -43,6 +43,7 @@ WHOLE_UP_TO: Final = 262144  # bytes of the largest answer in pieces that is cop
 FIRST_PART: Final = 131072  # bytes in which the addresses at the beginning of a larger one must be
 REQUEST_HEAD: Final = 8  # key, version, correlation id
 METADATA: Final = 3
+FIND_COORDINATOR: Final = 10  # its answer has an address for each key, up to the end
 API_VERSIONS: Final = 18
 LOST: Final = "an answer to no request"
 UNPAIRED: Final = "a request whose answer cannot be told from others"
@@ -130,15 +131,15 @@ class Rewriting:
             pos = run.first
         data = run.data
         end = run.end
-        keys = i64(len(understood))
+        passes: i64 = 1 << 32  # API and version of the last request: that of no request
         while pos < end:
             size = i64(read_i32_be(data, pos))
             if size < REQUEST_HEAD:
                 return index
-            key = i64(read_i16_be(data, pos + 4))
-            version = i64(read_i16_be(data, pos + 6))
-            if key < 0 or key >= keys or version > i64(understood[key]) & 0xFFFF or version < i64(understood[key]) >> 16:
+            api = i64(read_i32_be(data, pos + HEADER))
+            if api != passes and not _is_in(understood, api >> 16, i64(read_i16_be(data, pos + HEADER + 2))):
                 return index
+            passes = api
             if judge is not None and not judge.knows_client(data, pos + HEADER, pos + HEADER + size):
                 return index
             pos += HEADER + size
@@ -339,12 +340,15 @@ class Rewriting:
         assert run.head is not None, "it began in an earlier read"
         if not self._is_rewritten(api):
             return None
-        if size <= WHOLE_UP_TO:
-            return self._whole(run.prefix(HEADER + size), HEADER, HEADER + size, api)
         if self._carried(api) == TAIL:
             eraser = self._begin_eraser(api, size)
-            pieces: list[Buffer] = [*run.head, memoryview(run.data)[: run.first]] if run.first != 0 else [*run.head]
-            return None if eraser is None else self._erase(eraser, pieces, HEADER)
+            last: Buffer = run.data if run.first == len(run.data) else memoryview(run.data)[: run.first]
+            new = None if eraser is None else self._erase(eraser, [*run.head, last], HEADER)
+            if size > WHOLE_UP_TO or (new is None and not self.fault):
+                return new
+            self.fault = ""  # it may be that of an answer without room, which has some when it is whole
+        if size <= WHOLE_UP_TO or api >> 16 == FIND_COORDINATOR:
+            return self._whole(run.prefix(HEADER + size), HEADER, HEADER + size, api)
         part = run.prefix(HEADER + FIRST_PART)
         new = self._whole(part, HEADER, HEADER + FIRST_PART, api, size)
         if new is not None:

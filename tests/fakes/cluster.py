@@ -62,6 +62,13 @@ def coordinator(correlation: int = 7, version: int = 2, node: int = 2) -> bytes:
     return frame(answer_body(made, correlation))
 
 
+def coordinators(correlation: int = 7, version: int = 4, groups: int = 8000) -> bytes:
+    """The frame of a FindCoordinator answer for so many groups, of some 60 bytes each."""
+    kind = schema(FIND_COORDINATOR, version, True)
+    one = dataclasses.replace(sample(_inner(kind, "coordinators"), random.Random(3)), key="g" * 20, node_id=i32(2), host=f"{HOST}2", port=i32(9092))
+    return frame(answer_body(dataclasses.replace(sample(kind, random.Random(3)), coordinators=(one,) * groups), correlation))
+
+
 def fetch(correlation: int = 7, version: int = 17, records: int = 1000, nodes: tuple[int, ...] = (1, 2)) -> bytes:
     """The frame of a Fetch answer with so many bytes of records, and the endpoints of new leaders at its end."""
     kind = schema(FETCH, version, True)

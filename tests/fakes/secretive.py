@@ -78,7 +78,7 @@ class Secretive:
         listeners += [
             {"name": "sasl", **common, "handler": "framegate.proxy.handler.echo:echo", "sasl": sasl},
             {"name": "tls", **common, "handler": "framegate.proxy.handler.echo:echo", "sasl": sasl, "tls": tls},
-            {"name": "through", **common, "upstream": "open"},
+            {"name": "through", **common, "upstream": "open", "kafka": {}},
         ]
         otlp = {"endpoint": self.collector.endpoint, "interval": "2s", "signals": ["metrics", "traces", "logs"]}
         config = {

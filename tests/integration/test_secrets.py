@@ -128,8 +128,8 @@ def ask_all(rig: Secretive) -> int:
             fields = rpc.input_type.fields_by_name
             if "name" in fields:
                 request.name = names[service]
-            if "listener" in fields and service in ("UserService", "LimitService"):
-                request.listener = "sasl"
+            if "listener" in fields and service in ("UserService", "LimitService", "KafkaRuleService"):
+                request.listener = "through" if service == "KafkaRuleService" else "sasl"
             if "page_size" in fields:
                 request.page_size = 1000
             call = channel.unary_unary(

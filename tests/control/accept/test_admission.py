@@ -526,6 +526,7 @@ def test_ports_of_brokers_share_the_quota_of_their_listener_and_wait_in_turn(gat
     made.acceptor.remove_broker("a", 1)
     made.settled()
     while made.listenings["a"].open:
+        made.until(lambda: any(handover.listener == "a" for handover, _ in made.served))
         made.end(next(index for index, (handover, _) in enumerate(made.served) if handover.listener == "a"))
         made.settled()
     assert made.has(0, "a"), "who waited at the port that is gone is refused"

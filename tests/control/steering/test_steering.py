@@ -11,7 +11,7 @@ async def test_the_parts_show_one_state(made: Fleet) -> None:
     assert (listener.name, listener.connections, listener.accepting, listener.tls) == ("a", 2, True, False)
     assert listener.address == made.acceptor.listeners["a"].address
     (upstream,) = await made.steering.upstreams.statuses()
-    assert (upstream.name, upstream.addresses, upstream.error, upstream.states) == ("u", ("127.0.0.1:1",), "", ())
+    assert (upstream.name, upstream.addresses, upstream.error) == ("u", ("127.0.0.1:1",), "")
     assert not made.steering.state.build.compiled
     assert [slot for slot, _ in made.steering.state.cells] == [0, 1]
     assert ("framegate.config.revision", ()) in made.steering.state.measurements()

@@ -102,7 +102,7 @@ def test_a_lock_that_cannot_be_had_is_no_start_and_holds_nothing(tmp_path: pathl
         with pytest.raises(StartError, match=r"cannot be used: (Operation not supported|Is a directory|Not a directory)") as caught:
             DirectoryLock(directory, "tap directory")
     assert caught.value.reason == "DIRECTORY_UNUSABLE"
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # some that an earlier test left may be collected meanwhile
     if what == "writers":
         (tmp_path / WRITERS_NAME).rmdir()
     DirectoryLock(str(tmp_path), "tap directory").release()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kio.index import load_response_schema
 
 from framegate.proxy.errors import KafkaFormatError
-from framegate.proxy.kafka.addresses import HEAD, NONE, TAIL, AddressRewriter, AdvertisedBrokers, SeenBroker, carries_addresses
+from framegate.proxy.kafka.addresses import HEAD, NONE, TAIL, AddressRewriter, AdvertisedBrokers, SeenBroker, carries_addresses, lacks_endpoints
 from framegate.proxy.kafka.program import compile_program
 from framegate.proxy.kafka.schema import api, apis
 from framegate.proxy.kafka.walker import Walker
@@ -169,6 +169,76 @@ def test_other_answers_report_no_brokers() -> None:
     body = answer_body(entity(10, 0, node_id=1, host="h", port=1))
     assert rewriter.rewrite(10, 0, body, 0, len(body))
     assert rewriter.brokers is None
+
+
+USUAL = [item for item in VERSIONS if item[0] in (0, 1)]
+
+
+def usual(
+    key: int, version: int, rng: random.Random, topics: int = 2, partitions: int = 2, name: str = "orders", records: int | None = 1000
+) -> bytes:
+    """The body of an answer without errors and tagged fields."""
+    plain = (
+        {"record_errors": (), "error_message": None} if key == 0 else {"aborted_transactions": (), "records": records and rng.randbytes(records - 1)}
+    )
+    inner = "partition_responses" if key == 0 else "partitions"
+    topic = next(made for field, _, made, *_ in fields(schema(key, version, True)) if field == "responses")
+    kind = next(made for field, _, made, *_ in fields(topic) if field == inner)
+    defaults = {name: default for name, _, _, _, _, default in fields(kind) if name in ("current_leader", "diverging_epoch", "snapshot_id")}
+    parts = tuple(dataclasses.replace(sample(kind, rng, 0), **defaults, **plain) for _ in range(partitions))
+    named = {} if key or version >= 13 else {"name": name}
+    listed = tuple(dataclasses.replace(sample(topic, rng, 0), **{inner: parts}, **named) for _ in range(topics))
+    return answer_body(entity(key, version, responses=listed, node_endpoints=()))
+
+
+def lacks(key: int, version: int, body: bytes) -> bool:
+    """Whether it is found to lack endpoints, amid other bytes; an answer of which less is there is never."""
+    assert not lacks_endpoints(key, version, b"##" + body[:-1], 2, 2 + len(body))
+    return lacks_endpoints(key, version, b"##" + body + b"\0" * 40, 2, 2 + len(body))
+
+
+def test_usual_answers_are_found_to_lack_endpoints_without_the_walker() -> None:
+    rng = random.Random(5)
+    for key, version in USUAL:
+        for counts in ((0, 1), (1, 0), (1, 1), (3, 2), (126, 1), (1, 126)):
+            assert lacks(key, version, usual(key, version, rng, *counts)), (key, version, counts)
+        for counts in ((127, 0), (1, 127)):
+            assert not lacks(key, version, usual(key, version, rng, *counts)), (key, version, counts)
+    for size, found in ((0, True), (1, True), (126, True), (127, False)):
+        assert lacks(0, 12, usual(0, 12, rng, name="n" * size)) is found
+    for records in (None, 1, 127, 128, 16383, 16384, (1 << 21) - 1, 1 << 21):
+        assert lacks(1, 18, usual(1, 18, rng, 1, 1, records=records)), records
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(36000)
+def test_no_answer_that_the_walker_refuses_or_changes_is_found_to_lack_endpoints() -> None:
+    """Usual and random answers, and both with faults. FRAMEGATE_TEST_MUTATIONS: how many."""
+    rng = random.Random(12)
+    rewriter = AddressRewriter(ADVERTISED)
+    tails = [item for item in VERSIONS if carries_addresses(*item) == TAIL]
+    bodies = [(key, version, usual(key, version, rng, *rng.choices(range(4), k=2), records=20)) for key, version in USUAL for _ in range(9)]
+    bodies += [(key, version, answer_body(sample(schema(key, version, True), rng, 2))) for key, version in tails for _ in range(5)]
+    found = 0
+    for turn in range(MUTATIONS):
+        key, version, body = rng.choice(bodies)
+        body = mutated(body, rng) if turn % 8 else body
+        if lacks(key, version, body):
+            found += 1
+            assert rewriter.rewrite(key, version, body, 0, len(body)) is None, (key, version, body.hex())
+            assert not len(rewriter._walker.marks), (key, version, body.hex())
+    assert found > MUTATIONS / 20
+
+
+@given(st.sampled_from(USUAL), st.integers(0, 3), st.integers(0, 3), st.data())
+def test_a_usual_answer_with_any_change_of_a_byte_is_judged_as_by_the_walker(
+    item: tuple[int, int], topics: int, partitions: int, data: st.DataObject
+) -> None:
+    body = bytearray(usual(*item, random.Random(1), topics, partitions, records=5))
+    at = data.draw(st.integers(4, len(body) - 1))
+    body[at] = data.draw(st.sampled_from((0, 1, 2, 3, 5, 127, 128, 255)) | st.integers(0, 255))
+    if lacks(*item, bytes(body)):
+        assert AddressRewriter(ADVERTISED).rewrite(*item, bytes(body), 0, len(body)) is None
 
 
 @each_of(("key", "version"), [(3, -1), (3, 14), (0, 2), (4, 0), (55, 2)])

@@ -267,15 +267,22 @@ def test_a_large_answer_that_is_not_understood_ends_the_connection(joined):
         assert detail in world.row["detail"], (name, world.row["detail"])
 
 
-@pytest.mark.parametrize("kind", ["fetch", "metadata"])
+LARGE_KINDS = {
+    "fetch": lambda: (FETCH, 17, cluster.fetch(records=400_000)),
+    "metadata": lambda: (METADATA, 12, cluster.metadata(topics=4000)),
+    "coordinators": lambda: (FIND_COORDINATOR, 4, cluster.coordinators()),
+}
+
+
+@pytest.mark.parametrize("kind", LARGE_KINDS)
 def test_large_answers_that_pass_whole_are_rewritten_as_well(joined, kind):
     world, client, upstream, _ = joined(answer_limit=8 << 20, pool=1 << 25)
-    key, version, large = (FETCH, 17, cluster.fetch(records=400_000)) if kind == "fetch" else (METADATA, 12, cluster.metadata(topics=4000))
+    key, version, large = LARGE_KINDS[kind]()
     ask(world, client, upstream, request(key, version, 7), request(METADATA, 12, 8))
     send_all(world, upstream, large + cluster.metadata(8))
     passed = read_frame(world, client)
     assert SECRET not in passed
-    if kind == "metadata":
+    if kind != "fetch":
         assert decoded(passed[4:], key, version) == expected(large, key, version)
     else:
         assert decoded_without_tags(passed) == decoded_without_tags(large)
