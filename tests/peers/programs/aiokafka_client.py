@@ -102,9 +102,6 @@ async def everything(entry: dict[str, Any], topic: str, count: int) -> None:
                 print("value", record.value.decode())
                 got, last = got + 1, time.monotonic()
         await consumer.commit()
-    await admin.close()  # it asks one broker, which may be gone now, and does not ask another one
-    admin = AIOKafkaAdminClient(**settings(entry))
-    await admin.start()
     described = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
     print("retention", *(entry[1] for entry in described[0].resources[0][-1] if entry[0] == "retention.ms"))
     await admin.delete_topics([topic])

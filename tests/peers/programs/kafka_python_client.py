@@ -14,6 +14,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 
 GIVE_UP_S = 20.0
 MORE_S = 0.2
+COMES_BACK_S = 60.0  # it waits up to 30 s before it connects again to a coordinator that was gone
 PART = 100
 BOOTSTRAP_MS = 3000  # it asks again and again, whatever it was told
 
@@ -88,13 +89,12 @@ def everything(entry: dict[str, Any], topic: str, count: int) -> None:
     within.close()
     consumer = KafkaConsumer(topic, **settings(entry), group_id=topic, auto_offset_reset="earliest", isolation_level="read_committed")
     got, last = 0, time.monotonic()
-    while time.monotonic() - last < (GIVE_UP_S if got < 2 * count else MORE_S):
+    while time.monotonic() - last < (COMES_BACK_S if got < 2 * count else MORE_S):
         for record in itertools.chain(*consumer.poll(int(MORE_S * 1000)).values()):
             print("value", record.value.decode())
             got, last = got + 1, time.monotonic()
     consumer.commit()
     consumer.close()
-    admin = KafkaAdminClient(**settings(entry))  # it asks one broker, which may be gone now, and does not ask another one
     described = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
     print("retention", described["topic"][topic]["retention.ms"]["value"])
     admin.delete_topics([topic])
