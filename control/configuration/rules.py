@@ -138,8 +138,8 @@ def _endpoints(document: Document, path: Path, upstream: UpstreamConfig, listene
             entry = (*entry, "address")
         address = _parsed(document, entry, endpoint, port_zero=False, unix=upstream.kafka is None)
         own = next((item for item in bound if address is not None and item[0][0] == "listeners" and address.reaches(item[1])), None)
-        for ports, host, numbers in port_ranges(listeners) if own is None and address is not None else ():
-            if address.port in numbers and address.reaches(host._replace(port=address.port)):
+        for ports, host, numbers in port_ranges(listeners):
+            if address is not None and address.port in numbers and address.reaches(host._replace(port=address.port)):
                 own = (ports, host)
         if own is not None:
             document.add(entry, f"is framegate's own listener {key_of(own[0])}: frames would go in a circle")

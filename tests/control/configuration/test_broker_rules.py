@@ -41,7 +41,7 @@ def test_a_broken_rule_of_a_cluster_is_named_at_its_key(clustered: dict[str, Any
         (f"{upstream}.kafka.bootstrap.0", "unix:/run/kafka", "upstreams[1].kafka.bootstrap[0]", "Unix socket cannot"),
         (f"{upstream}.kafka.bootstrap.0", "127.0.0.1:0", "upstreams[1].kafka.bootstrap[0]", "port 0"),
         (f"{upstream}.kafka.bootstrap.0", "127.0.0.1:9093", "upstreams[1].kafka.bootstrap[0]", "in a circle"),
-        (f"{upstream}.kafka.bootstrap.0", "127.0.0.1:9199", "upstreams[1].kafka.bootstrap[0]", "in a circle"),
+        (f"{upstream}.kafka.bootstrap.0", "127.0.0.1:9102", "upstreams[1].kafka.bootstrap[0]", "in a circle"),
         (f"{upstream}.kafka", {}, "upstreams[1].kafka.bootstrap", "is required"),
         (f"{upstream}.kafka", 5, "upstreams[1].kafka", "must be a mapping"),
         (ports, ..., at, "is required: cluster is a cluster"),
