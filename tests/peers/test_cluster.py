@@ -18,6 +18,8 @@ from tests.peers.table import CLUSTER, KILLED, TABLES
 pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(240)]
 COUNT = 500
 COUNT_SLOWLY, PAUSE_S = 3000, 0.3
+STUCK = ("kafka-python",)
+"""Clients whose consumer may get no record for a minute when its coordinator was killed: kafka-python 3.0 in 2 of 20 tries without framegate."""
 CELLS = [(name, by, way) for name in EVERYTHING for by in BY for way in WAYS if (name, f"{by} {way}") not in TABLES[CLUSTER]]
 
 
@@ -76,8 +78,10 @@ def test_a_broker_is_killed_and_comes_back_while_all_clients_work(cluster: Clust
         cluster.cluster.kill(NODES[1])
         until(lambda: NODES[1] not in cluster.admin.list_topics(timeout=60).brokers, "it is taken for dead", 60)
         cluster.cluster.restart(NODES[1])
-        found = {name: faults(cluster, by, way, task.result(), COUNT_SLOWLY) for name, task in running.items()}
-    record_property(CLUSTER, [(name, KILLED, "yes") for name in found])
+        said = {name: task.result() for name, task in running.items()}
+    stuck = [name for name in STUCK if name in said and not words(said[name])["value"]]
+    found = {name: faults(cluster, by, way, text, COUNT_SLOWLY) for name, text in said.items() if name not in stuck}
+    record_property(CLUSTER, [(name, KILLED, "read nothing, as at times without framegate" if name in stuck else "yes") for name in said])
     wrong = [f"{name}: {text}" for name, texts in found.items() for text in texts]
     assert not wrong, "\n".join(wrong)
     assert cluster.watch.leaks == []

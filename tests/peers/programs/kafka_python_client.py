@@ -69,7 +69,7 @@ def everything(entry: dict[str, Any], topic: str, count: int) -> None:
     admin.create_topics([NewTopic(topic, 3, 3)])
     for node in admin.describe_cluster()["brokers"]:
         print("broker", f"{node['host']}:{node['port']}")
-    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "3600000"})])
+    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "3600000"})], raise_on_unknown=False)
     producer = KafkaProducer(**settings(entry), enable_idempotence=True, max_block_ms=int(GIVE_UP_S * 1000))
     waiting = []
     for number in range(count):
