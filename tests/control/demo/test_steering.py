@@ -52,6 +52,7 @@ def test_limit_and_pool_are_read_and_changed() -> None:
         assert steering.limit() == 12345
         steering.set_pool_size(512 << 20)
         assert (steering.pool().size_bytes, len(steering.pool().shares)) == (512 << 20, 2)
+        assert steering.processor_pids() == [100, 101]
 
     assert steered("plain", act).limits == {"kafka": 100 << 20, "plain": 12345}
 

@@ -78,7 +78,7 @@ def rows(made: Fleet, *names: str) -> list[dict[str, Any]]:
 def reaches(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
-    except ConnectionRefusedError:
+    except ConnectionError:  # refused; or reset, by a socket that is being closed
         return False
     return True
 
