@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(240)]
 COUNT = 500
 COUNT_SLOWLY, PAUSE_S = 3000, 0.3
 STUCK = ("kafka-python",)
-"""Clients whose consumer may get no record for a minute: kafka-python 3.0 in 2 of 20 tries without framegate, when its coordinator was killed."""
+"""Clients whose consumer at times gets no record for a minute. Known fault, cause not found: without framegate kafka-python read all in 100 of 100 runs."""
 CELLS = [(name, by, way) for name in EVERYTHING for by in BY for way in WAYS if (name, f"{by} {way}") not in TABLES[CLUSTER]]
 
 
@@ -51,7 +51,7 @@ def test_everything_goes_through(cluster: ClusterWorld, unavailable: dict[str, s
     refused = cluster.namespace.failed_connects()
     said = client.everything(cluster.entry(by, way), topic, COUNT, cluster.namespace.prefix)
     stuck = name in STUCK and not words(said)["value"]
-    text = "read nothing, as at times without framegate" if stuck else "yes" if client.administers else "yes, what it has"
+    text = "read nothing for a minute: known, cause not found" if stuck else "yes" if client.administers else "yes, what it has"
     record_property(CLUSTER, [(name, f"{by} {way}", text)])
     assert (said.code, [] if stuck else faults(cluster, by, way, said, COUNT)) == (0, []), said.err[-1500:]
     assert not client.administers or set(words(said)["broker"]) == cluster.told(by, way)
@@ -84,7 +84,7 @@ def test_a_broker_is_killed_and_comes_back_while_all_clients_work(cluster: Clust
         said = {name: task.result() for name, task in running.items()}
     stuck = [name for name in STUCK if name in said and not words(said[name])["value"]]
     found = {name: faults(cluster, by, way, text, COUNT_SLOWLY) for name, text in said.items() if name not in stuck}
-    record_property(CLUSTER, [(name, KILLED, "read nothing, as at times without framegate" if name in stuck else "yes") for name in said])
+    record_property(CLUSTER, [(name, KILLED, "read nothing for a minute: known, cause not found" if name in stuck else "yes") for name in said])
     wrong = [f"{name}: {text}" for name, texts in found.items() for text in texts]
     assert not wrong, "\n".join(wrong)
     assert cluster.watch.leaks == []
