@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(240)]
 COUNT = 500
 COUNT_SLOWLY, PAUSE_S = 3000, 0.3
 STUCK = ("kafka-python",)
-"""Clients whose consumer at times gets no record for a minute. Known fault, cause not found: without framegate kafka-python read all in 100 of 100 runs."""
+"""Clients whose consumer at times gets no record for a minute: a known fault, cause not found. Without framegate 100 of 100 runs read all."""
 CELLS = [(name, by, way) for name in EVERYTHING for by in BY for way in WAYS if (name, f"{by} {way}") not in TABLES[CLUSTER]]
 
 
