@@ -103,15 +103,26 @@ _CHANGES: Final = {
         _INFO,
         {
             "who": NotRequired[str],
+            "uid": NotRequired[int],
+            "gid": NotRequired[int],
+            "pid": NotRequired[int],
+            "certificate": NotRequired[str],
+            "address": NotRequired[str],
+            "role": NotRequired[str],
             "client": NotRequired[str],
             "method": NotRequired[str],
             "request": NotRequired[Any],
+            "reason": NotRequired[str],
+            "request_id": NotRequired[str],
             "before": NotRequired[Any],
             "after": NotRequired[Any],
             "result": NotRequired[str],
             "error": NotRequired[str],
             "unreadable": NotRequired[str],
         },
+    ),
+    "audit_file": Event(
+        "Audit rows can no longer be written to their file, or, without an error, can again.", ("info", "error"), {"file": str, "error": str}
     ),
     "change_settled": Event(
         "A change has ended after its call was cancelled.",
@@ -158,6 +169,7 @@ _LIFE_OF_FRAMEGATE: Final = {
         {
             "listeners": dict[str, str],
             "admin": str,
+            "admin_tcp": str | None,
             "health": str | None,
             "health_http": str | None,
             "prometheus": str | None,

@@ -9,7 +9,7 @@ from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.resolver import Resolver
 from framegate.control.events import Bus
 from framegate.control.fleet.supervisor import Supervisor
-from framegate.control.logs import RowLog
+from framegate.control.logs import AuditFile, RowLog
 from framegate.control.meters import Meters
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
@@ -76,6 +76,7 @@ class Steering(Parts):
         identity: None: no SASL.
         chosen: what the container decided at the start; None: nothing.
         tap_low: see ``TapLosses``.
+        audit_file: see ``Audit``.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Steering(Parts):
         identity: "Identity | None" = None,
         chosen: Chosen | None = None,
         tap_low: Callable[[], str] = str,
+        audit_file: AuditFile | None = None,
     ) -> None:
         config = supervisor.desired.config
         self.transactions = Transactions(events, meters)
@@ -105,7 +107,7 @@ class Steering(Parts):
         super().__init__(
             state=State(supervisor, meters, task_monitor, pool, drain, handlers),
             events=events,
-            audit=Audit(log, events),
+            audit=Audit(log, events, config.log.audit.on_failure, audit_file, meters),
             log=LogRows(supervisor, log),
             channels=channels,
             limits=Limits(supervisor, acceptor, self.transactions, pool),

@@ -259,7 +259,7 @@ def test_a_call_that_is_refused_because_it_cannot_be_audited_has_a_span() -> Non
     async def body(at: Serving) -> None:
         at.plane.audit_failure = UnavailableError("stdout is not read", reason="AUDIT_BLOCKED")
         with pytest.raises(grpc.aio.AioRpcError):
-            await ChannelServiceStub(at.channel).MuteChannels(MUTE)
+            await ChannelServiceStub(at.channel).UnmuteChannels(pb2.UnmuteChannelsRequest(selector=MUTE.selector))
 
     (span,) = spans_of(body)
     assert attributes_of(span)["framegate.reason"] == "AUDIT_BLOCKED"
