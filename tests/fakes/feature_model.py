@@ -8,6 +8,8 @@ from typing import Any, Final
 
 VALUES: Final[dict[str, tuple[str, ...]]] = {
     "protocol": ("framed", "kafka"),
+    "brokers": ("no", "ports", "hosts"),
+    "rules": ("no", "deny"),
     "client_framing": ("int32", "varint", "header"),
     "upstream_framing": ("int32", "varint", "int32_inclusive"),
     "client_tls": ("no", "yes"),
@@ -47,6 +49,8 @@ class Combination:
     """A value of ``VALUES`` for each feature of one connection."""
 
     protocol: str
+    brokers: str
+    rules: str
     client_framing: str
     upstream_framing: str
     client_tls: str
@@ -73,6 +77,10 @@ class Combination:
         refused = (
             kafka and (self.client_framing, self.upstream_framing) != ("int32", "int32"),
             not kafka and "PLAIN" in (self.sasl, self.upstream_sasl),
+            (self.brokers, self.rules) != ("no", "no") and (not kafka or self.handler != "no"),
+            self.brokers != "no" and self.upstream_proxy != "no",
+            self.brokers == "hosts" and self.client_tls == "no",
+            self.rules != "no" and self.requests != "whole",
             self.handler != "no" and (self.requests, self.responses) != ("whole", "whole"),
             self.handler == "answers" and (self.upstream_framing, self.upstream_tls, self.upstream_sasl) != ("int32", "no", "no"),
             self.handler == "answers" and (self.ending == "upstream_closes" or self.upstream_proxy != "no"),
