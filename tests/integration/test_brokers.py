@@ -18,6 +18,7 @@ from framegate.control.accept.broker_list import Broker, brokers_in, metadata_qu
 from framegate.control.v1 import kafka_rule_service_pb2 as rules_pb2
 from framegate.control.v1.kafka_rule_service_pb2_grpc import KafkaRuleServiceStub
 from framegate.proxy.auth.messages import ApiRange
+from framegate.proxy.network.proxy_protocol import header_bytes
 from tests.control.steering.test_cluster import first_of, free_ports, reaches
 from tests.fakes.brokers import API_VERSIONS, KNOWN, METADATA, metadata_answer, versions_answer
 from tests.fakes.certificates import Authority
@@ -232,21 +233,33 @@ def test_a_broker_that_accepts_and_does_not_answer_is_shown_and_the_bootstrap_go
 
 
 def test_with_hosts_the_broker_is_the_one_that_the_client_names(tmp_path: Path, cluster: dict[int, KafkaBroker]) -> None:
+    """Also behind a header of the PROXY protocol, whose address is shown as the client's."""
     authority = Authority(tmp_path)
     certificate, key = authority.leaf("server", hosts=("*.localhost", "b0.localhost", "b2.localhost", "localhost"))
-    tls = {"certificate": certificate, "key": key, "client_auth": "none"}
     brokers = {"hosts": "b{id}.localhost", "advertise": "localhost", "advertise_port": 443}
-    config = config_of([broker.address for broker in cluster.values()], brokers, address="127.0.0.1:0", tls=tls)
+    listener = {
+        "tls": {"certificate": certificate, "key": key, "client_auth": "none"},
+        "proxy_protocol": {"trusted": ["127.0.0.0/8"]},
+        "kafka": {"rules": [{"deny": ["Heartbeat"]}]},
+    }
+    config = config_of([broker.address for broker in cluster.values()], brokers, address="127.0.0.1:0", **listener)
     context = ssl.create_default_context(cafile=str(authority.path))
     with Framegate(tmp_path / "gate", config) as proxy:
         mine = {0: ("b0.localhost", 443), 2: ("b2.localhost", 443)}
-        clients = []
-        for name in ("b2.localhost", "b0.localhost", "localhost"):
+
+        def connect(number: int, version: str, name: str) -> ssl.SSLSocket:
             raw = socket.create_connection(proxy.address("kafka"), timeout=5)
-            clients.append(context.wrap_socket(raw, server_hostname=name))
-            assert told(clients[-1]) == mine
-        found = [(item.broker_node_id, item.upstream_endpoint) for item in proxy.channels().values() if item.HasField("broker_node_id")]
-        assert sorted(found) == [(node, cluster[node].address) for node in mine]
+            raw.sendall(header_bytes(version, f"198.51.100.{number}:1234", "192.0.2.1:9092"))
+            return context.wrap_socket(raw, server_hostname=name)
+
+        clients = [connect(1, "v1", "b2.localhost"), connect(2, "v2", "B0.localhost"), connect(3, "v2", "localhost")]
+        for client in clients:
+            assert told(client) == mine
+            assert ask(client, HEARTBEAT) == REFUSED
+        found = {
+            (item.peer_address, item.broker_node_id, item.upstream_endpoint) for item in proxy.channels().values() if item.HasField("broker_node_id")
+        }
+        assert found == {("198.51.100.1:1234", 2, cluster[2].address), ("198.51.100.2:1234", 0, cluster[0].address)}
         assert [row["open_connection_count"] for row in proxy.json("brokers", "list")] == [1, 1]
         for client in clients:
             client.close()
