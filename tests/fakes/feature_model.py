@@ -12,7 +12,7 @@ VALUES: Final[dict[str, tuple[str, ...]]] = {
     "rules": ("no", "deny"),
     "client_framing": ("int32", "varint", "header"),
     "upstream_framing": ("int32", "varint", "int32_inclusive"),
-    "client_tls": ("no", "yes"),
+    "client_tls": ("no", "yes", "mutual"),
     "upstream_tls": ("no", "yes"),
     "client_proxy": ("no", "v1", "v2"),
     "upstream_proxy": ("no", "v1", "v2"),
@@ -109,8 +109,8 @@ def pairs_of(combination: Combination) -> frozenset[Pair]:
 def _random(rng: random.Random, fixed: Iterable[tuple[str, str]] = ()) -> Combination | None:
     """A possible combination that has the fixed values; None: none was found."""
     values = VALUES | {name: (value,) for name, value in fixed}
-    for _ in range(2000):
-        found = Combination(**{name: rng.choice(of) for name, of in values.items()})
+    for attempt in range(2000):  # later ones have more defaults, which go with most
+        found = Combination(**{name: of[0] if rng.random() < attempt / 2000 else rng.choice(of) for name, of in values.items()})
         if found.possible:
             return found
     return None

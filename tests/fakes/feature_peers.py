@@ -222,7 +222,9 @@ class Client:
         self.port = port
         self._told = ("127.0.0.1", port + 1) if combination.brokers == "ports" else ("b0.localhost", 443)
         self._of_broker = number % 2 == 0
-        self._tls = tls if combination.client_tls == "yes" else None
+        self._tls = tls if combination.client_tls != "no" else None
+        named = "CN=framegate demo client" if combination.client_tls == "mutual" else "ANONYMOUS"
+        self.principal = USER if combination.sasl != "no" else named
         self._rng = random.Random(number)
         self._data = bytearray()
         self._correlation = 0
@@ -404,6 +406,7 @@ class Client:
         wanted = [self._expected(body)[0] for body in self.sent if not self._is_refused(body)]
         assert self.row.get("broker", -1) == (0 if self.combination.brokers != "no" and self._of_broker else -1), self.row
         assert self.row["cause"] in CAUSES[ending], self.row
+        assert self.row["principal"] == self.principal, self.row
         if self.combination.upstream_proxy != "no":
             assert self.upstream.headers.count(header_bytes(self.combination.upstream_proxy, self.peer, self._reached)) == 1, self.upstream.headers
         if self.combination.handler != "answers":

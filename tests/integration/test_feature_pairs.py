@@ -65,6 +65,7 @@ class Batch:
         self.processors = processors
         self.failures: list[str] = []
         trusting = ssl.create_default_context(cafile=str(certificates.ca))
+        trusting.load_cert_chain(certificates.client, certificates.client_key)
         trusting.check_hostname = False  # the certificate does not have the names of brokers
         ports = free_ports(2 * len(combinations))
         serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -189,28 +190,32 @@ class Batch:
             "max_receive_size": LIMIT,
             "forwarding": {"requests": item.requests, "responses": item.responses},
             "timeouts": {"failed_authentication": "0ms"},
+            "limits": self.quota(item),
         }
         if item.client_proxy != "no":
             found["proxy_protocol"] = {"version": item.client_proxy, "trusted": ["127.0.0.0/8"]}
-        if item.brokers != "no":
-            hosts = {"hosts": "b{id}.localhost", "advertise": "localhost", "advertise_port": 443}
-            found["brokers"] = hosts if item.brokers == "hosts" else {"ports": str(client.port + 1)}
+        if item.brokers == "ports":
+            found["brokers"] = {"ports": str(client.port + 1)}
+        if item.brokers == "hosts":
+            found["brokers"] = {"hosts": "b{id}.localhost", "advertise": "localhost", "advertise_port": 443}
         if item.rules != "no":
-            found["kafka"] = {"rules": [{"deny": ["Heartbeat"]}]}
+            found["kafka"] = {"rules": [{"principals": [client.principal], "deny": ["Heartbeat"]}]}
         if item.client_framing == "header":
             found["header"] = HEADER
         if item.handler != "answers":
             found["upstream"] = client.name
         if item.handler != "no":
             found["handler"] = "mine:" + ("answers_kafka" if (item.handler, item.protocol) == ("answers", "kafka") else item.handler)
-        if item.client_tls == "yes":
-            found["tls"] = {"certificate": str(self.certificates.server), "key": str(self.certificates.server_key)}
+        if item.client_tls != "no":
+            asks = {"client_auth": "required", "client_ca": str(self.certificates.ca)} if item.client_tls == "mutual" else {}
+            found["tls"] = {"certificate": str(self.certificates.server), "key": str(self.certificates.server_key), **asks}
         if item.sasl != "no":
             found["sasl"] = {"mechanisms": [item.sasl], "users": "users", "max_session": "1h"}
-        if item.quota in ("bytes", "frames"):
-            value = "16MiB" if item.quota == "bytes" else 300
-            found["limits"] = {f"request_{item.quota}_rate": value, f"response_{item.quota}_rate": value}
         return found
+
+    def quota(self, item: Combination) -> Row:
+        value = {"bytes": "16MiB", "frames": 300}.get(item.quota)
+        return {} if value is None else {f"request_{item.quota}_rate": value, f"response_{item.quota}_rate": value}
 
     def upstream(self, client: Client) -> Row:
         item = client.combination
