@@ -19,6 +19,7 @@ from framegate.control.v1 import kafka_rule_service_pb2 as rules_pb2
 from framegate.control.v1.kafka_rule_service_pb2_grpc import KafkaRuleServiceStub
 from framegate.proxy.auth.messages import ApiRange
 from framegate.proxy.network.proxy_protocol import header_bytes
+from framegate.proxy.relay.retirement import AT_BOOTSTRAP
 from tests.control.steering.test_cluster import first_of, free_ports, reaches
 from tests.fakes.brokers import API_VERSIONS, KNOWN, METADATA, metadata_answer, versions_answer
 from tests.fakes.certificates import Authority
@@ -115,11 +116,14 @@ def test_clients_read_framegates_addresses_and_reach_each_broker_by_its_port(tmp
 
 
 def test_a_broker_that_joins_is_told_once_its_port_is_open_and_one_that_left_no_more(tmp_path: Path, cluster: dict[int, KafkaBroker]) -> None:
-    with serving(tmp_path, cluster) as (proxy, first), proxy.connect("kafka") as client:
+    with serving(tmp_path, cluster) as (proxy, first), contextlib.ExitStack() as clients:
+        early = clients.enter_context(proxy.connect("kafka"))
         joined = KafkaBroker(1, cluster)
-        seen = told(client)
-        assert seen[1] == ("127.0.0.1", first - 1), "until then clients are told the bootstrap's address"
-        until(lambda: told(client)[1] == ("127.0.0.1", first + 1), "a client that read its name is reason enough to look")
+        assert told(early)[1] == ("127.0.0.1", first - 1), "until then clients are told the bootstrap's address"
+        row = proxy.closed_row(early)
+        assert (row["cause"], row["detail"]) == ("drained", AT_BOOTSTRAP), "it may take its connection for one to the new broker"
+        client = clients.enter_context(socket.create_connection(("127.0.0.1", first), timeout=5))
+        assert told(client)[1] == ("127.0.0.1", first + 1)
         assert reaches(first + 1)
         with socket.create_connection(("127.0.0.1", first + 1), timeout=5) as direct:
             assert sorted(told(direct)) == [0, 1, 2]
