@@ -133,12 +133,13 @@ class Retirement(Timer):
         pair = self._pairs.get(number)
         if pair is None or pair.route is not search.route:
             return
+        client = pair.client.channel
         if search.max_age_ns == 0:
-            if pair.broker == BOOTSTRAP and number not in self._draining:
+            may_log_in = client is None or client.opened_ns + SECOND_NS > search.since_ns  # with SASL that passes through: the next search finds it
+            if pair.broker == BOOTSTRAP and not may_log_in and number not in self._draining:
                 pair.drain_detail = AT_BOOTSTRAP
                 heapq.heappush(self._due, (int(search.since_ns), number))
             return
-        client = pair.client.channel
         identity = None if client is None else client.identity
         if identity is None or identity.number == search.number:
             heapq.heappush(self._due, (int(search.since_ns + moment_of(number, search.max_age_ns)), number))
