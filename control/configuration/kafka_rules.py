@@ -8,6 +8,8 @@ from framegate.control.configuration.document import WRONG, Document, Path, docu
 from framegate.control.configuration.schema import build_section
 from framegate.proxy.config.model import KafkaRule, KafkaRules, ListenerConfig
 from framegate.proxy.kafka.schema import apis
+from framegate.proxy.kafka.subjects import Patterns
+from framegate.proxy.network.authenticator import ANONYMOUS
 
 __all__ = ["MOST_RULES", "kafka_rule_faults", "kafka_rules"]
 
@@ -28,6 +30,10 @@ def kafka_rules(document: Document, path: Path, listener: ListenerConfig) -> Non
     if listener.forwarding.requests == "cut_through":
         document.add((*path, "forwarding", "requests"), "must be whole with kafka: all names in a request are examined before it is sent")
     _rules(document, (*path, "kafka"), listener.kafka)
+    if listener.sasl is None and (listener.tls is None or (listener.tls is not WRONG and listener.tls.client_auth == "none")):
+        for at, rule in entries((*path, "kafka", "rules"), listener.kafka.rules):
+            if rule.principals and not Patterns(rule.principals).match(ANONYMOUS):
+                document.warn((*at, "principals"), f"match nobody: without sasl or client certificates at the listener each client is {ANONYMOUS}")
 
 
 def kafka_rule_faults(rules: KafkaRules) -> list[tuple[str, str]]:
