@@ -11,6 +11,7 @@ __all__ = ["HURTS"]
 LISTENER: Final = "framegate_listener"
 CAUSE: Final = "framegate_mute_cause"
 REASON: Final = "framegate_reason"
+BROKER: Final = "framegate_upstream, framegate_kafka_broker"
 ACTION: Final = "framegate_handler_action"
 MUTED_FOR: Final = per_second("framegate_channel_mute_time_seconds_total{@}", CAUSE)
 PROCESSORS: Final = 'count(framegate_event_loop_time_seconds_total{@, framegate_state="busy", framegate_worker!="retired"})'
@@ -149,8 +150,8 @@ _BROKERS: Final = Row(
         Panel(
             title="In which state are the brokers of clusters?",
             good="All `up`, on each framegate as many.",
-            otherwise="`framegate brokers list` says why: `down`, its address cannot be reached; `no_port`, `brokers.ports` of a listener has no port for "
-            "it; `gone`, it left the cluster and connections are open.",
+            otherwise="`framegate brokers list` says why: `down`, its address cannot be reached; `no_port`, `brokers.ports` has no port for it; "
+            "`gone`, it left the cluster and connections are open.",
             queries=(
                 Query(
                     f"{total('framegate_broker_count{@}', 'framegate_upstream, framegate_state')} > 0", "{{framegate_upstream}} {{framegate_state}}"

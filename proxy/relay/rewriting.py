@@ -122,10 +122,8 @@ class Rewriting:
             index, pos: of the first frame to look at, if it is not the run's first.
         """
         judge = self._judge
-        all_pass = judge is None and not self.narrow
         if judge is not None and index == 0:
             judge.follow()
-        understood = _UNDERSTOOD if judge is None else judge.table
         if run.head is not None and index == 0:
             if not self._passes(run.prefix(HEADER + REQUEST_HEAD)):
                 return 0
@@ -138,14 +136,12 @@ class Rewriting:
         while pos < end:
             size = i64(read_i32_be(data, pos))
             if size < REQUEST_HEAD:
-                return -1 if all_pass else index
+                return index if judge is not None or self.narrow else -1
             api = i64(read_i32_be(data, pos + HEADER))
             if api != passes:
-                if not all_pass and not _is_in(understood, api >> 16, i64(read_i16_be(data, pos + HEADER + 2))):
+                if not self._passes_api(api >> 16, i64(read_i16_be(data, pos + HEADER + 2)), size):
                     return index
-                passes = api if api >> 16 != FIND_COORDINATOR else 1 << 32  # the size of each counts
-                if api >> 16 == FIND_COORDINATOR and size > LONG_LIST:
-                    self.wants_whole = judge is None
+                passes = passes if api >> 16 == FIND_COORDINATOR else api  # of that one, the size of each counts
             if judge is not None and not judge.knows_client(data, pos + HEADER, pos + HEADER + size):
                 return index
             pos += HEADER + size
@@ -159,14 +155,20 @@ class Rewriting:
     def _passes(self, head: bytes) -> bool:
         """Whether the request with this head, as far as it is there, may be passed on as it is."""
         judge = self._judge
-        if judge is None and i64(len(head)) >= HEADER + 2 and i64(read_i16_be(head, HEADER)) == FIND_COORDINATOR:
-            self.wants_whole = self.wants_whole or INT32.body_size(head, 0) > LONG_LIST
-        if judge is None and not self.narrow:
-            return True
-        if i64(len(head)) < HEADER + REQUEST_HEAD or INT32.body_size(head, 0) < REQUEST_HEAD or (judge is not None and judge.by_client):
+        if i64(len(head)) < HEADER + REQUEST_HEAD or INT32.body_size(head, 0) < REQUEST_HEAD:
+            return judge is None and not self.narrow
+        if judge is not None and judge.by_client:
             return False
-        key, version = i64(read_i16_be(head, HEADER)), i64(read_i16_be(head, HEADER + 2))
-        return _is_in(_UNDERSTOOD if judge is None else judge.table, key, version)
+        return self._passes_api(i64(read_i16_be(head, HEADER)), i64(read_i16_be(head, HEADER + 2)), INT32.body_size(head, 0))
+
+    def _passes_api(self, key: i64, version: i64, size: i64) -> bool:
+        """Whether a request of an API, of so many bytes, may be passed on as it is, as far as the client does not matter; sets ``wants_whole``."""
+        judge = self._judge
+        if judge is not None:
+            return _is_in(judge.table, key, version)
+        if key == FIND_COORDINATOR and size > LONG_LIST:
+            self.wants_whole = True
+        return not self.narrow or _is_in(_UNDERSTOOD, key, version)
 
     def judge(self, run: Run) -> bytes:
         """The body of the answer to a request that is not passed on; sets ``fault`` if it ends the connection.
