@@ -176,7 +176,7 @@ class Brokers:
                 key = status.upstream, str(status.node)
                 worst[key] = max(worst.get(key, "up"), status.state, key=_STATES.index)
             known = {name for name, _ in worst}
-            states = {(name, "", state): 0.0 for name in self.clusters.keys() - known for state in _STATES}
+            states: dict[tuple[str, ...], float] = {(name, "", state): 0.0 for name in self.clusters.keys() - known for state in _STATES}
             self._states = states | {(*key, state): float(state == now) for key, now in worst.items() for state in _STATES}
             opened: dict[tuple[str, ...], float] = dict.fromkeys(worst, 0.0)
             for row in itertools.chain(*rows):
