@@ -108,7 +108,7 @@ def test_clients_read_framegates_addresses_and_reach_each_broker_by_its_port(tmp
         until(lambda: sum(row["open_connection_count"] for row in proxy.json("brokers", "list")) == 2)
         listed = proxy.json("brokers", "list")
         assert [(row["node_id"], row["state"], row["rack"]) for row in listed] == [(0, "STATE_UP", "rack"), (2, "STATE_UP", "rack")]
-        assert proxy.metric("framegate_broker_connections", framegate_kafka_broker="2") == 1
+        until(lambda: proxy.metric("framegate_broker_connections", framegate_upstream="u", framegate_kafka_broker="2") == 1)
         until(lambda: proxy.metric("framegate_broker_count", framegate_upstream="u", framegate_state="up") == 2)
         for client in clients:
             client.close()
@@ -265,5 +265,6 @@ def test_with_hosts_the_broker_is_the_one_that_the_client_names(tmp_path: Path, 
         }
         assert found == {("198.51.100.1:1234", 2, cluster[2].address), ("198.51.100.2:1234", 0, cluster[0].address)}
         assert [row["open_connection_count"] for row in proxy.json("brokers", "list")] == [1, 1]
+        until(lambda: [proxy.metric("framegate_broker_connections", framegate_kafka_broker=str(node)) for node in mine] == [1, 1])
         for client in clients:
             client.close()

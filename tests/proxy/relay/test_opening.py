@@ -276,6 +276,7 @@ def test_of_a_broker_that_is_down_the_row_says_its_id_and_no_other_broker_is_tri
     assert world.ended(client) == b""
     finish(world, client)
     assert (world.row["cause"], pair.attempts) == ("upstream_refused", 1)
+    assert world.row["detail"].startswith(f"cannot connect to broker 2: {pair.endpoint}: ")
     assert [row["broker"] for row in world.told.endpoints] == [2]
 
 
