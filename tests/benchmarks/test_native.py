@@ -82,25 +82,6 @@ def test_the_relay_passes_everything_on(cache: Path, echo: int, tmp_path: Path) 
         relay.stop()
 
 
-def test_requests_of_kafka_come_back_as_answers(cache: Path, tmp_path: Path) -> None:
-    """Every request begins with an api key and a version that its correlation id repeats."""
-    bodies: list[bytes] = []
-
-    def serve(listener: socket.socket) -> None:
-        connection, _ = listener.accept()
-        with connection:
-            while data := connection.recv(65536):
-                bodies.extend(data[at + 4 : at + 18] for at in range(0, len(data) - len(data) % 104, 104))
-                connection.sendall(data)
-
-    with in_thread(serve) as port:
-        done = drive(cache, port, "--size", "100", "--kafka")
-    assert rows(done)["measured"]["frames"] > 0
-    assert all(body[:4] == body[4:8] for body in bodies)
-    assert {int.from_bytes(body[:2], "big") for body in bodies} == {0, 1}
-    assert {int.from_bytes(body[2:4], "big") for body in bodies} == set(range(9))
-
-
 @pytest.mark.parametrize("echo", [False, True], indirect=True, ids=["plain", "tls"])
 def test_connections_are_opened_used_and_closed(cache: Path, echo: int, request: pytest.FixtureRequest) -> None:
     tls = ["--tls"] if "tls" in request.node.callspec.id else []
