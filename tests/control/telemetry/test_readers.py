@@ -11,7 +11,6 @@ from opentelemetry.sdk.metrics.export import AggregationTemporality, Histogram, 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from framegate.control.errors import StartError
 from framegate.control.telemetry import exposition, readers
 from framegate.control.telemetry.environment import Target, judge
 from framegate.control.telemetry.exporters import Account
@@ -154,17 +153,6 @@ def test_labels_are_escaped_and_every_family_has_help(plane: FakePlane) -> None:
     assert "target_info{" in text
 
 
-def test_its_end_does_not_wait_for_a_client_that_says_nothing(plane: FakePlane) -> None:
-    reader = PrometheusReader(plane, Fold(plane), "127.0.0.1:0", {})
-    host, _, port = reader.address.rpartition(":")
-    with socket.create_connection((host, int(port)), 10):
-        started = time.monotonic()
-        reader.shutdown()
-        assert time.monotonic() - started < 5
-    with pytest.raises(OSError, match="refused"):
-        get(reader.address)
-
-
 def test_connections_that_ask_for_nothing_are_counted(plane: FakePlane) -> None:
     sources: list[Source] = []
     fold = Fold(plane, sources)
@@ -194,8 +182,3 @@ def test_a_server_that_fails_is_logged_and_tried_again(plane: FakePlane, monkeyp
     assert get(reader.address)[0].startswith("HTTP/1.0 200")
     assert "Too many open files" in caplog.text
     reader.shutdown()
-
-
-def test_an_address_of_somebody_else_cannot_be_bound(plane: FakePlane) -> None:
-    with pytest.raises(StartError, match=r"192\.0\.2\.1"):
-        PrometheusReader(plane, Fold(plane), "192.0.2.1:9464", {})

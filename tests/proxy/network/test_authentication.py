@@ -327,18 +327,6 @@ def test_a_refusal_whose_answer_is_not_read_ends_with_the_time_for_the_handshake
     assert (channel.close_cause, channel2.close_cause) == (Cause.HANDSHAKE_TIMEOUT, Cause.AUTH_FAILED)
 
 
-@each_of("delay_ms", [0, 100], fresh={"net": net_bench})
-def test_what_is_no_frame_is_refused_by_its_header(net: NetBench, delay_ms: int) -> None:
-    for header, words in ((b"\0\x08\0\x01", "frame of 524289 bytes"), (b"\xff\xff\xff\xff", "frame of -1 bytes")):
-        channel, peer, _ = begin(net, Expect(b"x"), delay_ms=delay_ms)
-        peer.sendall(header + b"abc")
-        settle(net)
-        settle_after(net, delay_ms)
-        assert channel.close_cause is Cause.AUTH_FAILED
-        assert words in channel.detail
-        assert read_all(peer) == b""
-
-
 def test_a_bug_of_an_authenticators_costs_its_channel_only(net: NetBench) -> None:
     net.faults = 1
     channel, _, authenticator = begin(net, Crash())
@@ -420,25 +408,6 @@ def test_a_mute_does_not_stop_it_and_holds_from_the_first_frame(net: NetBench, c
     assert (channel.frames_received, channel.mute_in_force) == (0, True)
     channel.unmute(cause)
     net.poll_until(lambda: channel.frames_received == 1)
-
-
-@each_of("side", SIDES)
-@each_of("tcp", [True, False], fresh={"net": net_bench})
-def test_while_memory_is_short_a_body_stays_in_the_kernel_until_it_is_whole(net: NetBench, side: str, tcp: bool) -> None:
-    channel, peer, authenticator = begin(net, Expect(b"b" * 5000), side=side, tcp=tcp)
-    net.pool.common.charge(BEGUN, net.pool.size)
-    try:
-        peer.sendall(framed(b"b" * 5000)[:4000])
-        settle(net)
-        assert channel.leased == 4 + PIECE_OVERHEAD, "its header, and no more"
-        assert steps_in(net, authenticator) == 0, "epoll does not announce what must not be read"
-        settle_after(net, 10)
-        assert channel.leased == 4 + PIECE_OVERHEAD
-        peer.sendall(framed(b"b" * 5000)[4000:])
-        net.clock.advance_ms(10)
-        net.poll_until(lambda: channel.is_open)
-    finally:
-        net.pool.common.release(BEGUN, net.pool.size)
 
 
 def test_when_memory_is_there_again_the_rest_is_read_as_it_comes_and_a_time_that_is_waited_for_comes(net: NetBench) -> None:

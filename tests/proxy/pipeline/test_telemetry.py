@@ -150,16 +150,6 @@ def test_a_collector_that_refuses_is_told_once_and_does_not_hold_up_the_end(rece
     assert all("PERMISSION_DENIED" in complaint for complaint in complaints)
 
 
-def test_a_collector_that_is_gone_does_not_hold_up_the_end() -> None:
-    with OtlpReceiver() as early:
-        pass
-    telemetry = Telemetry(early.endpoint, lambda error: None)
-    telemetry.batch(facts())
-    began = time.monotonic()
-    telemetry.close(0.3)
-    assert time.monotonic() - began < 1.5
-
-
 @pytest.mark.parametrize(
     ("endpoint", "environ", "wanted"),
     [

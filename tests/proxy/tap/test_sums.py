@@ -119,18 +119,6 @@ def test_payload_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert max(lengths) < 4096 + 10 * CHUNK_ROW_BYTES
 
 
-def test_between_which_times_lies_what_a_segment_speaks_of(tmp_path: Path) -> None:
-    processor = FakeProcessor(tmp_path, segment_size=1 << 16)
-    processor.block([b"a"], at_ns=START_NS + 5)
-    processor.block([b"b"], at_ns=START_NS + WINDOW_NS)
-    (segment,) = segments(str(tmp_path), processor.stream)
-    assert segment_times(segment) == (START_NS + 5, START_NS + WINDOW_NS)
-    processor.block([b"c"], at_ns=START_NS - WINDOW_NS)
-    processor.close()
-    (segment,) = segments(str(tmp_path), processor.stream)
-    assert segment_times(segment) == (START_NS - WINDOW_NS, START_NS + WINDOW_NS), "the clock was set back"
-
-
 def test_a_loss_before_its_block_is_of_its_own_time(tmp_path: Path) -> None:
     processor = FakeProcessor(tmp_path)
     processor.block([b"a"], at_ns=START_NS)
