@@ -71,32 +71,6 @@ def test_every_frame_comes_back_and_is_counted(
     assert 0 < row["measured"]["p50_us"] <= row["measured"]["p99_us"] <= row["measured"]["p999_us"]
 
 
-def test_the_relay_passes_everything_on(cache: Path, echo: int, tmp_path: Path) -> None:
-    relay = Process("relay", [str(native.build("relay", cache)), "--listen", "127.0.0.1:0", "--connect", f"127.0.0.1:{echo}"], [0], tmp_path)
-    try:
-        port = int(relay.wait_for_row("port")["port"])
-        for size in ("100", "300000"):
-            row = rows(drive(cache, port, "--size", size, "--in-flight", "8", "--connections", "4"))
-            assert row["done"]["sent"] == row["done"]["received"]
-    finally:
-        relay.stop()
-
-
-@pytest.mark.parametrize("echo", [False, True], indirect=True, ids=["plain", "tls"])
-def test_connections_are_opened_used_and_closed(cache: Path, echo: int, request: pytest.FixtureRequest) -> None:
-    tls = ["--tls"] if "tls" in request.node.callspec.id else []
-    row = rows(drive(cache, echo, "--slots", "4", *tls, program="opener"))
-    assert 0 < row["measured"]["connections"] <= row["done"]["opened"]
-    assert 0 < row["measured"]["p50_us"] <= row["measured"]["p99_us"] <= row["measured"]["max_us"]
-
-
-@pytest.mark.parametrize("echo", [False, True], indirect=True, ids=["plain", "tls"])
-def test_held_connections_stay_and_obey(cache: Path, echo: int, request: pytest.FixtureRequest) -> None:
-    tls = ["--tls"] if "tls" in request.node.callspec.id else []
-    done = drive(cache, echo, "--hold", "20", *tls, program="opener", commands="burst 300000 10\n")
-    assert rows(done) == {"open": {"event": "open", "connections": 20}, "burst": {"event": "burst"}}
-
-
 def tampering(listener: socket.socket, tamper: int, after: int, upstream: int = 0) -> None:
     """An echo of one connection, or a relay of its answers, that changes one byte late in the stream, or ends it there (tamper 0)."""
     client, _ = listener.accept()
@@ -165,64 +139,3 @@ def test_every_answer_comes_and_is_counted(cache: Path, asked: int, request_size
     assert row["done"]["sent"] == row["done"]["received"] == 5 * connections
     assert (row["measured"]["first_p99_us"] > 0) == (answer > 0)
     assert 0 < row["measured"]["whole_p50_us"] <= row["measured"]["whole_p99_us"]
-
-
-@pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        found.settimeout(10)
-        yield found
-
-
-def hostages(cache: Path, port: int, count: int, *options: str) -> subprocess.Popen[str]:
-    sizes = ("--announce", "60000000", "--answer", "50000000")
-    command = [str(native.build("hostages", cache)), "--connect", f"127.0.0.1:{port}", "--count", str(count), *sizes, *options]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def said(process: subprocess.Popen[str]) -> dict[str, object]:
-    assert process.stdout is not None
-    row: dict[str, object] = json.loads(process.stdout.readline())
-    return row
-
-
-def ended(process: subprocess.Popen[str]) -> dict[str, object]:
-    assert process.stdin is not None
-    process.stdin.close()
-    row = said(process)
-    assert process.wait(10) == 0
-    assert process.stdout is not None
-    process.stdout.close()
-    return row
-
-
-def take(sock: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        more = sock.recv(size - len(data))
-        assert more, "the hostage went"
-        data += more
-    return data
-
-
-def test_each_hostage_does_what_its_kind_does(cache: Path, listener: socket.socket) -> None:
-    process = hostages(cache, listener.getsockname()[1], 5)
-    connections = [listener.accept()[0] for _ in range(5)]
-    for sock in connections:
-        sock.settimeout(10)
-    assert said(process) == {"event": "open"}
-    heads = [take(sock, 4) for sock in connections]
-    sizes = sorted(int.from_bytes(head, "big") for head in heads)
-    assert sizes == [24, 24, 60_000_000, 60_000_000, 60_000_000]
-    asking = [sock for sock, head in zip(connections, heads, strict=True) if head == (24).to_bytes(4, "big")]
-    assert [int.from_bytes(take(sock, 24)[8:16], "big") for sock in asking] == [50_000_000] * 2
-    silent, trickle, crawl = (sock for sock in connections if sock not in asking)
-    take(trickle, 2)
-    assert len(take(crawl, 2_048)) == 2_048  # two seconds have passed
-    for sock in (silent, *asking):
-        sock.settimeout(0.05)
-        with pytest.raises(TimeoutError):
-            sock.recv(1)
-    assert ended(process) == {"event": "done", "standing": 5, "refused": 0, "silent": 0, "trickle": 0, "crawl": 0, "sip": 0, "deaf": 0}
-    for sock in connections:
-        sock.close()

@@ -22,7 +22,6 @@ from framegate.proxy.relay.quotas import (
 from tests.fakes.limited import limits
 from tests.fakes.network import NetBench, frame
 
-MS = 1_000_000
 BYTES = RateLimits(request_bytes_rate=1_000_000)
 
 
