@@ -124,6 +124,23 @@ def test_a_dead_or_full_processor_is_passed_over(rig: Rig) -> None:
         rig.take(1)
 
 
+def test_when_every_queue_is_full_the_acceptor_waits_and_meters_the_time(rig: Rig) -> None:
+    """Number 171: the bound is the hand-over socket's."""
+    for ours, _ in rig.pairs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    for _ in range(MORE):
+        rig.connect()
+    deadline = time.monotonic() + 5
+    while rig.meters.value("accept.blocked.time", "a") == 0 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert rig.meters.value("accept.blocked.time", "a") > 0
+    taken = 0
+    while taken < MORE and time.monotonic() < deadline:
+        taken += rig.receive(0) + rig.receive(1)
+    assert taken == MORE
+    assert rig.listening.handed == MORE
+
+
 def test_connections_that_came_together_go_round_in_messages_of_ten_at_most(rig: Rig) -> None:
     """They come in the order in which they were accepted, and are booked in that in which each processor gets them."""
     rig.acceptor.set_targets([])

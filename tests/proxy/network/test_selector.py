@@ -96,6 +96,17 @@ def test_one_read_for_each_channel_in_each_poll(net: NetBench) -> None:
     assert 0 < busy.frames_received < 1000
 
 
+def test_many_connections_keep_their_order(net: NetBench) -> None:
+    pairs = [net.ready_pair(tcp=True) for _ in range(5)]
+    for number in range(100):
+        for index, (_, peer) in enumerate(pairs):
+            peer.send(frame(number % 7, bytes([index])))
+        net.poll()
+    net.poll_until(lambda: all(channel.frames_received == 100 for channel, _ in pairs))
+    for index, (channel, _) in enumerate(pairs):
+        assert net.listener.data[channel] == b"".join(frame(number % 7, bytes([index])) for number in range(100))
+
+
 def test_a_descriptor_is_not_reused_before_the_poll_has_ended(net: NetBench) -> None:
     first, peer = net.ready_pair()
     second, second_peer = net.ready_pair()

@@ -19,7 +19,7 @@ from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.accounts import Accounts
 from tests.fakes.crowd import Couple, Crowd
 from tests.fakes.handled import Asked, HandledWorld, Process
-from tests.fakes.network import NetBench, net_bench, run_of
+from tests.fakes.network import run_of
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
 from tests.fakes.world import SECOND, World, frame, reset
@@ -126,19 +126,6 @@ def with_pair(world: HandledWorld, **handler: Any) -> tuple[HandledWorld, Proces
     """As ``with_client``, with an upstream."""
     process = world.process(**handler)
     return world, process, *world.pair()
-
-
-@pytest.fixture(scope="session")
-def tls_world(tmp_path_factory: pytest.TempPathFactory) -> TlsWorld:
-    """Certificates, made once for all tests."""
-    return TlsWorld.make(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture
-def net() -> Iterator[NetBench]:
-    """One selector and what goes with it; afterwards nothing may be left."""
-    with net_bench() as bench:
-        yield bench
 
 
 @pytest.fixture(params=["plain", "tls"])
