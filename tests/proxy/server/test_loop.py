@@ -9,16 +9,7 @@ import time
 import pytest
 
 from framegate.proxy.cells import HistogramValue, State
-from framegate.proxy.config.model import (
-    MIB,
-    DrainConfig,
-    ListenerConfig,
-    MemoryPoolConfig,
-    ProxyConfig,
-    TapConfig,
-    TapRule,
-    UpstreamConfig,
-)
+from framegate.proxy.config.model import MIB, DrainConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, TapConfig, TapRule, UpstreamConfig
 from framegate.proxy.server.link import MAX_FRAME
 from tests.fakes.server import ServerProcess, echo_bytes, receive_all
 from tests.fakes.tap_files import stored
