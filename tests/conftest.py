@@ -20,6 +20,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.fakes.otlp_receiver import OtlpReceiver
     from tests.fakes.tls import TlsWorld
     from tests.fakes.upstream import ScriptedUpstream
 
@@ -89,6 +90,15 @@ def upstream() -> "Iterator[ScriptedUpstream]":
 
     with ScriptedUpstream() as started:
         yield started
+
+
+@pytest.fixture
+def receiver() -> "Iterator[OtlpReceiver]":
+    """A collector that keeps what comes over OTLP."""
+    from tests.fakes.otlp_receiver import OtlpReceiver
+
+    with OtlpReceiver() as made:
+        yield made
 
 
 def pytest_report_header() -> str:

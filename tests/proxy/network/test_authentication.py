@@ -34,16 +34,10 @@ from tests.fakes.cases import each_of
 from tests.fakes.clock import MS, SECOND
 from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, net_bench, reset, run_of, tcp_pair, trace_of
 from tests.fakes.tls import TlsWorld
+from tests.fakes.upstream import read_to_end
 
 AUTHENTICATING = ChannelState.AUTHENTICATING
 SIDES = ("downstream", "upstream")
-
-
-def read_all(peer: socket.socket) -> bytes:
-    data = b""
-    while piece := peer.recv(65536):
-        data += piece
-    return data
 
 
 def settle_after(net: NetBench, ms: float) -> None:
@@ -285,7 +279,7 @@ def test_a_refusal_is_answered_after_the_delay_and_then_closed(net: NetBench, si
         peer.settimeout(5)
         settle_after(net, 1)
     assert (channel.close_cause, channel.detail) == (Cause.AUTH_FAILED, "not what was expected")
-    assert read_all(peer) == (framed(b"no") if answer else b""), "and no reset"
+    assert read_to_end(peer) == (framed(b"no") if answer else b""), "and no reset"
     assert getattr(channel.error, "side", None) == side
     assert (authenticator.closed, channel.principal) == (1, "")
 
@@ -303,7 +297,7 @@ def test_so_many_refusals_wait_and_one_more_has_the_oldest_answered_at_once(net:
     assert len(net.selector.refusals) == MAX_WAITING
     assert [channel.is_open or channel.close_cause is None for channel, _, _ in begun[:4]] == [False, False, False, True]
     for channel, peer, _ in (begun[0], begun[2]):
-        assert (channel.close_cause, read_all(peer)) == (Cause.AUTH_FAILED, framed(b"no"))
+        assert (channel.close_cause, read_to_end(peer)) == (Cause.AUTH_FAILED, framed(b"no"))
     assert begun[1][0].close_cause is Cause.AUTH_FAILED, "which came first"
     net.clock.advance_ms(50)
     net.poll(30)
