@@ -130,6 +130,30 @@ def test_rows_go_on_to_the_collector_while_stdout_is_not_read() -> None:
     assert log.dropped > 0
 
 
+@pytest.mark.parametrize(("count", "dropped"), [(2, 0), (3, 0), (4, 1)])
+def test_the_queue_is_bounded_and_what_finds_no_room_is_counted(log: RowLog, count: int, dropped: int) -> None:
+    with recording(queue=3, size=1, delay_ms=1) as (records, receiver, account):
+        log.copy_to = records.take
+        receiver.hold.clear()
+        for number in range(count):
+            log.write("x", number=number)
+        assert account.dropped("logs") == dropped
+        receiver.hold.set()
+        records.stop()
+        assert len(receiver.logs) == count - dropped
+
+
+def test_a_collector_that_hangs_does_not_hold_up_the_end(log: RowLog) -> None:
+    with recording() as (records, receiver, _):
+        receiver.hold.clear()
+        log.copy_to = records.take
+        log.write("x", a=1)
+        began = time.monotonic()
+        records.stop(0.2)
+        assert time.monotonic() - began < 1.5
+        receiver.hold.set()
+
+
 def test_what_exporters_say_is_on_stdout_only(log: RowLog, tmp_path: Path) -> None:
     """Else each export that fails would make another one."""
     handler = LibraryRows(log)

@@ -11,6 +11,7 @@ from opentelemetry.sdk.metrics.export import AggregationTemporality, Histogram, 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+from framegate.control.errors import StartError
 from framegate.control.telemetry import exposition, readers
 from framegate.control.telemetry.environment import Target, judge
 from framegate.control.telemetry.exporters import Account
@@ -185,3 +186,8 @@ def test_a_server_that_fails_is_logged_and_tried_again(plane: FakePlane, monkeyp
     assert get(reader.address)[0].startswith("HTTP/1.0 200")
     assert "Too many open files" in caplog.text
     reader.shutdown()
+
+
+def test_an_address_of_somebody_else_cannot_be_bound(plane: FakePlane) -> None:
+    with pytest.raises(StartError, match=r"192\.0\.2\.1"):
+        PrometheusReader(plane, Fold(plane), "192.0.2.1:9464", {})

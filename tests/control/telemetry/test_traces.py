@@ -128,6 +128,16 @@ def test_the_queue_is_bounded_and_what_finds_no_room_is_counted() -> None:
         assert made.account.dropped("traces") == 2
 
 
+def test_a_collector_that_hangs_does_not_hold_up_the_end() -> None:
+    with tracing() as made:
+        made.receiver.hold.clear()
+        made.traces.record("x", NOW_NS, NOW_NS, {})
+        began = time.monotonic()
+        made.traces.stop(0.2)
+        assert time.monotonic() - began < 1.5
+        made.receiver.hold.set()
+
+
 def test_the_current_span_is_known_until_it_ends() -> None:
     """Tasks that a call began outlive its span: their rows are no part of it."""
     with tracing() as made:
