@@ -27,6 +27,7 @@ def blocks(root: Path, count: int) -> FakeProcessor:
 def test_frames_are_added_up_by_listener_direction_and_window(tmp_path: Path) -> None:
     processor = FakeProcessor(tmp_path)
     processor.send([b"one", b"two"])
+    processor.send([b"more"], connection=2)
     processor.send([b"three"], direction="response", at_ns=START_NS + 5)
     processor.flush()
     processor.send([b"four"], at_ns=START_NS + WINDOW_NS)
@@ -35,10 +36,10 @@ def test_frames_are_added_up_by_listener_direction_and_window(tmp_path: Path) ->
     assert trouble == ""
     assert set(sums.pairs) == {REQUEST, RESPONSE}
     assert sums.of(REQUEST).windows == {
-        MINUTE: WindowSums(2, 14, 2, 14, START_NS),
+        MINUTE: WindowSums(3, 22, 3, 22, START_NS),
         MINUTE + 1: WindowSums(1, 8, 0, 0, START_NS + WINDOW_NS),
     }
-    assert (sums.of(REQUEST).frames, sums.of(REQUEST).stated, sums.of(REQUEST).last_ns) == (3, 2, START_NS + WINDOW_NS)
+    assert (sums.of(REQUEST).frames, sums.of(REQUEST).stated, sums.of(REQUEST).last_ns) == (4, 3, START_NS + WINDOW_NS)
     assert sums.of(RESPONSE).windows == {MINUTE: WindowSums(1, 9, 1, 9, START_NS + 5)}
     assert sums.of(("other", "request")) == PairSums()
 
@@ -117,6 +118,18 @@ def test_payload_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(os, "pread", pread)
     assert sum_stream(str(tmp_path), processor.stream)[0].of(REQUEST).frames == 1
     assert max(lengths) < 4096 + 10 * CHUNK_ROW_BYTES
+
+
+def test_between_which_times_lies_what_a_segment_speaks_of(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path, segment_size=1 << 16)
+    processor.block([b"a"], at_ns=START_NS + 5)
+    processor.block([b"b"], at_ns=START_NS + WINDOW_NS)
+    (segment,) = segments(str(tmp_path), processor.stream)
+    assert segment_times(segment) == (START_NS + 5, START_NS + WINDOW_NS)
+    processor.block([b"c"], at_ns=START_NS - WINDOW_NS)
+    processor.close()
+    (segment,) = segments(str(tmp_path), processor.stream)
+    assert segment_times(segment) == (START_NS - WINDOW_NS, START_NS + WINDOW_NS), "the clock was set back"
 
 
 def test_a_loss_before_its_block_is_of_its_own_time(tmp_path: Path) -> None:
