@@ -13,7 +13,6 @@ CAUSE: Final = "framegate_mute_cause"
 REASON: Final = "framegate_reason"
 BROKER: Final = "framegate_upstream, framegate_kafka_broker"
 ACTION: Final = "framegate_handler_action"
-MUTED_FOR: Final = per_second("framegate_channel_mute_time_seconds_total{@}", CAUSE)
 PROCESSORS: Final = 'count(framegate_event_loop_time_seconds_total{@, framegate_state="busy", framegate_worker!="retired"})'
 MUTES: Final = per_second("framegate_channel_mute_count_total{@}", CAUSE)
 

@@ -6,7 +6,6 @@ from framegate.proxy.network.options import TlsSettings
 from framegate.proxy.network.transport import Identity
 from framegate.proxy.relay.retirement import AT_BOOTSTRAP, DETAIL, Retirement, moment_of
 from tests.fakes import cluster, kafka_frames
-from tests.fakes.tls import TlsWorld
 from tests.fakes.world import SECOND, World, frame
 from tests.proxy.relay.conftest import finish
 
@@ -94,9 +93,8 @@ def test_a_pair_that_is_never_quiet_is_cut_off_in_the_end(make):
 
 
 @pytest.mark.parametrize("max_age_s", [0, 10])
-def test_only_connections_with_the_old_certificate_end_and_none_without_a_maximum_age(make, tmp_path, max_age_s):
-    tls = TlsWorld.make(tmp_path)
-    server = tls.server_settings()
+def test_only_connections_with_the_old_certificate_end_and_none_without_a_maximum_age(make, tls_world, max_age_s):
+    server = tls_world.server_settings()
     world = make(client_tls=TlsSettings(server.context, server_side=True, number=1))
     retirement = retirement_of(world)
     old, _ = world.client()

@@ -130,8 +130,8 @@ def test_brokers_that_appear_later_have_channel_options_for_their_own_names() ->
         assert all(endpoint.server_name in after for endpoint in made.upstreams["c"].endpoints)
 
 
-def test_a_listener_with_hosts_reads_the_server_name_and_one_with_ports_does_not(tmp_path: Any) -> None:
-    certificate, key = TlsWorld.make(tmp_path).server
+def test_a_listener_with_hosts_reads_the_server_name_and_one_with_ports_does_not(tls_world: TlsWorld) -> None:
+    certificate, key = tls_world.server
     listeners = tuple(dataclasses.replace(item, tls=ListenerTls(certificate=certificate, key=key)) for item in CONFIG.listeners)
     made = settings(dataclasses.replace(CONFIG, listeners=listeners))
     stores = {name: None if route.options.tls is None else route.options.tls.store for name, route in made.routes.items()}
