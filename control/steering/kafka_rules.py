@@ -28,15 +28,8 @@ class RulesAboutKafka:
         return _rules_of(self._supervisor.desired.config, listener)
 
     async def change(self, listener: str, changes: Mapping[str, Any], etag: str = "", *, validate_only: bool = False) -> Changed[KafkaRules]:
-        """Change ``report_only``, ``rules`` or both, for the next requests.
-
-        Args:
-            changes: new values by the name of ``KafkaRules``' field.
-            etag, validate_only: as of ``Transactions.update``.
-
-        Raises:
-            NotFoundError, FailedPreconditionError: as of ``get``. InvalidArgumentError: rules that are not valid; the violations' fields are as in
-            ``rules[0].deny[1]``. Others as ``Transactions.update``.
+        """Change ``report_only``, ``rules`` or both, for the next requests. Raises the errors of ``get``; InvalidArgumentError: rules that are not
+        valid, with fields as in ``rules[0].deny[1]``; others as ``Transactions.update``.
         """
         validation = await asyncio.to_thread(importlib.import_module, "framegate.control.configuration.kafka_rules")  # with the reader of YAML
 

@@ -57,14 +57,8 @@ class Limits:
         return self._config.limits
 
     async def change(self, listener: str, changes: Mapping[str, Any], etag: str = "", *, validate_only: bool = False) -> Changed[Limit]:
-        """Change maxReceiveSize, for every header scanned from now on, and quotas of a listener.
-
-        Args:
-            changes: new values by the name of ``Limit``'s field.
-            etag, validate_only: as of ``Transactions.update``.
-
-        Raises:
-            NotFoundError: no such listener. FailedPreconditionError: above a processor's share of the pool. Others as ``Transactions.update``.
+        """Change maxReceiveSize, for every header scanned from now on, and quotas of a listener; ``changes``: by the name of ``Limit``'s field.
+        Raises FailedPreconditionError: above a processor's share of the pool; others as ``Transactions.update``.
         """
 
         def edit(before: Limit) -> Limit:
@@ -90,13 +84,9 @@ class Limits:
 
     async def change_node(self, changes: Mapping[str, Any], etag: str = "", *, validate_only: bool = False) -> Changed[LimitsConfig]:
         """Change quotas of the node, of addresses and of networks, for the next connection and the next frames.
-
-        Args:
-            changes: new values by the name of ``LimitsConfig``'s field: of ``per_address`` a mapping of those that change, of ``overrides`` all.
-            etag, validate_only: as of ``Transactions.update``.
-
-        Raises:
-            InvalidArgumentError: networks that are not valid. Others as ``Transactions.update``.
+        ``changes``: by the
+        name of ``LimitsConfig``'s field, of ``per_address`` a mapping. Raises InvalidArgumentError: networks that are not valid; others as
+        ``Transactions.update``.
         """
 
         def edit(before: LimitsConfig) -> LimitsConfig:

@@ -184,16 +184,8 @@ class Pool:
     # --- shares ------------------------------------------------------------------------------------------------------------------
 
     async def set_size(self, size: int, origin: Origin = "operator", etag: str = "", *, validate_only: bool = False) -> Changed[PoolStatus]:
-        """Resize the memory pool, in bytes, divided over the processors. ``origin`` decides the size from then on.
-
-        Args:
-            size: within the range of ``POOL_SIZE``.
-            etag: that of the size that the caller has seen; empty: change any.
-            validate_only: only check, and return the result.
-
-        Raises:
-            FailedPreconditionError: a share would be below the largest maxReceiveSize. EtagError: the size has changed. AbortedError,
-            UnavailableError: as of ``Transactions.update``.
+        """Resize the memory pool, in bytes, divided over the processors. ``origin`` decides the size from then on. Raises FailedPreconditionError: a
+        share would be below the largest maxReceiveSize; others as ``Transactions.update``.
         """
 
         def checked() -> PoolStatus:

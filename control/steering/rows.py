@@ -117,14 +117,8 @@ class LogRows:
         return LogStatus(format=self._log.format, level=levels.level, silenced=tuple(sorted(levels.silenced)), dropped=self._log.dropped)
 
     async def change(self, changes: Mapping[str, Any], etag: str = "", *, validate_only: bool = False) -> Changed[LogStatus]:
-        """Change which rows are written, at once.
-
-        Args:
-            changes: ``level``, ``silenced`` or both: new values by the name of ``LogStatus``' field.
-            etag, validate_only: as of ``Transactions.update``.
-
-        Raises:
-            InvalidArgumentError: there is no such event, or its rows are always written. EtagError: the settings have changed.
+        """Change ``level``, ``silenced`` or both, at once. Raises InvalidArgumentError: there is no such event, or its rows are always written;
+        others as ``Transactions.update``.
         """
         before = self.status()
         if etag and etag != log_etag(before):

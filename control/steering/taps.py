@@ -174,21 +174,12 @@ class Taps:
     # --- changes -----------------------------------------------------------------------------------------------------------------
 
     async def create(self, rule: TapRule, before: str = "", *, validate_only: bool = False) -> Changed[Rules]:
-        """Put a new rule before the one that is named, or last. Connections that are open follow at once.
-
-        Args:
-            rule: is validated like one of a configuration file.
-            before: the name of a rule; empty: none.
-            validate_only: only validate, and return the result; no processor is asked.
-
-        Returns:
-            All rules, before and after.
+        """Put a new rule before the one that is named, or last (empty). Connections that are open follow at once. Returns all rules.
 
         Raises:
             AlreadyExistsError: a rule has the name, and has not expired. InvalidArgumentError: the rule is not valid; the violations' fields are
                 those of ``TapRule``, as in ``networks[0]``. NotFoundError: of ``before``. FailedPreconditionError: there is no tap (NO_TAP), or there
-                are too many rules (TOO_MANY_TAP_RULES). AbortedError: a processor refused; none has it. UnavailableError: it is decided, but not
-                confirmed everywhere.
+                are too many rules (TOO_MANY_TAP_RULES). Others as ``Transactions.update``.
         """
 
         def edit(rules: Rules) -> Rules:
@@ -202,16 +193,8 @@ class Taps:
     async def update(
         self, name: str, changes: Mapping[str, Any], before: str | None = None, etag: str = "", *, validate_only: bool = False
     ) -> Changed[Rules]:
-        """Change fields of a rule, or move it. A rule that has turned itself off is on again.
-
-        Args:
-            name: of the rule; it does not change.
-            changes: new values by the name of ``TapRule``'s field.
-            before: as of ``create``; None: it is not moved.
-            etag: that of the rule that the caller has seen; empty: change any.
-
-        Raises:
-            EtagError: the rule has changed. NotFoundError: no rule has the name. Others as ``create``.
+        """Change fields of a rule (``changes``: new values by the name of ``TapRule``'s field), or move it (``before``: as of ``create``; None: it is
+        not moved). A rule that has turned itself off is on again. Raises NotFoundError: no rule has the name; others as ``create``.
         """
 
         def edit(rules: Rules) -> Rules:

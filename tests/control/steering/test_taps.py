@@ -10,14 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from framegate.control.errors import (
-    AlreadyExistsError,
-    EtagError,
-    FailedPreconditionError,
-    InvalidArgumentError,
-    NotFoundError,
-    UnavailableError,
-)
+from framegate.control.errors import AlreadyExistsError, EtagError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
 from framegate.control.fleet import two_phases
 from framegate.control.steering.taps import EACH_S, MAX_RULES, OVER_S, TapLosses
 from framegate.control.steering.transactions import etag_of

@@ -1,8 +1,6 @@
 """The users of a running framegate, changed by itself: a real file, a real rotation, and who answers authenticators."""
 
 import asyncio
-import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -43,6 +41,7 @@ from framegate.proxy.config.sasl import ListenerSasl, TokenConfig
 from framegate.proxy.server.messages import Change
 from tests.fakes.fleet import MemoryLog
 from tests.fakes.scenario import run_by
+from tests.fakes.small_disk import read_only
 
 FIRST, SECOND = (new_credentials(password, iterations=4096) for password in ("first", "second"))
 MECHANISMS = {"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096}
@@ -246,22 +245,6 @@ async def test_a_file_that_breaks_after_it_was_written_is_an_error_that_says_so(
     error = await refused(rig.put("alice", listener="b"), FailedPreconditionError)
     assert error.message.startswith("the file is written; what lies in the files of listener/b is not taken: ")
     assert not rig.is_password("alice", "first", "b")
-
-
-@contextlib.contextmanager
-def read_only(folder: Path) -> Any:
-    """As Kubernetes mounts a Secret; False where that is not allowed."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    path = os.fsencode(folder)
-    bind, remount, ro, detach = 4096, 32, 1, 2
-    mounted = libc.mount(path, path, None, ctypes.c_ulong(bind), None) == 0
-    if mounted:
-        assert libc.mount(path, path, None, ctypes.c_ulong(bind | remount | ro), None) == 0
-    try:
-        yield mounted
-    finally:
-        if mounted:
-            assert libc.umount2(path, detach) == 0
 
 
 @pytest.mark.parametrize("validate_only", [False, True])
