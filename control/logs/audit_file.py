@@ -42,6 +42,7 @@ class AuditFile:
         self._on_change = on_change
         self._on_unwritten = on_unwritten
         self._waiting: list[bytes] = []
+        self._counted = 0  # of those that wait
         self._error: OSError | None = None
         self._lock = asyncio.Lock()
         self._retry: asyncio.TimerHandle | None = None
@@ -65,53 +66,56 @@ class AuditFile:
 
     async def _write(self, room: int = 0) -> OSError | None:
         async with self._lock:
-            lines, known = list(self._waiting), self._error
+            lines = list(self._waiting)
             if not lines and not room:
-                return known  # another call has written them
-            error = await asyncio.to_thread(self._append, b"".join(lines), room)
-            if error is None:
+                return self._error  # another call has written them
+            written, error = await asyncio.to_thread(self._append, b"".join(lines), room)
+            if written:
                 del self._waiting[: len(lines)]
-            elif known is None:
-                for _ in lines:
-                    self._on_unwritten()
-            elif lines and not room:
+                lines = []
+            for _ in range(self._counted, len(lines)):
                 self._on_unwritten()
-            self._error = error
-            if (error is None) != (known is None):
-                self._on_change(error)
-            if self._waiting and self._retry is None and error is not None:
+            self._counted = len(lines)
+            if error is not None or room:  # rows that just fit do not mean that there is room again
+                if (error is None) != (self._error is None):
+                    self._on_change(error)
+                self._error = error
+            if lines and self._retry is None:
                 self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._again)
             return error
 
     def _again(self) -> None:
         self._retry = None
-        self._retrying = asyncio.ensure_future(self._write())
+        self._retrying = asyncio.ensure_future(self._write(ROOM))
 
-    def _append(self, data: bytes, room: int) -> OSError | None:
-        """Append whole lines, or nothing."""
+    def _append(self, data: bytes, room: int) -> tuple[bool, OSError | None]:
+        """Append whole lines, or nothing; then allocate room. Returns whether the lines are on the disk, and the error."""
         try:
             fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         except OSError as error:
-            return error
+            return False, error
+        written = False
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                return OSError(errno.EINVAL, "it is no ordinary file", self.path)
+                return False, OSError(errno.EINVAL, "it is no ordinary file", self.path)
             try:
-                self._allocate(fd, status.st_size, len(data) + room)
                 view = memoryview(data)
                 while view:
                     view = view[os.write(fd, view) :]
+                if data:
+                    os.fdatasync(fd)
             except OSError:
                 os.ftruncate(fd, status.st_size)
                 raise
-            if data:
-                os.fdatasync(fd)
+            written = True
+            if room:
+                self._allocate(fd, status.st_size + len(data), room)
         except OSError as error:
-            return error
+            return written, error
         finally:
             os.close(fd)
-        return None
+        return written, None
 
     def _allocate(self, fd: int, start: int, size: int) -> None:
         """Take blocks of the disk. A file system that cannot do that has no room kept: a write may fail."""
