@@ -49,9 +49,8 @@ MAX_CALLS: Final = 64
 _REQUEST_S: Final = 10.0
 """The time in which a request must arrive."""
 _REFUSALS: Final = 10
-"""Refusals of a role that are answered at once; after them one each ``_REFUSAL_S``, none later than ``_MOST_DELAY_S``."""
+"""Refusals of a role that are answered at once; after them one each ``_REFUSAL_S``, in their order."""
 _REFUSAL_S: Final = 0.1
-_MOST_DELAY_S: Final = 5.0
 MAX_REQUEST: Final = 256 * 1024
 """Bytes. The largest useful requests are a thousand overrides, or a tap rule with a thousand principals."""
 CLIENT_KEY: Final = "framegate-client"
@@ -82,13 +81,16 @@ class _Calls:
 
     def __init__(self) -> None:
         self.running = 0
-        self._next_s = 0.0
+        self._free_s = 0.0
+        self._refusing = asyncio.Lock()
 
     async def wait(self) -> None:
         """Wait until a call may be refused."""
-        now_s = time.monotonic()
-        self._next_s = min(max(self._next_s, now_s - _REFUSALS * _REFUSAL_S) + _REFUSAL_S, now_s + _MOST_DELAY_S)
-        await asyncio.sleep(max(self._next_s - now_s, 0.0))
+        async with self._refusing:
+            now_s = time.monotonic()
+            self._free_s = max(self._free_s, now_s - _REFUSALS * _REFUSAL_S)
+            await asyncio.sleep(max(self._free_s - now_s, 0.0))
+            self._free_s += _REFUSAL_S
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):

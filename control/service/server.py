@@ -33,7 +33,7 @@ SERVICE_NAMES: Final = tuple(dict.fromkeys(method.partition("/")[0] for method i
 _REFLECTION: Final = "grpc.reflection.v1alpha.ServerReflection"
 _MOST_BYTES: Final = 4 * MAX_REQUEST
 """Requests above it are refused by gRPC itself, by their header, so without a reason: to give one, it would have to read them into memory."""
-_MOST_STREAMS: Final = 32
+_MOST_STREAMS: Final = 100
 """Calls of one connection; the client keeps further ones until one has ended."""
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),

@@ -150,9 +150,9 @@ async def test_no_more_calls_than_the_bound_are_in_progress_and_who_is_refused_m
     monkeypatch.setattr(at.plane.parts.upstreams, "statuses", wait)
     async with contextlib.AsyncExitStack() as stack:
         options = (("grpc.use_local_subchannel_pool", 1),)  # a connection for each
-        channels = [await stack.enter_async_context(grpc.aio.insecure_channel(at.service.address, options)) for _ in range(4)]
+        channels = [await stack.enter_async_context(grpc.aio.insecure_channel(at.service.address, options)) for _ in range(2)]
         stubs = [UpstreamServiceStub(channel) for channel in channels]
-        calls = [asyncio.ensure_future(stubs[number % 4].ListUpstreams(ListUpstreamsRequest())) for number in range(MAX_CALLS)]
+        calls = [asyncio.ensure_future(stubs[number % 2].ListUpstreams(ListUpstreamsRequest())) for number in range(MAX_CALLS)]
         while inside < MAX_CALLS:
             await asyncio.sleep(0.005)
         assert await refused(stubs[0].ListUpstreams(ListUpstreamsRequest())) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_CALLS", [])

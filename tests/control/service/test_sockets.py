@@ -191,7 +191,7 @@ def test_a_caller_over_tcp_has_the_role_of_its_principal(tmp_path: Path, quick: 
             assert await code_of(ChannelServiceStub(channel).MuteChannels(MUTE)) is unavailable, "without TLS"
 
         async def serial() -> int:
-            reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]), ssl=insecure())
+            _, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]), ssl=insecure())
             certificate = writer.get_extra_info("ssl_object").getpeercert(True)
             writer.close()
             return hash(certificate)
