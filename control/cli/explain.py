@@ -71,7 +71,7 @@ def _described(entry: "Entry", columns: int) -> Iterator[str]:
         "one of": ", ".join(entry.words),
         "range": entry.range,
         "default": entry.default or ("none; the key is required" if entry.required else ""),
-        "change": "" if entry.keys else "at run time, or by a restart" if entry.live else "by a restart",
+        "change": {"now": "while framegate runs", "new connections": "while framegate runs, for new connections"}.get(entry.effect, "by a restart"),
         "example": entry.example,
     }
     for name, value in facts.items():

@@ -10,9 +10,13 @@ import types
 import typing
 from typing import Any, Literal, NamedTuple, TypeVar
 
-__all__ = ["Key", "Unit", "chosen", "field_types", "keys", "model_from_wire"]
+__all__ = ["Effect", "Key", "Unit", "chosen", "field_types", "keys", "model_from_wire"]
 
 Unit = Literal["", "bytes", "bytes/s", "ms", "ns", "percent", "share", "path", "address"]
+Effect = Literal["now", "new connections", "restart"]
+"""When a changed value is in force: ``now`` also for open connections; ``new connections``: open ones keep the value that they were accepted under;
+``restart``: only after framegate is restarted.
+"""
 Model = TypeVar("Model")
 
 
@@ -23,12 +27,12 @@ class Key(NamedTuple):
         unit: of a number (``ns``: an instant, since 1970), or the kind of a text: a path, or an address. It holds for each entry of a list or
             mapping.
         range: the least and the greatest value, both included; None: every value of the type.
-        live: whether the API can change it at run time, of a section with all its keys; otherwise a change needs a restart.
+        effect: when a changed value is in force; None: as of the section. Of a section or list it holds for adding and removing it as well.
     """
 
     unit: Unit = ""
     range: tuple[float, float] | None = None
-    live: bool = False
+    effect: Effect | None = None
 
     @property
     def least(self) -> float:

@@ -144,11 +144,11 @@ class KafkaRules:
     """What the clients of a listener may ask of Kafka. The first rule that matches a request decides; without one, all is allowed."""
 
     unknown_versions: UnknownVersions = "narrow"
-    report_only: Annotated[bool, Key(live=True)] = False
-    rules: Annotated[tuple[KafkaRule, ...], Key(live=True)] = ()
+    report_only: Annotated[bool, Key(effect="now")] = False
+    rules: Annotated[tuple[KafkaRule, ...], Key(effect="now")] = ()
 
 
-MAX_RECEIVE_SIZE: Final = Key("bytes", (1, MAX_INT32), live=True)
+MAX_RECEIVE_SIZE: Final = Key("bytes", (1, MAX_INT32), effect="now")
 """Of a listener; changes over the API use its range."""
 
 
@@ -167,7 +167,7 @@ class ListenerConfig:
     framing: Framing = "int32"
     header: HeaderConfig | None = None
     max_receive_size: Annotated[int, MAX_RECEIVE_SIZE] = 100 * MIB
-    limits: RateLimits = UNLIMITED
+    limits: Annotated[RateLimits, Key(effect="now")] = UNLIMITED
     backlog: Annotated[int, Key(range=(1, 65_535))] = 1024
     socket: SocketConfig = SocketConfig()
     forwarding: Forwarding = Forwarding()
@@ -301,10 +301,10 @@ class TapConfig:
     flush_size: Annotated[int, Key("bytes", (4 * KIB, 64 * MIB))] = 256 * KIB
     flush_ms: Annotated[int, Key("ms", (1, 10 * _SECOND))] = 20
     queue_size: Annotated[int, Key("bytes", (64 * KIB, 4 * GIB))] = 8 * MIB
-    rules: Annotated[tuple[TapRule, ...], Key(live=True)] = ()
+    rules: Annotated[tuple[TapRule, ...], Key(effect="now")] = ()
 
 
-POOL_SIZE: Final = Key("bytes", (LEAST_POOL, 1024 * TIB), live=True)
+POOL_SIZE: Final = Key("bytes", (LEAST_POOL, 1024 * TIB))
 """Of the memory pool; changes over the API use its range. In a file it may also be 0."""
 
 
@@ -312,7 +312,7 @@ POOL_SIZE: Final = Key("bytes", (LEAST_POOL, 1024 * TIB), live=True)
 class MemoryPoolConfig:
     """The memory for traffic. Each processor's part holds at least the largest frame that passes whole."""
 
-    kind: PoolKind = "bounded"
+    kind: Annotated[PoolKind, Key(effect="restart")] = "bounded"
     size: Annotated[int, POOL_SIZE._replace(range=(0, POOL_SIZE.most))] = 256 * MIB
     shares: Annotated[dict[str, int], Key("percent", (1, 100))] = dataclasses.field(default_factory=dict)
 
@@ -349,6 +349,13 @@ class RotationConfig:
 
     poll_ms: Annotated[int, Key("ms", (100, _HOUR))] = 1_000
     grace_ms: Annotated[int, Key("ms", (0, _HOUR))] = 10_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FileConfig:
+    """What happens when the configuration file changes while framegate runs."""
+
+    watch: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,21 +396,22 @@ class TelemetryConfig:
 class ProxyConfig:
     """The whole configuration."""
 
-    node: str
-    listeners: tuple[ListenerConfig, ...]
-    zone: str = ""
-    upstreams: tuple[UpstreamConfig, ...] = ()
-    processors: Annotated[int, Key(range=(0, MAX_PROCESSORS), live=True)] = 0
-    admin: AdminConfig = AdminConfig()
-    health: HealthConfig | None = None
-    memory_pool: MemoryPoolConfig = MemoryPoolConfig()
-    handlers: HandlersConfig = HandlersConfig()
-    limits: LimitsConfig = UNLIMITED_NODE
-    tap: TapConfig | None = None
-    telemetry: TelemetryConfig = TelemetryConfig()
-    log: LogConfig = DEFAULT_LOG
-    drain: DrainConfig = DrainConfig()
-    rotation: RotationConfig = RotationConfig()
+    node: Annotated[str, Key(effect="restart")]
+    listeners: Annotated[tuple[ListenerConfig, ...], Key(effect="new connections")]
+    zone: Annotated[str, Key(effect="restart")] = ""
+    upstreams: Annotated[tuple[UpstreamConfig, ...], Key(effect="new connections")] = ()
+    processors: Annotated[int, Key(range=(0, MAX_PROCESSORS), effect="now")] = 0
+    admin: Annotated[AdminConfig, Key(effect="restart")] = AdminConfig()
+    health: Annotated[HealthConfig | None, Key(effect="restart")] = None
+    memory_pool: Annotated[MemoryPoolConfig, Key(effect="now")] = MemoryPoolConfig()
+    handlers: Annotated[HandlersConfig, Key(effect="restart")] = HandlersConfig()
+    limits: Annotated[LimitsConfig, Key(effect="now")] = UNLIMITED_NODE
+    tap: Annotated[TapConfig | None, Key(effect="restart")] = None
+    telemetry: Annotated[TelemetryConfig, Key(effect="now")] = TelemetryConfig()
+    log: Annotated[LogConfig, Key(effect="restart")] = DEFAULT_LOG
+    drain: Annotated[DrainConfig, Key(effect="now")] = DrainConfig()
+    rotation: Annotated[RotationConfig, Key(effect="restart")] = RotationConfig()
+    config: Annotated[FileConfig, Key(effect="now")] = FileConfig()
 
 
 def whole_request(max_receive_size: int, forward: Forward) -> int:

@@ -18,7 +18,13 @@ def test_a_key_is_explained_in_full() -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     lines = [line.strip() for line in result.stdout.splitlines()]
     assert lines[0] == "listeners[].timeouts.idle"
-    for wanted in ("type     a time", "range    0 to 30d", "default  10m", "change   by a restart", "example  idle: 10m"):
+    for wanted in (
+        "type     a time",
+        "range    0 to 30d",
+        "default  10m",
+        "change   while framegate runs, for new connections",
+        "example  idle: 10m",
+    ):
         assert wanted in lines
     assert any(line.startswith("Danger: if this is shorter than") for line in lines)
 
