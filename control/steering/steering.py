@@ -2,11 +2,12 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.resolver import Resolver
+from framegate.control.configuration.child import Loaded
 from framegate.control.events import Bus
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
@@ -16,6 +17,8 @@ from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import Channels
 from framegate.control.steering.checks import Checks
+from framegate.control.steering.configuration import Configuration
+from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.kafka_rules import RulesAboutKafka
 from framegate.control.steering.limits import EVICTION_INTERVAL_S, EVICTION_LIMIT_S, Eviction, Limits
@@ -65,6 +68,7 @@ class Parts:
     certificates: TlsStores
     rotation: Rotation
     users: Users
+    configuration: ConfigurationFile
 
 
 class Steering(Parts):
@@ -72,6 +76,8 @@ class Steering(Parts):
 
     Args:
         tapped: see ``Taps``.
+        loaded: the configuration of the start.
+        ask: a question of the validator process.
         handlers: None: no listener has a handler.
         identity: None: no SASL.
         chosen: what the container decided at the start; None: nothing.
@@ -90,6 +96,8 @@ class Steering(Parts):
         tapped: Callable[[Rules], None],
         rotation: Rotation,
         certificates: TlsStores,
+        loaded: Loaded,
+        ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
         handlers: "Handlers | None" = None,
         identity: "Identity | None" = None,
         chosen: Chosen | None = None,
@@ -101,12 +109,14 @@ class Steering(Parts):
         listeners = Listeners(supervisor, acceptor)
         pool = Pool(supervisor, self.transactions, log, task_monitor)
         channels = Channels(supervisor, self.transactions)
+        logged = LogRows(supervisor, log)
+        configuration = Configuration(supervisor, acceptor, pool, logged, self.transactions)
         drain = Drain(supervisor, acceptor, listeners, pool, self.transactions, events)
         super().__init__(
             state=State(supervisor, meters, task_monitor, pool, drain, handlers),
             events=events,
             audit=Audit(log, events),
-            log=LogRows(supervisor, log),
+            log=logged,
             channels=channels,
             limits=Limits(supervisor, acceptor, self.transactions, pool),
             kafka_rules=RulesAboutKafka(supervisor, self.transactions),
@@ -119,6 +129,7 @@ class Steering(Parts):
             certificates=certificates,
             rotation=rotation,
             users=Users(supervisor, self.transactions, rotation, identity),
+            configuration=ConfigurationFile(loaded, configuration, lambda: supervisor.desired.config, pool, ask, rotation, events, meters),
         )
         self._sizing = None if chosen is None else Sizing(pool, lambda: supervisor.desired.config, chosen, events, log, task_monitor)
         self._rates = Rates(supervisor)

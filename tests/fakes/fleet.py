@@ -12,6 +12,7 @@ from typing import Any, cast
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.listening import Listening
 from framegate.control.accept.resolver import Names, Resolution, Resolver
+from framegate.control.configuration.child import Loaded
 from framegate.control.configuration.tls_files import describe_files, first_stores, read_tls_files
 from framegate.control.events import Bus, Event
 from framegate.control.fleet.child import Reaper, SpawnOptions
@@ -198,6 +199,8 @@ class Fleet:
             self.tapped.append,
             self.rotation,
             self.certificates,
+            Loaded(config, [], files, described, "/nowhere/framegate.yaml"),
+            self._check,
             self.handlers,
         )
         self._clients: list[Client] = []

@@ -4,16 +4,20 @@ state, users, certificates and audit rows are fakes, with errors on demand: they
 
 import dataclasses
 import os
+import pathlib
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from framegate.control.configuration.child import Loaded, load_row
+from framegate.control.configuration.difference import differences, etag_of
 from framegate.control.errors import (
     AbortedError,
     AlreadyExistsError,
     ControlError,
+    EtagError,
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
@@ -46,6 +50,8 @@ from framegate.control.status import (
 )
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import Channels, Verb
+from framegate.control.steering.configuration import Applied, Configuration
+from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.kafka_rules import RulesAboutKafka
 from framegate.control.steering.limits import Limits
@@ -63,6 +69,7 @@ from framegate.proxy.config.limits import LimitsConfig, RateLimits
 from framegate.proxy.config.model import (
     AdminConfig,
     DrainAccept,
+    HandlersConfig,
     HealthConfig,
     KafkaRules,
     ListenerConfig,
@@ -110,6 +117,7 @@ def fake_config(admin: str, health: str | None = "127.0.0.1:0", tap: TapConfig |
         health=None if health is None else HealthConfig(address=health),
         memory_pool=MemoryPoolConfig(size=256 * MIB),
         tap=tap,
+        handlers=HandlersConfig(path=(str(pathlib.Path(admin.removeprefix("unix:")).parent),)),
     )
 
 
@@ -394,6 +402,30 @@ class FakeRotation(Rotation):
         return list(self.fake.outcomes)
 
 
+class FakeConfiguration(Configuration):
+    """Puts any configuration in force at once, but for what needs a restart."""
+
+    def __init__(self, fake: "FakePlane") -> None:
+        self.fake = fake
+
+    @property
+    def etag(self) -> str:
+        return etag_of(self.fake.config)
+
+    async def apply(self, loaded: Loaded, etag: str = "", *, validate_only: bool = False) -> Applied:
+        self.fake._fail()
+        before, after = self.fake.config, loaded.config
+        if etag and etag != self.etag:
+            raise EtagError("configuration", before.node)
+        found = differences(before, after)
+        keys = ",".join(item.path for item in found if item.effect == "restart")
+        if keys:
+            raise FailedPreconditionError(f"nothing is applied: a restart is needed to change {keys}", reason="NEEDS_RESTART", keys=keys)
+        if not validate_only:
+            self.fake.desired.config = after
+        return Applied(before, after, found)
+
+
 class FakeUsers(Users):
     """Users in a dict, by listener."""
 
@@ -453,6 +485,11 @@ class FakeAudit(Audit):
         self.fake._events.publish({"event": "audit", **record}, reserved=True)
 
 
+async def _answered(question: Row) -> Row:
+    """The question about a configuration, answered in this process."""
+    return load_row(question["load"])
+
+
 class FakePlane(State):
     """Set ``failure`` to have every change raise it; look at ``audits`` and ``asked`` afterwards."""
 
@@ -489,12 +526,15 @@ class FakePlane(State):
         self._slots: dict[int, CellReader] = {}
         for slot in range(config.processors):
             self.hire(slot)
+        meters = Meters()
+        self.file = pathlib.Path(config.admin.address.removeprefix("unix:")).with_name("framegate.yaml")
+        loaded = Loaded(config, [], {}, {}, str(self.file))
         log: Any = SimpleNamespace(levels=self.levels, format="json", dropped=7)
         acceptor: Any = FakeAcceptor(self)
         losses: Any = self
         task_monitor: Any = SimpleNamespace(repeat=lambda *arguments: SimpleNamespace(cancel=lambda: None))
         resolver: Any = SimpleNamespace(current=defaultdict(lambda: SimpleNamespace(texts=lambda: ("10.1.0.1:9092",), error="")))
-        transactions = Transactions(self._events, Meters())
+        transactions = Transactions(self._events, meters)
         pool = Pool(supervisor, transactions, log, task_monitor)
         listeners = Listeners(supervisor, acceptor)
         drain = NotedDrain(supervisor, acceptor, listeners, pool, transactions, self._events)
@@ -516,6 +556,16 @@ class FakePlane(State):
             certificates=FakeCertificates(self),
             rotation=FakeRotation(self),
             users=FakeUsers(self),
+            configuration=ConfigurationFile(
+                loaded,
+                FakeConfiguration(self),
+                lambda: self.config,
+                pool,
+                _answered,
+                Rotation(config.rotation, self._events, meters, task_monitor),
+                self._events,
+                meters,
+            ),
         )
 
     def close(self) -> None:
