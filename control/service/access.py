@@ -42,6 +42,7 @@ _SERVICES: Final = {
         "UnmuteChannels": _CHANGE,
         "CloseChannels": _CHANGE,
     },
+    "ConfigurationService": {"GetConfiguration": _SHOW, "ApplyConfiguration": _ADMIN},
     "HandlerService": {"ListHandlers": _SHOW},
     "KafkaRuleService": {"GetKafkaRules": _SHOW, "UpdateKafkaRules": _CHANGE},
     "LimitService": {

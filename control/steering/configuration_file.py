@@ -125,9 +125,14 @@ class ConfigurationFile(Reloader):
         """What is in the file, or would be with a text.
 
         Raises:
-            ConfigurationError: with every fault. OSError, RuntimeError, TimeoutError: the process that reads it failed.
+            ConfigurationError: with every fault. UnavailableError: the process that reads it failed (READER_FAILED).
         """
-        return loaded_from_row(await self._ask({"load": {"path": self.path, "text": text, "zone": os.environ.get(ZONE, "")}}))
+        try:
+            row = await self._ask({"load": {"path": self.path, "text": text, "zone": os.environ.get(ZONE, "")}})
+        except (OSError, RuntimeError, TimeoutError) as error:
+            text = f"the configuration was not read: {str(error) or 'no answer in time'}"
+            raise UnavailableError(text, reason="READER_FAILED") from error
+        return loaded_from_row(row)
 
     async def apply(self, text: str | None = None, etag: str = "", *, by: By = "call", validate_only: bool = False) -> tuple[Loaded, Applied]:
         """Put the file, or a text in its place, in force: all of it or nothing.
@@ -173,7 +178,7 @@ class ConfigurationFile(Reloader):
         """Apply the file for a signal; the outcome in words. A failure is a row."""
         try:
             _, applied = await self.apply(by="signal")
-        except (ConfigurationError, ControlError, OSError, RuntimeError, TimeoutError) as error:
+        except (ConfigurationError, ControlError) as error:
             faults = [str(fault) for fault in error.faults[:_SHOWN]] if isinstance(error, ConfigurationError) else []
             reason = refusal_text(error)
             self._meters.add("reload.count", KIND, "refused")

@@ -617,6 +617,15 @@ class FakePlane(State):
     def draining(self, there: bool) -> None:
         self.parts.pool.draining = there
 
+    def limit(self, size: int) -> None:
+        """Set the largest frame of the listener ``kafka``, as by hand."""
+        self.desired.config = self.limited(size)
+
+    def limited(self, size: int) -> ProxyConfig:
+        """The configuration with another largest frame of the listener ``kafka``."""
+        first, *others = self.config.listeners
+        return dataclasses.replace(self.config, listeners=(dataclasses.replace(first, max_receive_size=size), *others))
+
     @property
     def limits(self) -> dict[str, int]:
         return {listener.name: listener.max_receive_size for listener in self.config.listeners}

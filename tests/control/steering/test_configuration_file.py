@@ -16,7 +16,7 @@ from framegate.control.errors import AbortedError, EtagError, FailedPrecondition
 from framegate.control.events import Event, Row
 from framegate.control.files import digest
 from framegate.control.steering.configuration_file import KIND, ConfigurationFile
-from framegate.proxy.config.model import FileConfig, ProxyConfig
+from framegate.proxy.config.model import FileConfig
 from tests.fakes.plane import FakePlane, fake_config
 
 SIZE = "listeners[kafka].max_receive_size"
@@ -43,19 +43,11 @@ class Bench:
         ]
 
     def text(self, size: int = 4096, **values: Any) -> str:
-        return as_yaml(sized(dataclasses.replace(self.plane.config, **values), size))
-
-    def set_by_hand(self, size: int) -> None:
-        self.plane.desired.config = sized(self.plane.config, size)
+        return as_yaml(dataclasses.replace(self.plane.limited(size), **values), "/")
 
     @property
     def size(self) -> int:
         return self.plane.config.listeners[0].max_receive_size
-
-
-def sized(config: ProxyConfig, size: int) -> ProxyConfig:
-    first, *others = config.listeners
-    return dataclasses.replace(config, listeners=(dataclasses.replace(first, max_receive_size=size), *others))
 
 
 def beside(test: Callable[[Bench], Awaitable[None]]) -> Callable[[], None]:
@@ -116,7 +108,7 @@ async def test_what_cannot_be_applied_changes_nothing(bench: Bench) -> None:
 @beside
 async def test_the_file_replaces_what_was_set_by_hand(bench: Bench) -> None:
     Path(bench.made.path).write_text(bench.text())
-    bench.set_by_hand(1)
+    bench.plane.limit(1)
     assert [item.path for item in bench.made.by_hand] == [SIZE]
     assert await bench.made.reload() == "applied, 1 value changed"
     assert (bench.size, bench.made.by_hand, bench.rows()[0]["file"]) == (4096, (), bench.made.path)
@@ -170,7 +162,7 @@ async def test_a_changed_file_is_taken_or_refused_in_words(bench: Bench) -> None
 async def test_what_the_container_decides_is_not_set_by_hand(bench: Bench) -> None:
     pool = bench.plane.parts.pool
     asked = dataclasses.replace(bench.plane.config, processors=0, memory_pool=dataclasses.replace(bench.plane.config.memory_pool, size=0))
-    Path(bench.made.path).write_text(as_yaml(asked))
+    Path(bench.made.path).write_text(as_yaml(asked, "/"))
     bench.made.config = asked
     assert {item.path for item in bench.made.by_hand} == {"processors", "memory_pool.size"}
     pool.processors_origin = pool.size_origin = "container"
