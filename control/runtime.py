@@ -289,7 +289,7 @@ class Proxy:
             self._log.write("reload_refused", level="warning", reason="framegate is starting, or could not start")
             return
         with contextlib.nullcontext() if self._notifier is None else self._notifier.reloading():
-            configuration = await self._steering.configuration.reload()
+            configuration = await self._steering.configuration_file.reload()
             outcomes = await self._steering.rotation.reload()
         replaced, refused = ([f"{item.owner} ({item.kind})" for item in outcomes if item.result == result] for result in ("replaced", "refused"))
         self._log.write("reloaded", replaced=replaced, refused=refused, configuration=configuration)

@@ -110,7 +110,7 @@ def _api_server(parts: Parts, closed: ClosedChannels, observe: CallObserver | No
     servicers = (
         Certificates(parts.certificates, parts.rotation),
         Channels(parts.channels, closed, parts.state),
-        Configurations(parts.configuration),
+        Configurations(parts.configuration_file),
         Handlers(parts.state),
         KafkaRules(parts.kafka_rules),
         Limits(parts.limits),

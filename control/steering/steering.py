@@ -68,7 +68,8 @@ class Parts:
     certificates: TlsStores
     rotation: Rotation
     users: Users
-    configuration: ConfigurationFile
+    configuration: Configuration
+    configuration_file: ConfigurationFile
 
 
 class Steering(Parts):
@@ -129,7 +130,8 @@ class Steering(Parts):
             certificates=certificates,
             rotation=rotation,
             users=Users(supervisor, self.transactions, rotation, identity),
-            configuration=ConfigurationFile(loaded, configuration, lambda: supervisor.desired.config, pool, ask, rotation, events, meters),
+            configuration=configuration,
+            configuration_file=ConfigurationFile(loaded, configuration, lambda: supervisor.desired.config, pool, ask, rotation, events, meters),
         )
         self._sizing = None if chosen is None else Sizing(pool, lambda: supervisor.desired.config, chosen, events, log, task_monitor)
         self._rates = Rates(supervisor)

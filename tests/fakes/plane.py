@@ -539,6 +539,7 @@ class FakePlane(State):
         listeners = Listeners(supervisor, acceptor)
         drain = NotedDrain(supervisor, acceptor, listeners, pool, transactions, self._events)
         drain.fake = self
+        engine = FakeConfiguration(self)
         self.parts = Parts(
             state=self,
             events=self._events,
@@ -556,9 +557,10 @@ class FakePlane(State):
             certificates=FakeCertificates(self),
             rotation=FakeRotation(self),
             users=FakeUsers(self),
-            configuration=ConfigurationFile(
+            configuration=engine,
+            configuration_file=ConfigurationFile(
                 loaded,
-                FakeConfiguration(self),
+                engine,
                 lambda: self.config,
                 pool,
                 _answered,

@@ -104,7 +104,7 @@ async def test_the_proxy_says_whether_it_runs_what_is_in_the_file(at: Serving, m
 
     assert ((await status()).file_state, (await status()).difference_count) == (pb2.Configuration.FILE_STATE_LOADED, 0)
     at.plane.limit(4096)
-    rotation = at.plane.parts.configuration._rotation
+    rotation = at.plane.parts.configuration_file._rotation
     monkeypatch.setattr(rotation, "changed", lambda owner, kind: True)
     found = await status()
     assert ([item.path for item in found.differences], found.file_state, found.text) == ([SIZE], pb2.Configuration.FILE_STATE_CHANGED, "")

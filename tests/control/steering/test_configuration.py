@@ -18,7 +18,7 @@ def loaded(config: ProxyConfig) -> Loaded:
 
 @run_by(run)
 async def test_it_is_in_force_or_nothing_is(made: Fleet) -> None:
-    engine, before = made.steering.configuration._configuration, made.desired.config
+    engine, before = made.steering.configuration, made.desired.config
     after = dataclasses.replace(
         before, listeners=(dataclasses.replace(before.listeners[0], max_receive_size=5, limits=RateLimits(connections=7)), *before.listeners[1:])
     )

@@ -27,7 +27,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.plane = FakePlane(fake_config(f"unix:{folder}/admin.sock"))
-        self.made: ConfigurationFile = self.plane.parts.configuration
+        self.made: ConfigurationFile = self.plane.parts.configuration_file
         self._subscription = self.plane.parts.events.subscribe()
 
     def close(self) -> None:
