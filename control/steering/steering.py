@@ -16,6 +16,7 @@ from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import Channels
 from framegate.control.steering.checks import Checks
+from framegate.control.steering.configuration import Configuration
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.kafka_rules import RulesAboutKafka
 from framegate.control.steering.limits import EVICTION_INTERVAL_S, EVICTION_LIMIT_S, Eviction, Limits
@@ -65,6 +66,7 @@ class Parts:
     certificates: TlsStores
     rotation: Rotation
     users: Users
+    configuration: Configuration
 
 
 class Steering(Parts):
@@ -102,16 +104,18 @@ class Steering(Parts):
         pool = Pool(supervisor, self.transactions, log, task_monitor)
         channels = Channels(supervisor, self.transactions)
         drain = Drain(supervisor, acceptor, listeners, pool, self.transactions, events)
+        taps = Taps(supervisor, self.transactions, tapped, self._losses)
+        log_rows = LogRows(supervisor, log)
         super().__init__(
             state=State(supervisor, meters, task_monitor, pool, drain, handlers),
             events=events,
             audit=Audit(log, events),
-            log=LogRows(supervisor, log),
+            log=log_rows,
             channels=channels,
             limits=Limits(supervisor, acceptor, self.transactions, pool),
             kafka_rules=RulesAboutKafka(supervisor, self.transactions),
             pool=pool,
-            taps=Taps(supervisor, self.transactions, tapped, self._losses),
+            taps=taps,
             drain=drain,
             listeners=listeners,
             upstreams=Upstreams(supervisor, resolver, log),
@@ -119,6 +123,9 @@ class Steering(Parts):
             certificates=certificates,
             rotation=rotation,
             users=Users(supervisor, self.transactions, rotation, identity),
+            configuration=Configuration(
+                supervisor, acceptor, resolver, certificates, rotation, pool, taps, log_rows, self.transactions, meters, log, task_monitor
+            ),
         )
         self._sizing = None if chosen is None else Sizing(pool, lambda: supervisor.desired.config, chosen, events, log, task_monitor)
         self._rates = Rates(supervisor)
@@ -150,6 +157,7 @@ class Steering(Parts):
         for task in self._tasks:
             task.cancel()
         self._tap_events.close()
+        self.configuration.close()
         self.brokers.close()
         self._checks.close()
         self.drain.close()

@@ -10,7 +10,7 @@ The keys of the file are the field names; a time is written with a unit there (`
 import dataclasses
 from typing import Annotated, Any, Final, Literal
 
-from framegate.proxy.config.key import Key, model_from_wire
+from framegate.proxy.config.key import Key, changed_model, model_from_wire
 from framegate.proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitsConfig, RateLimits, limits_to_wire
 from framegate.proxy.config.log import DEFAULT_LOG, LogConfig
 from framegate.proxy.config.sasl import ListenerSasl, UpstreamSasl
@@ -455,26 +455,45 @@ def from_wire(row: dict[str, Any]) -> ProxyConfig:
     return model_from_wire(ProxyConfig, row)
 
 
+_NAMED: Final = {"listeners": ListenerConfig, "upstreams": UpstreamConfig}
+
+
+def difference_to_wire(before: ProxyConfig, after: ProxyConfig) -> dict[str, Any]:
+    """The keys that differ in ``after``, as JSON values; of a listener or upstream that is the same, the list has the name alone."""
+    row: dict[str, Any] = {}
+    for field in dataclasses.fields(ProxyConfig):
+        old, new = getattr(before, field.name), getattr(after, field.name)
+        if field.name in _NAMED and old != new:
+            known = {item.name: item for item in old}
+            row[field.name] = [item.name if known.get(item.name) == item else dataclasses.asdict(item) for item in new]
+        elif old != new:
+            row[field.name] = dataclasses.asdict(new) if dataclasses.is_dataclass(new) and not isinstance(new, type) else new
+    return row
+
+
+def changed_from_wire(before: ProxyConfig, row: dict[str, Any]) -> ProxyConfig:
+    """The inverse: a configuration with other keys. Listeners and upstreams that are the same are those of ``before``.
+
+    Raises:
+        TypeError: a row that cannot be read, or a name that is not known.
+    """
+    values = {name: value for name, value in row.items() if name not in _NAMED}
+    for name, model in _NAMED.items():
+        known = {item.name: item for item in getattr(before, name)}
+        if name in row:
+            values[name] = tuple(_item(model, known, item) for item in row[name])
+    return changed_model(before, values)
+
+
+def _item(model: Any, known: dict[str, Any], row: Any) -> Any:
+    if isinstance(row, str):
+        if row not in known:
+            raise TypeError(f"no {row} is known")
+        return known[row]
+    made = model_from_wire(model, row)
+    return known[made.name] if known.get(made.name) == made else made
+
+
 def quotas_to_wire(config: ProxyConfig) -> dict[str, Any]:
     """All quotas of a configuration as JSON values; ``framegate.proxy.config.limits.limits_from_wire`` reads them."""
     return limits_to_wire(config.limits, {item.name: item.limits for item in config.listeners})
-
-
-def rules_to_wire(rules: tuple[TapRule, ...]) -> list[dict[str, Any]]:
-    """Rules as JSON values, as in ``to_wire``."""
-    return [dataclasses.asdict(rule) for rule in rules]
-
-
-def kafka_rules_to_wire(rules: KafkaRules) -> dict[str, Any]:
-    """A listener's rules as JSON values, as in ``to_wire``."""
-    return dataclasses.asdict(rules)
-
-
-def kafka_rules_from_wire(row: dict[str, Any]) -> KafkaRules:
-    """The inverse; see ``from_wire``."""
-    return model_from_wire(KafkaRules, row)
-
-
-def rule_from_wire(row: dict[str, Any]) -> TapRule:
-    """The inverse, for one rule; see ``from_wire``."""
-    return model_from_wire(TapRule, row)

@@ -281,7 +281,7 @@ START = StartMessage(type="start", wire=WIRE_VERSION, config=to_wire(fleet_confi
 async def one_processor(log: MemoryLog, command: tuple[str, ...] = COMMAND, inherited: Sequence[int] = ()) -> AsyncIterator[Processor]:
     """A processor without a supervisor, which is killed at the end; ``START`` starts it."""
     reaper = Reaper()
-    cells = SlotCells(0, CellLayout.of(fleet_config(1)), ["a"])
+    cells = SlotCells(0, CellLayout.of(fleet_config(1)))
     processor = Processor(0, 7, cells, SpawnOptions(KIND, command, reaper, log, inherited), lambda _, message: None)
     try:
         yield processor

@@ -499,6 +499,7 @@ class FakePlane(State):
         listeners = Listeners(supervisor, acceptor)
         drain = NotedDrain(supervisor, acceptor, listeners, pool, transactions, self._events)
         drain.fake = self
+        no_configuration: Any = None
         self.parts = Parts(
             state=self,
             events=self._events,
@@ -516,6 +517,7 @@ class FakePlane(State):
             certificates=FakeCertificates(self),
             rotation=FakeRotation(self),
             users=FakeUsers(self),
+            configuration=no_configuration,
         )
 
     def close(self) -> None:
