@@ -56,11 +56,11 @@ class Supervisor(Respawner[Slot, Processor]):
         on_begin, on_end: called before a process starts in a slot, and after it ended in any way, before its successor starts.
         inherited: descriptors that every processor keeps open as long as it lives.
         handlers: the handler processes, joined with each processor before it takes connections; None: no listener has a handler.
-        auth_requests: passes requests to the auth worker pool; None: no authentication.
 
     Attributes:
         connections: which processor has which connection.
         on_demand: called when a processor reports its demand for rates.
+        auth_requests: passes requests to the auth worker pool; None: no authentication.
         on_brokers_seen: called with the upstream and the brokers when a processor saw others in an answer than those in force.
     """
 
@@ -79,7 +79,6 @@ class Supervisor(Respawner[Slot, Processor]):
         command: Sequence[str] = COMMAND,
         inherited: Sequence[int] = (),
         handlers: "Handlers | None" = None,
-        auth_requests: "AuthRequests | None" = None,
     ) -> None:
         super().__init__(SpawnOptions(KIND, command, reaper, log, inherited), events, meters, log, task_monitor, "slot", "heartbeats")
         self.desired = desired
@@ -87,7 +86,7 @@ class Supervisor(Respawner[Slot, Processor]):
         self._on_begin = on_begin
         self._on_end = on_end
         self._handlers = handlers
-        self._auth_requests = auth_requests
+        self.auth_requests: AuthRequests | None = None
         self._phases = TwoPhases(log)
         self.connections = Connections(acceptor, events)
         self.on_demand: Callable[[Processor, Sequence[DemandRow]], None] = lambda processor, rows: None
@@ -194,8 +193,8 @@ class Supervisor(Respawner[Slot, Processor]):
         self._slots_changed()
         child.close()
         lost_count = self.connections.forget(child)
-        if self._auth_requests is not None:
-            self._auth_requests.forget(child)
+        if self.auth_requests is not None:
+            self.auth_requests.forget(child)
         slot.report_drained(0)
         self._on_end(slot, slot.cells.end(end_cause(child)))
         return {"connections": lost_count}
@@ -229,8 +228,8 @@ class Supervisor(Respawner[Slot, Processor]):
                 self._handlers.parted(child, notice)
         elif notice["type"] == "drained":
             self.slots[child.slot].report_drained(notice["open"])
-        elif self._auth_requests is not None:
-            self._auth_requests.hear(child, notice)
+        elif self.auth_requests is not None:
+            self.auth_requests.hear(child, notice)
 
     def _row_failed(self, error: Exception) -> None:
         self._task_monitor.failed("slot", error)

@@ -11,9 +11,8 @@ Counters of listeners and upstreams that are gone stay until their last connecti
 
 import asyncio
 import contextlib
-import functools
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.listening import Listening, rebound
@@ -24,11 +23,14 @@ from framegate.control.configuration.child import Loaded
 from framegate.control.configuration.difference import Difference, differences, etag_of
 from framegate.control.errors import AbortedError, ControlError, EtagError, FailedPreconditionError, StartError
 from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.fleet.identities import Identities
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
+from framegate.control.steering.brokers import Brokers
+from framegate.control.steering.checks import Checks
 from framegate.control.steering.pool import Pool, equal_shares, too_small
 from framegate.control.steering.rows import LogRows
 from framegate.control.steering.taps import Taps
@@ -37,12 +39,16 @@ from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.cells import LISTENER, UPSTREAM, CellLayout, Place
 from framegate.proxy.config.limits import limits_in_force
 from framegate.proxy.config.model import ProxyConfig, difference_to_wire, largest_whole
-from framegate.proxy.server.messages import Change, Endpoints
+from framegate.proxy.server.messages import Change, ClusterRow, Endpoints
 from framegate.proxy.server.rows import Store, pack_stores
 from framegate.proxy.tap.record import DIRECTIONS
 
+if TYPE_CHECKING:
+    from framegate.control.fleet.identity import StagedIdentity
+
 __all__ = ["Applied", "Configuration"]
 
+T = TypeVar("T")
 SETTLE_S: Final = 1.0
 SETTLE_LIMIT_S: Final = 120.0
 _TRIES: Final = 5
@@ -67,16 +73,27 @@ class _Staged(NamedTuple):
         listeners: all of them.
         found: addresses of upstreams that are new, or have other endpoints.
         stores: certificates of sections that are new, or other ones.
+        identity: what authentication needs; None: there is none.
     """
 
     listeners: dict[str, Listening]
     found: dict[str, Resolution]
     stores: dict[str, Store]
+    identity: "StagedIdentity | None"
 
     @property
     def endpoints(self) -> Endpoints:
         """``found``, as it goes over the link."""
         return {name: resolution.addresses for name, resolution in self.found.items()}
+
+
+class _Planned(NamedTuple):
+    """The change, without the share of a processor; and what follows from it in this process."""
+
+    change: Change
+    layout: CellLayout
+    shares: dict[int, int]
+    brokers: dict[str, ClusterRow]
 
 
 class Configuration:
@@ -91,6 +108,9 @@ class Configuration:
         rotation: Rotation,
         pool: Pool,
         taps: Taps,
+        checks: Checks,
+        brokers: Brokers,
+        identities: Identities,
         log_rows: LogRows,
         transactions: Transactions,
         meters: Meters,
@@ -104,6 +124,9 @@ class Configuration:
         self._rotation: Final = rotation
         self._pool: Final = pool
         self._taps: Final = taps
+        self._checks: Final = checks
+        self._brokers: Final = brokers
+        self._identities: Final = identities
         self._log_rows: Final = log_rows
         self._transactions: Final = transactions
         self._meters: Final = meters
@@ -156,6 +179,8 @@ class Configuration:
             raise FailedPreconditionError("the proxy drains", reason="DRAINING")
         found = differences(self._config, after)
         refused = [item.path for item in found if item.effect == "restart"]
+        handlers = [{(item.name, item.handler) for item in config.listeners if item.handler is not None} for config in (self._config, after)]
+        refused += sorted({f"listeners[{name}].handler" for name, _ in handlers[0] ^ handlers[1]} - set(refused))
         if refused:
             text = f"nothing is applied: a restart is needed to change {', '.join(refused)}"
             raise FailedPreconditionError(text, reason="NEEDS_RESTART", keys=",".join(refused))
@@ -191,24 +216,26 @@ class Configuration:
     async def _change(self, loaded: Loaded, after: ProxyConfig, transaction: Transaction) -> None:
         before = self._config
         staged = await self._stage(loaded, before, after)
-        desired = self._supervisor.desired
-        layout, shares = desired.layout, desired.shares
+        planned = _Planned(Change(), self._supervisor.desired.layout, self._supervisor.desired.shares, {})
 
         def check() -> None:
-            nonlocal layout, shares
+            nonlocal planned
             if self._config is not before:
                 raise _ChangedError
-            shares = self._shares(before, after)
-            layout = desired.layout.after(after, self._kept(before, after))
-            self._supervisor.make_room(layout)
+            planned = self._plan(before, after, staged)
+            self._supervisor.make_room(planned.layout)
+
+        def build(slot: int) -> Change:
+            return Change(**planned.change, share=planned.shares[slot])
 
         def commit(desired: DesiredState) -> None:
-            desired.config, desired.shares = after, shares
-            found = {**desired.endpoints, **staged.endpoints}
-            desired.endpoints = {item.name: found[item.name] for item in after.upstreams}
-            stores = {**desired.stores, **staged.stores}
-            desired.stores = {owner: stores[owner] for owner in self._certificates.owners(after)}
-            self._supervisor.follow_layout(layout)
+            names = [item.name for item in after.upstreams]
+            desired.config, desired.shares = after, planned.shares
+            desired.endpoints = _those({**desired.endpoints, **staged.endpoints}, names)
+            desired.stores = _those({**desired.stores, **staged.stores}, self._certificates.owners(after))
+            desired.brokers = _those({**desired.brokers, **planned.brokers}, [item.name for item in after.upstreams if item.kafka is not None])
+            desired.failing = _those(desired.failing, names)
+            self._supervisor.follow_layout(planned.layout)
 
         def decided() -> None:
             transaction.decide()
@@ -216,8 +243,6 @@ class Configuration:
 
         async with self._pool.scaling:
             try:
-                row = difference_to_wire(before, after)
-                build = functools.partial(self._build, row, staged, lambda: layout, lambda: shares)
                 await self._supervisor.change(build, commit, check, decided, self._acceptor.accept_new)
             except BaseException:
                 if not transaction.decided:
@@ -225,19 +250,19 @@ class Configuration:
                 raise
         self._taps.made()
 
-    def _build(
-        self, row: dict[str, Any], staged: _Staged, layout: Callable[[], CellLayout], shares: Callable[[], dict[int, int]], slot: int
-    ) -> Change:
-        change, desired = Change(config=row), self._supervisor.desired
-        if layout() is not desired.layout:
-            change["cells"] = layout().wire
+    def _plan(self, before: ProxyConfig, after: ProxyConfig, staged: _Staged) -> _Planned:
+        layout = self._supervisor.desired.layout.after(after, self._kept(before, after))
+        change = Change(config=difference_to_wire(before, after))
+        brokers = self._brokers.rows(after, staged.listeners)
+        if layout is not self._supervisor.desired.layout:
+            change["cells"] = layout.wire
         if staged.found:
             change["endpoints"] = staged.endpoints
+        if brokers:
+            change["brokers"] = brokers
         if staged.stores:
             change["stores"] = pack_stores(staged.stores)
-        if shares() is not desired.shares:
-            change["share"] = shares()[slot]
-        return change
+        return _Planned(change, layout, self._shares(before, after), brokers)
 
     def _shares(self, before: ProxyConfig, after: ProxyConfig) -> dict[int, int]:
         """The shares of the pool under another configuration. Raises FailedPreconditionError: one would be too small."""
@@ -255,7 +280,8 @@ class Configuration:
         found = await in_thread(names.ask) if names.any else names.ask()
         stores = self._certificates.staged(after, loaded.tls_files, loaded.certificates)
         try:
-            return _Staged(rebound(self._acceptor.listeners, self._acceptor.leaving, after.listeners), found, stores)
+            identity = await self._identities.stage(after)
+            return _Staged(rebound(self._acceptor.listeners, self._acceptor.leaving, after.listeners), found, stores, identity)
         except StartError as error:
             raise FailedPreconditionError(f"nothing is applied: {error}", reason=error.reason, **error.metadata) from error
 
@@ -278,6 +304,9 @@ class Configuration:
         self._resolver.follow(after.upstreams, staged.found)
         self._certificates.follow(after, loaded.certificates, self._rotation)
         self._rotation.configure(after.rotation)
+        self._identities.follow(staged.identity)
+        self._checks.follow(after)
+        self._brokers.follow(after)
         self._taps.replaced(before, after)
         self._log_rows.change(after.log.level)
 
@@ -328,3 +357,8 @@ class Configuration:
             await self._supervisor.change(lambda slot: Change(cells=layout.wire), commit, check)
         except ControlError as error:
             self._log.write("counters_kept", level="warning", error=str(error))
+
+
+def _those(values: Mapping[str, T], names: Iterable[str]) -> dict[str, T]:
+    """The values of these names that there are."""
+    return {name: values[name] for name in names if name in values}

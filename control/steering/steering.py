@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.resolver import Resolver
 from framegate.control.events import Bus
+from framegate.control.fleet.identities import Identities
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
@@ -36,7 +37,6 @@ from framegate.proxy.config.model import MAX_PROCESSORS
 
 if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
-    from framegate.control.fleet.identity import Identity
 
 __all__ = ["Parts", "Steering"]
 
@@ -75,7 +75,6 @@ class Steering(Parts):
     Args:
         tapped: see ``Taps``.
         handlers: None: no listener has a handler.
-        identity: None: no SASL.
         chosen: what the container decided at the start; None: nothing.
         tap_low: see ``TapLosses``.
     """
@@ -92,8 +91,8 @@ class Steering(Parts):
         tapped: Callable[[Rules], None],
         rotation: Rotation,
         certificates: TlsStores,
+        identities: Identities,
         handlers: "Handlers | None" = None,
-        identity: "Identity | None" = None,
         chosen: Chosen | None = None,
         tap_low: Callable[[], str] = str,
     ) -> None:
@@ -105,6 +104,8 @@ class Steering(Parts):
         channels = Channels(supervisor, self.transactions)
         drain = Drain(supervisor, acceptor, listeners, pool, self.transactions, events)
         taps = Taps(supervisor, self.transactions, tapped, self._losses)
+        brokers = Brokers(supervisor, acceptor, channels, log, events, meters, task_monitor)
+        self._checks = Checks(supervisor, log, task_monitor)
         log_rows = LogRows(supervisor, log)
         super().__init__(
             state=State(supervisor, meters, task_monitor, pool, drain, handlers),
@@ -119,17 +120,30 @@ class Steering(Parts):
             drain=drain,
             listeners=listeners,
             upstreams=Upstreams(supervisor, resolver, log),
-            brokers=Brokers(supervisor, acceptor, channels, log, events, meters, task_monitor),
+            brokers=brokers,
             certificates=certificates,
             rotation=rotation,
-            users=Users(supervisor, self.transactions, rotation, identity),
+            users=Users(supervisor, self.transactions, rotation, identities),
             configuration=Configuration(
-                supervisor, acceptor, resolver, certificates, rotation, pool, taps, log_rows, self.transactions, meters, log, task_monitor
+                supervisor,
+                acceptor,
+                resolver,
+                certificates,
+                rotation,
+                pool,
+                taps,
+                self._checks,
+                brokers,
+                identities,
+                log_rows,
+                self.transactions,
+                meters,
+                log,
+                task_monitor,
             ),
         )
         self._sizing = None if chosen is None else Sizing(pool, lambda: supervisor.desired.config, chosen, events, log, task_monitor)
         self._rates = Rates(supervisor)
-        self._checks = Checks(supervisor, log, task_monitor)
         self._eviction = Eviction(supervisor, acceptor, log)
         self._tap_events = events.subscribe((STOPPED_EVENT,), max_events=MAX_RULES * MAX_PROCESSORS)
         self._tasks = [

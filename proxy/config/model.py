@@ -159,7 +159,7 @@ class ListenerConfig:
     name: str
     address: Annotated[str, Key("address")]
     upstream: str | None = None
-    handler: str | None = None
+    handler: Annotated[str | None, Key(effect="restart")] = None
     protocol: Protocol = "framed"
     brokers: BrokersConfig | None = None
     proxy_protocol: ProxyProtocolConfig | None = None
@@ -168,7 +168,7 @@ class ListenerConfig:
     header: HeaderConfig | None = None
     max_receive_size: Annotated[int, MAX_RECEIVE_SIZE] = 100 * MIB
     limits: Annotated[RateLimits, Key(effect="now")] = UNLIMITED
-    backlog: Annotated[int, Key(range=(1, 65_535))] = 1024
+    backlog: Annotated[int, Key(range=(1, 65_535), effect="now")] = 1024
     socket: SocketConfig = SocketConfig()
     forwarding: Forwarding = Forwarding()
     timeouts: ListenerTimeouts = ListenerTimeouts()
@@ -231,16 +231,16 @@ class UpstreamConfig:
     """Where a listener's frames go: to ``endpoints``, or to the brokers of a cluster (``kafka``)."""
 
     name: str
-    endpoints: Annotated[tuple[str | EndpointConfig, ...], Key("address")] = ()
-    kafka: KafkaCluster | None = None
-    balance: Balance = "round_robin"
-    max_connections: Annotated[int, Key(range=(0, 1_000_000))] = 0
-    ejection: EjectionConfig | None = None
-    check: CheckConfig | None = None
+    endpoints: Annotated[tuple[str | EndpointConfig, ...], Key("address", effect="now")] = ()
+    kafka: Annotated[KafkaCluster | None, Key(effect="now")] = None
+    balance: Annotated[Balance, Key(effect="now")] = "round_robin"
+    max_connections: Annotated[int, Key(range=(0, 1_000_000), effect="now")] = 0
+    ejection: Annotated[EjectionConfig | None, Key(effect="now")] = None
+    check: Annotated[CheckConfig | None, Key(effect="now")] = None
     send_proxy_protocol: ProxyVersion | None = None
     framing: Framing = "int32"
     header: HeaderConfig | None = None
-    max_receive_size: Annotated[int, Key("bytes", (1, MAX_INT32))] = MAX_INT32
+    max_receive_size: Annotated[int, Key("bytes", (1, MAX_INT32), effect="now")] = MAX_INT32
     timeouts: UpstreamTimeouts = UpstreamTimeouts()
     socket: SocketConfig = SocketConfig()
     tls: UpstreamTls | None = None
@@ -398,7 +398,7 @@ class ProxyConfig:
 
     node: Annotated[str, Key(effect="restart")]
     listeners: Annotated[tuple[ListenerConfig, ...], Key(effect="new connections")]
-    zone: Annotated[str, Key(effect="restart")] = ""
+    zone: Annotated[str, Key(effect="now")] = ""
     upstreams: Annotated[tuple[UpstreamConfig, ...], Key(effect="new connections")] = ()
     processors: Annotated[int, Key(range=(0, MAX_PROCESSORS), effect="now")] = 0
     admin: Annotated[AdminConfig, Key(effect="restart")] = AdminConfig()
@@ -407,10 +407,10 @@ class ProxyConfig:
     handlers: Annotated[HandlersConfig, Key(effect="restart")] = HandlersConfig()
     limits: Annotated[LimitsConfig, Key(effect="now")] = UNLIMITED_NODE
     tap: Annotated[TapConfig | None, Key(effect="restart")] = None
-    telemetry: Annotated[TelemetryConfig, Key(effect="now")] = TelemetryConfig()
+    telemetry: Annotated[TelemetryConfig, Key(effect="restart")] = TelemetryConfig()
     log: Annotated[LogConfig, Key(effect="restart")] = DEFAULT_LOG
     drain: Annotated[DrainConfig, Key(effect="now")] = DrainConfig()
-    rotation: Annotated[RotationConfig, Key(effect="restart")] = RotationConfig()
+    rotation: Annotated[RotationConfig, Key(effect="now")] = RotationConfig()
     config: Annotated[FileConfig, Key(effect="now")] = FileConfig()
 
 

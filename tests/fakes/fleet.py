@@ -17,6 +17,7 @@ from framegate.control.events import Bus, Event
 from framegate.control.fleet.child import Reaper, SpawnOptions
 from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.handlers import Handlers, handler_names
+from framegate.control.fleet.identities import Identities
 from framegate.control.fleet.processor import KIND, Processor, Slot
 from framegate.control.fleet.slot_cells import ProcessorTotals, SlotCells
 from framegate.control.fleet.supervisor import Supervisor
@@ -198,6 +199,7 @@ class Fleet:
             self.tapped.append,
             self.rotation,
             self.certificates,
+            Identities(self.supervisor, self.rotation, self.meters, self.log, self.task_monitor),
             self.handlers,
         )
         self._clients: list[Client] = []
