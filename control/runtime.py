@@ -17,6 +17,7 @@ from framegate.control.configuration.tls_files import first_stores
 from framegate.control.events import Bus
 from framegate.control.fleet.child import Reaper
 from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.fleet.identities import Identities
 from framegate.control.fleet.processor import Slot
 from framegate.control.fleet.slot_cells import ProcessorTotals
 from framegate.control.fleet.supervisor import Supervisor
@@ -35,7 +36,6 @@ from framegate.proxy.config.model import ProxyConfig
 
 if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
-    from framegate.control.fleet.identity import Identity
     from framegate.control.tap.keeper import TapKeeper
 
 __all__ = ["Proxy"]
@@ -88,7 +88,6 @@ class Proxy:
         )
         reaper = Reaper()
         self._on_stop(reaper.close)
-        identity, contents = await self._start_identity(config, desired)
         if any(listener.handler is not None for listener in config.listeners):
             from framegate.control.fleet.handlers import Handlers  # loaded only with handlers
 
@@ -105,10 +104,13 @@ class Proxy:
             on_end=self._ended,
             inherited=() if self._keeper is None else (self._keeper.writers,),
             handlers=self._handlers,
-            auth_requests=None if identity is None else identity.auth_requests,
         )
         self._supervisor = supervisor
         self._on_stop(supervisor.close)
+        rotation = Rotation(config.rotation, events, meters, task_monitor)
+        identities = Identities(supervisor, rotation, meters, log, task_monitor)
+        self._on_stop(identities.stop)
+        identities.follow(await identities.stage(config))
         await self._undo.enter_async_context(self._undo_after_processors)
         if self._handlers is not None:
             self._on_stop(self._handlers.stop)
@@ -118,17 +120,11 @@ class Proxy:
         keeper = self._keeper
         tapped = keeper.tapped if keeper is not None else lambda rules: None
         low = (lambda: keeper.disk_low) if keeper is not None else str
-        rotation = Rotation(config.rotation, events, meters, task_monitor)
         validator = ValidatorProcess(reaper)
         self._on_stop(validator.close)
         certificates = TlsStores(supervisor, validator.ask, self._loaded.certificates)
         for source in certificates.sources():
             rotation.watch(source)
-        if identity is not None:
-            from framegate.control.rotation.identity_files import IdentityFiles  # loaded only with SASL
-
-            for source in IdentityFiles(identity, supervisor, contents).sources():
-                rotation.watch(source)
         self._on_stop(rotation.close)
         steering = Steering(
             supervisor,
@@ -141,10 +137,10 @@ class Proxy:
             tapped,
             rotation,
             certificates,
+            identities,
             self._loaded,
             validator.ask,
             self._handlers,
-            identity,
             chosen,
             low,
         )
@@ -175,16 +171,6 @@ class Proxy:
             validator.start()
         except OSError as error:
             self._task_monitor.failed("rotation", error)
-
-    async def _start_identity(self, config: ProxyConfig, desired: DesiredState) -> "tuple[Identity | None, dict[str, dict[str, bytes]]]":
-        """The auth worker pool, if SASL is configured, and the contents of its files, by listener and path."""
-        if all(listener.sasl is None for listener in config.listeners) and all(upstream.sasl is None for upstream in config.upstreams):
-            return None, {}
-        from framegate.control.fleet.identity import Identity  # loaded only with SASL
-
-        identity = Identity(config, lambda: desired.endpoints, lambda: desired.stores, self._meters, self._log, self._task_monitor)
-        self._on_stop(identity.stop)
-        return identity, await identity.start()
 
     async def _start_processes(self, supervisor: Supervisor, processors: int) -> None:
         """Start processors and handler processes. Raises the first error."""

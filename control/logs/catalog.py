@@ -132,6 +132,7 @@ _CHANGES: Final = {
         },
     ),
     "container_unreadable": Event("The limits of the container cannot be read.", _WARNING, {"reason": str}),
+    "counters_kept": Event("The counters of listeners and upstreams that are gone could not be given up.", _WARNING, {"error": str}),
     "endpoints_changed": Event("The addresses of upstreams have changed.", _INFO, {"upstreams": dict[str, list[str]]}),
     "endpoints_refused": Event("The new addresses of upstreams could not be put in force.", _ERROR, {"error": str}),
     "files_refused": Event(

@@ -107,8 +107,7 @@ class Rotation:
     def __init__(
         self, settings: RotationConfig, events: Bus, meters: Meters, task_monitor: TaskMonitor, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._poll_s = settings.poll_ms / 1000
-        self._grace_s = settings.grace_ms / 1000
+        self.configure(settings)
         self._events = events
         self._meters = meters
         self._task_monitor = task_monitor
@@ -123,6 +122,14 @@ class Rotation:
         self._watched[source.owner, source.kind] = _Watched(source, source.in_force, time.time_ns())
         for result in ("", "refused"):
             self._meters.add("reload.count", source.kind, result, amount=0)
+
+    def forget(self, owner: str, kind: str) -> None:
+        """Watch a source no more. Harmless when it is not watched."""
+        self._watched.pop((owner, kind), None)
+
+    def configure(self, settings: RotationConfig) -> None:
+        """Set the interval of looks, and how long a refusal lasts before it is reported."""
+        self._poll_s, self._grace_s = settings.poll_ms / 1000, settings.grace_ms / 1000
 
     def start(self) -> None:
         """Start polling."""

@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from framegate.control.errors import EtagError, FailedPreconditionError, InvalidArgumentError, Violation
-from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.steering.listeners import find_listener
 from framegate.control.steering.transactions import Transaction, Transactions
-from framegate.proxy.config.model import KafkaRules, kafka_rules_to_wire
-from framegate.proxy.server.messages import Change
+from framegate.proxy.config.model import KafkaRules, ProxyConfig
 
 __all__ = ["RulesAboutKafka", "etag_of"]
 
@@ -67,18 +65,16 @@ class RulesAboutKafka:
 
         if validate_only:
             return changed()
-        after = self.get(listener)
 
-        def check() -> None:
-            nonlocal after
+        def edit(config: ProxyConfig) -> ProxyConfig:
             after = changed()
-
-        def commit(desired: DesiredState) -> None:
-            listeners = (dataclasses.replace(item, kafka=after) if item.name == listener else item for item in desired.config.listeners)
-            desired.config = dataclasses.replace(desired.config, listeners=tuple(listeners))
+            listeners = (dataclasses.replace(item, kafka=after) if item.name == listener else item for item in config.listeners)
+            return dataclasses.replace(config, listeners=tuple(listeners))
 
         async def make(transaction: Transaction) -> KafkaRules:
-            await self._supervisor.change(lambda slot: Change(kafka_rules={listener: kafka_rules_to_wire(after)}), commit, check, transaction.decide)
+            made = await self._supervisor.change_config(edit, decided=transaction.decide)
+            after = find_listener(made.after, listener).kafka
+            assert after is not None, "it was changed"
             return after
 
         return await self._transactions.change(f"rules about Kafka of {listener}", make)

@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.configuration.limit_rules import limit_faults, quota_faults
@@ -22,10 +22,8 @@ from framegate.control.steering.listeners import find_listener
 from framegate.control.steering.pool import Pool, too_small
 from framegate.control.steering.transactions import Transaction, Transactions
 from framegate.proxy.config.limits import LimitsConfig, limits_in_force
-from framegate.proxy.config.model import MAX_RECEIVE_SIZE, ListenerConfig, ProxyConfig, forwarding_of, quotas_to_wire, whole_request
-from framegate.proxy.server.messages import Change
+from framegate.proxy.config.model import MAX_RECEIVE_SIZE, ListenerConfig, ProxyConfig, forwarding_of, whole_request
 from framegate.proxy.server.protocol import evict_request
-from framegate.proxy.server.rows import LimitsRow
 
 __all__ = ["EVICTION_INTERVAL_S", "Eviction", "Limits", "parts"]
 
@@ -90,8 +88,7 @@ class Limits:
             if max_receive_size is None and not quotas:
                 raise InvalidArgumentError([Violation("limit", "changes nothing")])
             _check(max_receive_size, quotas or {})
-            sizes = {} if max_receive_size is None else {listener: max_receive_size}
-            await self._make(changed, check, sizes, bool(quotas), transaction)
+            await self._make(changed, check, transaction)
             return _limit(find_listener(self._config, listener))
 
         return await self._transactions.change(f"limit of {listener}", make)
@@ -127,31 +124,20 @@ class Limits:
                 text = f"has {unknown[0]}, which cannot be changed" if unknown else f"sets none of {', '.join(_CHANGEABLE)}"
                 raise InvalidArgumentError([Violation("node_limits", text)])
             _check(None, changes.get("per_address", {}))
-            await self._make(changed, check, {}, True, transaction)
+            await self._make(changed, check, transaction)
             return self.get_node()
 
         return await self._transactions.change(_NODE, make)
 
-    async def _make(
-        self, changed: Callable[[ProxyConfig], ProxyConfig], check: Callable[[], None], sizes: dict[str, int], quotas: bool, transaction: Transaction
-    ) -> None:
+    async def _make(self, changed: Callable[[ProxyConfig], ProxyConfig], check: Callable[[], None], transaction: Transaction) -> None:
         """Make a change. ``changed`` is called with the configuration that is in force when earlier changes are done."""
 
-        def build(slot: int) -> Change:
-            del slot
-            change = Change()
-            if sizes:
-                change["max_receive_size"] = sizes
-            if quotas:
-                change["limits"] = cast(LimitsRow, quotas_to_wire(changed(self._config)))
-            return change
-
         def commit(desired: DesiredState) -> None:
-            desired.config = config = changed(desired.config)
-            if quotas:
-                self._acceptor.set_limits(limits_in_force(config.limits, {item.name: item.limits for item in config.listeners}))
+            config = desired.config
+            in_force = limits_in_force(config.limits, {item.name: item.limits for item in config.listeners})
+            self._acceptor.set_limits(in_force, config.limits.protected_listener)
 
-        await self._supervisor.change(build, commit, check, transaction.decide)
+        await self._supervisor.change_config(changed, check, transaction.decide, commit=commit)
 
 
 def _limit(listener: ListenerConfig) -> Limit:
@@ -190,7 +176,7 @@ class Eviction:
         """Close connections, if there are more than the node may have."""
         limits = self._supervisor.desired.config.limits
         self._supervisor.connections.count_handed()
-        excess = sum(listening.open for listening in self._acceptor.listeners.values()) - limits.connections
+        excess = self._acceptor.open - limits.connections
         if limits.connections and excess > 0:
             await self._evict(excess, limits.protected_listener)
         else:

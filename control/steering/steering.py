@@ -9,6 +9,7 @@ from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.resolver import Resolver
 from framegate.control.configuration.child import Loaded
 from framegate.control.events import Bus
+from framegate.control.fleet.identities import Identities
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
@@ -38,7 +39,6 @@ from framegate.proxy.config.model import MAX_PROCESSORS
 
 if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
-    from framegate.control.fleet.identity import Identity
 
 __all__ = ["Parts", "Steering"]
 
@@ -80,7 +80,6 @@ class Steering(Parts):
         loaded: the configuration of the start.
         ask: a question of the validator process.
         handlers: None: no listener has a handler.
-        identity: None: no SASL.
         chosen: what the container decided at the start; None: nothing.
         tap_low: see ``TapLosses``.
     """
@@ -97,10 +96,10 @@ class Steering(Parts):
         tapped: Callable[[Rules], None],
         rotation: Rotation,
         certificates: TlsStores,
+        identities: Identities,
         loaded: Loaded,
         ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
         handlers: "Handlers | None" = None,
-        identity: "Identity | None" = None,
         chosen: Chosen | None = None,
         tap_low: Callable[[], str] = str,
     ) -> None:
@@ -110,32 +109,50 @@ class Steering(Parts):
         listeners = Listeners(supervisor, acceptor)
         pool = Pool(supervisor, self.transactions, log, task_monitor)
         channels = Channels(supervisor, self.transactions)
-        logged = LogRows(supervisor, log)
-        configuration = Configuration(supervisor, acceptor, pool, logged, self.transactions)
         drain = Drain(supervisor, acceptor, listeners, pool, self.transactions, events)
+        taps = Taps(supervisor, self.transactions, tapped, self._losses)
+        brokers = Brokers(supervisor, acceptor, channels, log, events, meters, task_monitor)
+        self._checks = Checks(supervisor, log, task_monitor)
+        log_rows = LogRows(supervisor, log)
+        configuration = Configuration(
+            supervisor,
+            acceptor,
+            resolver,
+            certificates,
+            rotation,
+            pool,
+            taps,
+            self._checks,
+            brokers,
+            identities,
+            log_rows,
+            self.transactions,
+            meters,
+            log,
+            task_monitor,
+        )
         super().__init__(
             state=State(supervisor, meters, task_monitor, pool, drain, handlers),
             events=events,
             audit=Audit(log, events),
-            log=logged,
+            log=log_rows,
             channels=channels,
             limits=Limits(supervisor, acceptor, self.transactions, pool),
             kafka_rules=RulesAboutKafka(supervisor, self.transactions),
             pool=pool,
-            taps=Taps(supervisor, self.transactions, tapped, self._losses),
+            taps=taps,
             drain=drain,
             listeners=listeners,
             upstreams=Upstreams(supervisor, resolver, log),
-            brokers=Brokers(supervisor, acceptor, channels, log, events, meters, task_monitor),
+            brokers=brokers,
             certificates=certificates,
             rotation=rotation,
-            users=Users(supervisor, self.transactions, rotation, identity),
+            users=Users(supervisor, self.transactions, rotation, identities),
             configuration=configuration,
             configuration_file=ConfigurationFile(loaded, configuration, lambda: supervisor.desired.config, pool, ask, rotation, events, meters),
         )
         self._sizing = None if chosen is None else Sizing(pool, lambda: supervisor.desired.config, chosen, events, log, task_monitor)
         self._rates = Rates(supervisor)
-        self._checks = Checks(supervisor, log, task_monitor)
         self._eviction = Eviction(supervisor, acceptor, log)
         self._tap_events = events.subscribe((STOPPED_EVENT,), max_events=MAX_RULES * MAX_PROCESSORS)
         self._tasks = [
@@ -163,6 +180,7 @@ class Steering(Parts):
         for task in self._tasks:
             task.cancel()
         self._tap_events.close()
+        self.configuration.close()
         self.brokers.close()
         self._checks.close()
         self.drain.close()

@@ -21,7 +21,7 @@ from framegate.control.logs import RowLog
 from framegate.control.status import TAP_RULE, TapRuleStatus, TapStop
 from framegate.control.steering.transactions import Transaction, Transactions
 from framegate.proxy.cells import CellReader
-from framegate.proxy.config.model import ProxyConfig, TapRule, rules_to_wire
+from framegate.proxy.config.model import ProxyConfig, TapRule
 from framegate.proxy.server.messages import Change
 
 __all__ = ["MAX_RULES", "REASONS", "STOPPED_EVENT", "Rules", "TapLosses", "Taps", "etag_of", "has_expired"]
@@ -237,6 +237,18 @@ class Taps:
 
         await self._change(name, edit, validate_only=validate_only)
 
+    def replaced(self, before: ProxyConfig, after: ProxyConfig) -> None:
+        """All rules were replaced, with the configuration; ``made`` is called when that is in force."""
+        self._decided += 1
+        old, new = (() if config.tap is None else config.tap.rules for config in (before, after))
+        if old != new:
+            self._tapped((*old, *new))
+            self._stops.clear()
+
+    def made(self) -> None:
+        """The rules of ``replaced`` are in force."""
+        self._tapped(() if self._config.tap is None else self._config.tap.rules)
+
     async def _change(self, name: str, edit: Callable[[Rules], Rules], *, validate_only: bool) -> list[TapRuleStatus]:
         """Change the rules with ``edit``, called with those in force when earlier changes are done. Returns the new rules."""
         validation = await asyncio.to_thread(importlib.import_module, "framegate.control.configuration.tap_rules")  # 2 MiB, at the first change
@@ -251,23 +263,25 @@ class Taps:
 
         if validate_only:
             return [self._status(rule) for rule in edited()]
+        before: Rules = ()
         after: Rules = ()
         number = 0
 
-        def check() -> None:
-            nonlocal after
+        def edit_config(config: ProxyConfig) -> ProxyConfig:
+            nonlocal before, after
             after = edited()
+            assert config.tap is not None, "``edited`` has seen it"
+            before = config.tap.rules
+            return dataclasses.replace(config, tap=dataclasses.replace(config.tap, rules=after))
 
         def commit(desired: DesiredState) -> None:
             nonlocal number
             number = self._decided = self._decided + 1
-            assert desired.config.tap is not None, "``check`` has seen it"
-            self._tapped((*desired.config.tap.rules, *after))
-            desired.config = dataclasses.replace(desired.config, tap=dataclasses.replace(desired.config.tap, rules=after))
+            self._tapped((*before, *after))
             self._stops.pop(name, None)
 
         async def make(transaction: Transaction) -> list[TapRuleStatus]:
-            await self._supervisor.change(lambda slot: Change(tap_rules=rules_to_wire(after), tap_rule=name), commit, check, transaction.decide)
+            await self._supervisor.change_config(edit_config, decided=transaction.decide, further=lambda slot: Change(tap_rule=name), commit=commit)
             self._stops.pop(name, None)  # it may have turned itself off between the phases
             if number == self._decided:  # otherwise a later change is decided, and will report its rules
                 self._tapped(after)

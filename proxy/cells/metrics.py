@@ -154,6 +154,7 @@ TASKS: Final = (
     "endpoints",
     "brokers",
     "checks",
+    "configuration",
     "tap_keeper",
     "rotation",
     "desk",

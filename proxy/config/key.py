@@ -10,7 +10,7 @@ import types
 import typing
 from typing import Any, Literal, NamedTuple, TypeVar
 
-__all__ = ["Effect", "Key", "Unit", "chosen", "field_types", "keys", "model_from_wire"]
+__all__ = ["Effect", "Key", "Unit", "changed_model", "chosen", "field_types", "keys", "model_from_wire"]
 
 Unit = Literal["", "bytes", "bytes/s", "ms", "ns", "percent", "share", "path", "address"]
 Effect = Literal["now", "new connections", "restart"]
@@ -78,10 +78,21 @@ def model_from_wire(model: type[Model], row: dict[str, Any]) -> Model:
     return model(**{name: _value(hint, row[name]) for name, hint in hints.items()})
 
 
+def changed_model(before: Model, values: dict[str, Any]) -> Model:
+    """A model with other values, JSON or finished, of some fields; raises TypeError as ``model_from_wire``."""
+    hints = field_types(typing.cast(type, type(before)))
+    if not values.keys() <= hints.keys():
+        raise TypeError(f"not the fields of {type(before).__name__}: {', '.join(sorted(values.keys() - hints.keys()))}")
+    changed = {name: _value(hints[name], value) for name, value in values.items()}
+    return typing.cast(Model, dataclasses.replace(typing.cast(Any, before), **changed))
+
+
 def _value(hint: Any, value: Any) -> Any:
     origin = typing.get_origin(hint)
     if origin is types.UnionType:
         return None if value is None else _value(chosen(hint, value), value)
     if origin is tuple:
         return tuple(_value(typing.get_args(hint)[0], item) for item in value)
-    return model_from_wire(typing.cast(type[Any], hint), value) if dataclasses.is_dataclass(hint) else value
+    if dataclasses.is_dataclass(hint) and not dataclasses.is_dataclass(value):
+        return model_from_wire(typing.cast(type[Any], hint), value)
+    return value

@@ -10,7 +10,7 @@ The keys of the file are the field names; a time is written with a unit there (`
 import dataclasses
 from typing import Annotated, Any, Final, Literal
 
-from framegate.proxy.config.key import Key, model_from_wire
+from framegate.proxy.config.key import Key, changed_model, model_from_wire
 from framegate.proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitsConfig, RateLimits, limits_to_wire
 from framegate.proxy.config.log import DEFAULT_LOG, LogConfig
 from framegate.proxy.config.sasl import ListenerSasl, UpstreamSasl
@@ -159,7 +159,7 @@ class ListenerConfig:
     name: str
     address: Annotated[str, Key("address")]
     upstream: str | None = None
-    handler: str | None = None
+    handler: Annotated[str | None, Key(effect="restart")] = None
     protocol: Protocol = "framed"
     brokers: BrokersConfig | None = None
     proxy_protocol: ProxyProtocolConfig | None = None
@@ -168,7 +168,7 @@ class ListenerConfig:
     header: HeaderConfig | None = None
     max_receive_size: Annotated[int, MAX_RECEIVE_SIZE] = 100 * MIB
     limits: Annotated[RateLimits, Key(effect="now")] = UNLIMITED
-    backlog: Annotated[int, Key(range=(1, 65_535))] = 1024
+    backlog: Annotated[int, Key(range=(1, 65_535), effect="now")] = 1024
     socket: SocketConfig = SocketConfig()
     forwarding: Forwarding = Forwarding()
     timeouts: ListenerTimeouts = ListenerTimeouts()
@@ -231,16 +231,16 @@ class UpstreamConfig:
     """Where a listener's frames go: to ``endpoints``, or to the brokers of a cluster (``kafka``)."""
 
     name: str
-    endpoints: Annotated[tuple[str | EndpointConfig, ...], Key("address")] = ()
-    kafka: KafkaCluster | None = None
-    balance: Balance = "round_robin"
-    max_connections: Annotated[int, Key(range=(0, 1_000_000))] = 0
-    ejection: EjectionConfig | None = None
-    check: CheckConfig | None = None
+    endpoints: Annotated[tuple[str | EndpointConfig, ...], Key("address", effect="now")] = ()
+    kafka: Annotated[KafkaCluster | None, Key(effect="now")] = None
+    balance: Annotated[Balance, Key(effect="now")] = "round_robin"
+    max_connections: Annotated[int, Key(range=(0, 1_000_000), effect="now")] = 0
+    ejection: Annotated[EjectionConfig | None, Key(effect="now")] = None
+    check: Annotated[CheckConfig | None, Key(effect="now")] = None
     send_proxy_protocol: ProxyVersion | None = None
     framing: Framing = "int32"
     header: HeaderConfig | None = None
-    max_receive_size: Annotated[int, Key("bytes", (1, MAX_INT32))] = MAX_INT32
+    max_receive_size: Annotated[int, Key("bytes", (1, MAX_INT32), effect="now")] = MAX_INT32
     timeouts: UpstreamTimeouts = UpstreamTimeouts()
     socket: SocketConfig = SocketConfig()
     tls: UpstreamTls | None = None
@@ -398,7 +398,7 @@ class ProxyConfig:
 
     node: Annotated[str, Key(effect="restart")]
     listeners: Annotated[tuple[ListenerConfig, ...], Key(effect="new connections")]
-    zone: Annotated[str, Key(effect="restart")] = ""
+    zone: Annotated[str, Key(effect="now")] = ""
     upstreams: Annotated[tuple[UpstreamConfig, ...], Key(effect="new connections")] = ()
     processors: Annotated[int, Key(range=(0, MAX_PROCESSORS), effect="now")] = 0
     admin: Annotated[AdminConfig, Key(effect="restart")] = AdminConfig()
@@ -407,10 +407,10 @@ class ProxyConfig:
     handlers: Annotated[HandlersConfig, Key(effect="restart")] = HandlersConfig()
     limits: Annotated[LimitsConfig, Key(effect="now")] = UNLIMITED_NODE
     tap: Annotated[TapConfig | None, Key(effect="restart")] = None
-    telemetry: Annotated[TelemetryConfig, Key(effect="now")] = TelemetryConfig()
+    telemetry: Annotated[TelemetryConfig, Key(effect="restart")] = TelemetryConfig()
     log: Annotated[LogConfig, Key(effect="restart")] = DEFAULT_LOG
     drain: Annotated[DrainConfig, Key(effect="now")] = DrainConfig()
-    rotation: Annotated[RotationConfig, Key(effect="restart")] = RotationConfig()
+    rotation: Annotated[RotationConfig, Key(effect="now")] = RotationConfig()
     config: Annotated[FileConfig, Key(effect="now")] = FileConfig()
 
 
@@ -455,26 +455,45 @@ def from_wire(row: dict[str, Any]) -> ProxyConfig:
     return model_from_wire(ProxyConfig, row)
 
 
+_NAMED: Final = {"listeners": ListenerConfig, "upstreams": UpstreamConfig}
+
+
+def difference_to_wire(before: ProxyConfig, after: ProxyConfig) -> dict[str, Any]:
+    """The keys that differ in ``after``, as JSON values; of a listener or upstream that is the same, the list has the name alone."""
+    row: dict[str, Any] = {}
+    for field in dataclasses.fields(ProxyConfig):
+        old, new = getattr(before, field.name), getattr(after, field.name)
+        if field.name in _NAMED and old != new:
+            known = {item.name: item for item in old}
+            row[field.name] = [item.name if known.get(item.name) == item else dataclasses.asdict(item) for item in new]
+        elif old != new:
+            row[field.name] = dataclasses.asdict(new) if dataclasses.is_dataclass(new) and not isinstance(new, type) else new
+    return row
+
+
+def changed_from_wire(before: ProxyConfig, row: dict[str, Any]) -> ProxyConfig:
+    """The inverse: a configuration with other keys. Listeners and upstreams that are the same are those of ``before``.
+
+    Raises:
+        TypeError: a row that cannot be read, or a name that is not known.
+    """
+    values = {name: value for name, value in row.items() if name not in _NAMED}
+    for name, model in _NAMED.items():
+        known = {item.name: item for item in getattr(before, name)}
+        if name in row:
+            values[name] = tuple(_item(model, known, item) for item in row[name])
+    return changed_model(before, values)
+
+
+def _item(model: Any, known: dict[str, Any], row: Any) -> Any:
+    if isinstance(row, str):
+        if row not in known:
+            raise TypeError(f"no {row} is known")
+        return known[row]
+    made = model_from_wire(model, row)
+    return known[made.name] if known.get(made.name) == made else made
+
+
 def quotas_to_wire(config: ProxyConfig) -> dict[str, Any]:
     """All quotas of a configuration as JSON values; ``framegate.proxy.config.limits.limits_from_wire`` reads them."""
     return limits_to_wire(config.limits, {item.name: item.limits for item in config.listeners})
-
-
-def rules_to_wire(rules: tuple[TapRule, ...]) -> list[dict[str, Any]]:
-    """Rules as JSON values, as in ``to_wire``."""
-    return [dataclasses.asdict(rule) for rule in rules]
-
-
-def kafka_rules_to_wire(rules: KafkaRules) -> dict[str, Any]:
-    """A listener's rules as JSON values, as in ``to_wire``."""
-    return dataclasses.asdict(rules)
-
-
-def kafka_rules_from_wire(row: dict[str, Any]) -> KafkaRules:
-    """The inverse; see ``from_wire``."""
-    return model_from_wire(KafkaRules, row)
-
-
-def rule_from_wire(row: dict[str, Any]) -> TapRule:
-    """The inverse, for one rule; see ``from_wire``."""
-    return model_from_wire(TapRule, row)

@@ -1,7 +1,9 @@
-"""Ends the connections whose certificate was replaced, spread over time, so that clients do not all reconnect at once.
+"""Ends the connections whose certificate was replaced, spread over time, so that clients do not all reconnect at once; and those of a listener that
+was removed, at once.
 
-Each pair ends at a time in the second half of ``max_age``, given by its id. From then on it is drained alone (``drain.DrainTerms``), so that open
-requests finish. Pairs are found once, when a store is replaced; all work is done in slices of at most 1 ms per poll.
+Each pair whose certificate was replaced ends at a time in the second half of ``max_age``, given by its id. From then on a pair is drained alone
+(``drain.DrainTerms``), so that open requests finish. Pairs are found once, when a store is replaced or a listener removed; all work is done in slices
+of at most 1 ms per poll.
 """
 
 import heapq
@@ -16,20 +18,21 @@ from framegate.proxy.network.timer import Timer
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.drain import CHECK_EACH, SLICE_NS, TICK_NS, DrainTerms
 from framegate.proxy.relay.pair import Pair
-from framegate.proxy.relay.route import Route
 
-__all__ = ["DETAIL", "Retirement"]
+__all__ = ["DETAIL", "REMOVED", "Retirement"]
 
 DETAIL: Final = "its certificate was replaced"
+REMOVED: Final = "its listener was removed"
+ANY: Final = -1  # in place of the number of a store
 SPREAD: Final = 1 << 20
 MIX: Final = 2_654_435_761  # 2**32 divided by the golden ratio: pairs with neighbouring ids end far from each other
 
 
 class _Search:
-    """The pairs to check after one store was replaced."""
+    """The pairs to check after one store was replaced, or a listener removed (``ANY``)."""
 
-    def __init__(self, route: Route, number: i64, since_ns: i64, max_age_ns: i64, ids: "deque[int]") -> None:
-        self.route: Final = route
+    def __init__(self, listener: str, number: i64, since_ns: i64, max_age_ns: i64, ids: "deque[int]") -> None:
+        self.listener: Final = listener
         self.number: Final[i64] = number
         self.since_ns: Final[i64] = since_ns
         self.max_age_ns: Final[i64] = max_age_ns
@@ -49,8 +52,8 @@ class Retirement(Timer):
         self._selector: Final = selector
         self._clock: Final = clock
         self._pairs: Final = pairs
-        self._quiet_ns: Final[i64] = quiet_ns
-        self._timeout_ns: Final[i64] = timeout_ns
+        self._quiet_ns: i64 = quiet_ns
+        self._timeout_ns: i64 = timeout_ns
         self._searches: Final[deque[_Search]] = deque()
         self._due: Final[list[tuple[int, int]]] = []  # a heap of times and ids
         self._draining: Final[dict[int, DrainTerms]] = {}
@@ -60,7 +63,20 @@ class Retirement(Timer):
         """Pairs whose time has not come."""
         return len(self._due)
 
-    def replaced(self, route: Route, number: i64, max_age_ns: i64) -> None:
+    def configure(self, quiet_ns: i64, timeout_ns: i64) -> None:
+        """Set the times of later drains."""
+        self._quiet_ns, self._timeout_ns = quiet_ns, timeout_ns
+
+    def removed(self, listener: str) -> None:
+        """A listener was removed: drain its connections."""
+        self._search_all(_Search(listener, ANY, self._selector.now_ns, 0, deque(self._pairs)))
+
+    def retire(self, number: int) -> None:
+        """Drain one connection of a listener that was removed."""
+        heapq.heappush(self._due, (0, number))
+        self._selector.call_at(self._selector.now_ns, self)
+
+    def replaced(self, listener: str, number: i64, max_age_ns: i64) -> None:
         """A listener's store was replaced.
 
         Args:
@@ -68,8 +84,11 @@ class Retirement(Timer):
             max_age_ns: how long its connections may go on; 0: without limit.
         """
         if max_age_ns > 0:
-            self._searches.append(_Search(route, number, self._selector.now_ns, max_age_ns, deque(self._pairs)))
-            self._selector.call_at(self._selector.now_ns, self)
+            self._search_all(_Search(listener, number, self._selector.now_ns, max_age_ns, deque(self._pairs)))
+
+    def _search_all(self, search: _Search) -> None:
+        self._searches.append(search)
+        self._selector.call_at(self._selector.now_ns, self)
 
     def fire(self, now_ns: i64) -> None:
         end_ns = i64(self._clock.now_ns()) + SLICE_NS
@@ -77,7 +96,8 @@ class Retirement(Timer):
             self._selector.call_at(now_ns, self)
             return
         while self._due and self._due[0][0] <= now_ns:
-            self._retire(heapq.heappop(self._due)[1], now_ns)
+            due_ns, number = heapq.heappop(self._due)
+            self._retire(number, REMOVED if due_ns == 0 else DETAIL, now_ns)
         self._drain(now_ns)
         if self._draining:
             self._selector.call_at(now_ns + TICK_NS, self)
@@ -99,18 +119,21 @@ class Retirement(Timer):
 
     def _look(self, search: _Search, number: int) -> None:
         pair = self._pairs.get(number)
-        if pair is None or pair.route is not search.route:
+        if pair is None or pair.route.listener != search.listener:
+            return
+        if search.number == ANY:
+            heapq.heappush(self._due, (0, number))
             return
         client = pair.client.channel
         identity = None if client is None else client.identity
         if identity is None or identity.number == search.number:
             heapq.heappush(self._due, (int(search.since_ns + moment_of(number, search.max_age_ns)), number))
 
-    def _retire(self, number: int, now_ns: i64) -> None:
+    def _retire(self, number: int, detail: str, now_ns: i64) -> None:
         pair = self._pairs.get(number)
         if pair is None or number in self._draining:
             return
-        pair.drain_detail = DETAIL
+        pair.drain_detail = detail
         terms = DrainTerms(self._quiet_ns)
         terms.begin(now_ns)
         terms.limit(now_ns, self._timeout_ns)

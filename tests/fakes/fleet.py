@@ -18,6 +18,7 @@ from framegate.control.events import Bus, Event
 from framegate.control.fleet.child import Reaper, SpawnOptions
 from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.handlers import Handlers, handler_names
+from framegate.control.fleet.identities import Identities
 from framegate.control.fleet.processor import KIND, Processor, Slot
 from framegate.control.fleet.slot_cells import ProcessorTotals, SlotCells
 from framegate.control.fleet.supervisor import Supervisor
@@ -199,6 +200,7 @@ class Fleet:
             self.tapped.append,
             self.rotation,
             self.certificates,
+            Identities(self.supervisor, self.rotation, self.meters, self.log, self.task_monitor),
             Loaded(config, [], files, described, "/nowhere/framegate.yaml"),
             self._check,
             self.handlers,
@@ -284,7 +286,7 @@ START = StartMessage(type="start", wire=WIRE_VERSION, config=to_wire(fleet_confi
 async def one_processor(log: MemoryLog, command: tuple[str, ...] = COMMAND, inherited: Sequence[int] = ()) -> AsyncIterator[Processor]:
     """A processor without a supervisor, which is killed at the end; ``START`` starts it."""
     reaper = Reaper()
-    cells = SlotCells(0, CellLayout.of(fleet_config(1)), ["a"])
+    cells = SlotCells(0, CellLayout.of(fleet_config(1)))
     processor = Processor(0, 7, cells, SpawnOptions(KIND, command, reaper, log, inherited), lambda _, message: None)
     try:
         yield processor

@@ -352,7 +352,11 @@ class FakeAcceptor:
         names = [listener.name for listener in fake.config.listeners]
         self.listeners = {name: FakeListening(fake, name, f"127.0.0.1:{9093 + number}") for number, name in enumerate(names)}
 
-    def set_limits(self, limits: Any) -> None:
+    @property
+    def open(self) -> int:
+        return sum(item.open for item in self.listeners.values())
+
+    def set_limits(self, limits: Any, protected: str | None = None) -> None:
         """Nobody connects."""
 
     def stop(self) -> None:

@@ -57,7 +57,7 @@ def test_each_difference_has_the_path_both_values_and_the_effect_of_its_key() ->
         (
             CONFIG,
             changed(upstreams=(UpstreamConfig(name="u", endpoints=("10.0.0.1:1", EndpointConfig(address="10.0.0.2:1", weight=2))),)),
-            [("upstreams[u].endpoints[10.0.0.2:1].weight", "1", "2", "new connections")],
+            [("upstreams[u].endpoints[10.0.0.2:1].weight", "1", "2", "now")],
         ),
         (
             CONFIG,

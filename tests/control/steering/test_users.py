@@ -17,6 +17,7 @@ import pytest
 
 from framegate.control.errors import AlreadyExistsError, ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
 from framegate.control.events import Bus
+from framegate.control.fleet.identities import Identities
 from framegate.control.fleet.identity import Identity
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.identity import users_file
@@ -60,7 +61,7 @@ class Rig:
         self.config = ProxyConfig(node="n", listeners=(*listeners, ListenerConfig(name="open", address="x", handler="m:h")), upstreams=())
         self.log, self.meters = MemoryLog(), Meters()
         task_monitor = TaskMonitor(self.log, self.meters)
-        self.identity = Identity(self.config, dict, dict, self.meters, self.log, task_monitor)
+        self.identity = Identity(dict, dict, self.meters, self.log, task_monitor)
         events = Bus((self.log,), on_failure=lambda error: None)
         self.rotation = Rotation(RotationConfig(), events, self.meters, task_monitor)
         self.now_s = 0.0
@@ -70,7 +71,7 @@ class Rig:
             self.supervisor,
             Transactions(Bus((self.log,), on_failure=lambda error: None), self.meters),
             self.rotation,
-            self.identity,
+            cast(Identities, SimpleNamespace(identity=self.identity)),
             clock=lambda: self.now_s,
         )
 
@@ -101,9 +102,9 @@ def run(scenario: Callable[["Rig"], Awaitable[None]]) -> None:
         rig = Rig(folder)
         try:
             async with asyncio.timeout(20):
-                contents = await rig.identity.start()
-                for source in IdentityFiles(rig.identity, rig.supervisor, contents).sources():
-                    rig.rotation.watch(source)
+                staged = await rig.identity.stage(rig.config)
+                rig.identity.follow(staged)
+                IdentityFiles(rig.identity, rig.supervisor).follow(staged.contents, rig.rotation)
                 await scenario(rig)
         finally:
             await rig.identity.stop()

@@ -6,6 +6,7 @@ from framegate.proxy.cause import Cause
 from framegate.proxy.config.limits import RateLimits
 from framegate.proxy.server.jobs import Job
 from tests.fakes.cases import each_of
+from tests.fakes.changes import change
 from tests.fakes.limited import limits
 from tests.fakes.steered import Steered
 
@@ -46,7 +47,7 @@ def test_an_error_of_a_job_is_its_answer_and_the_next_job_goes_on(steered):
 
 
 def test_a_change_is_prepared_then_committed(steered):
-    steered.commands.handle({"type": "prepare", "id": 3, "change": {"max_receive_size": {"l": 5}}})
+    steered.commands.handle({"type": "prepare", "id": 3, "change": change(steered.settings.config, sizes={"l": 5})})
     steered.commands.handle({"type": "commit", "id": 3})
     assert [answer["type"] for answer in steered.answers] == ["prepared", "committed"]
     assert not steered.commands.busy, "at once: open pairs have nothing to follow"
@@ -85,7 +86,7 @@ def test_endpoints_are_told_with_why_they_are_left_out(steered):
     up = {"state": "up", "reason": "", "detail": "", "since_ns": 0, "out": 0}
     common = {"upstream": "u", "endpoint": "127.0.0.1:1", "connections": 0, "weight": 1, "zone": "", "latency_ns": 0}
     assert steered.ask("upstreams") == {"type": "result", "rows": [{**common, **up}]}
-    upstream = steered.settings.upstreams["u"]
+    upstream = steered.settings.in_force.upstreams["u"]
     upstream.failed(upstream.pick(None, 0), Cause.TLS_FAILED, "no", 5)
     since_ns = 5 + int(steered.world.relay.pairs.wall_offset_ns)
     assert steered.ask("upstreams") == {
