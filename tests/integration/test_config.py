@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.framegate import Framegate
+from tests.fakes.upstream import ask
 
 Row = dict[str, Any]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -105,3 +108,64 @@ def test_a_config_map_is_applied_by_itself_only_when_wanted_and_a_bad_one_is_rep
         swap(tmp_path, limited(watched, 6000), 7)
         proxy.wait_row(lambda row: row["event"] == "files_restored")
         assert (proxy.metric("framegate_config_file_changed"), proxy.metric("framegate_config_differences")) == (0, 0)
+
+
+class Talk(threading.Thread):
+    """A client that asks without a pause, each frame another one, and takes the answers in order. ``count``: of answers."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__()
+        self.sock = sock
+        self.count = 0
+        self.ended = False
+        self.fault = ""
+        self.start()
+
+    def run(self) -> None:
+        try:
+            while not self.ended:
+                body = self.count.to_bytes(8, "big") * 16
+                if ask(self.sock, body) != body:
+                    raise ValueError("another answer")
+                self.count += 1
+        except (OSError, ValueError, EOFError) as error:
+            self.fault = repr(error)
+
+    def end(self) -> int:
+        """The number of answers; each must have come."""
+        self.ended = True
+        self.join(10)
+        assert self.fault == ""
+        return self.count
+
+
+def many(config: Row, count: int) -> Row:
+    """The configuration with so many more listeners."""
+    (listener,) = config["listeners"]
+    return {**config, "listeners": [listener, *({**listener, "name": f"more-{number}"} for number in range(count))]}
+
+
+def test_a_hundred_listeners_come_and_go_while_traffic_flows(tmp_path: Path, plain: Row) -> None:
+    with Framegate(tmp_path, {**plain, "processors": 2}) as proxy:
+        path = tmp_path / "framegate.yaml"
+        talks = [Talk(proxy.connect("plain")) for _ in range(4)]
+        took = []
+        for round_ in range(2):
+            more = many(proxy.config, 100)
+            write(path, more)
+            began = time.monotonic()
+            answer = proxy.json("config", "apply")
+            took.append(time.monotonic() - began)
+            assert (answer["difference_count"], answer["differences"][0]["path"]) == (100, "listeners[more-0]"), round_
+            addresses = {item["name"]: item["address"] for item in proxy.json("listeners", "list")}
+            assert len(addresses) == 101
+            proxy.serving["listeners"] = addresses
+            for name in ("more-0", "more-99", "plain"):
+                assert ask(proxy.connect(name), b"there") == b"there"
+            write(path, proxy.config)
+            assert reload(proxy) == "applied, 100 values changed"
+            assert [item["name"] for item in proxy.json("listeners", "list")] == ["plain"]
+        counts = [talk.end() for talk in talks]
+        assert min(counts) > 100
+        assert proxy.metric("framegate_config_differences") == 0
+        print(f"100 listeners applied in {min(took):.2f} to {max(took):.2f} s with the command, {sum(counts)} frames meanwhile")
