@@ -79,7 +79,6 @@ class World:
     def failing(self) -> list[int]:
         return sorted(int(text.rpartition(":")[2]) for text in self.desired.failing.get("u", {}))
 
-
     def follow(self, check: CheckConfig | None, *, name: str = "u") -> None:
         """Have another configuration of the upstream in force."""
         assert self.checks is not None

@@ -119,7 +119,9 @@ def near(chance: random.Random, config: ProxyConfig) -> ProxyConfig:
 
 def rest_of(config: ProxyConfig) -> dict[str, Any]:
     """What control sends beside it."""
-    rows = {item.name: [[host, INET, host, int(port)] for host, _, port in (text.rpartition(":") for text in item.addresses)] for item in config.upstreams}
+    rows = {
+        item.name: [[host, INET, host, int(port)] for host, _, port in (text.rpartition(":") for text in item.addresses)] for item in config.upstreams
+    }
     clusters = {}
     for item in config.upstreams:
         if item.kafka is not None:
@@ -165,7 +167,9 @@ def shown(item: Any, path: tuple[int, ...] = ()) -> Any:
         return sorted(found, key=str) if isinstance(item, set | frozenset) else found
     if callable(item) and not type(item).__module__.startswith("framegate.proxy"):
         return getattr(item, "__qualname__", type(item).__name__)
-    names = vars(item) if hasattr(item, "__dict__") else [name for name, each in vars(type(item)).items() if isinstance(each, types.GetSetDescriptorType)]
+    names = (
+        vars(item) if hasattr(item, "__dict__") else [name for name, each in vars(type(item)).items() if isinstance(each, types.GetSetDescriptorType)]
+    )
     if not type(item).__module__.startswith("framegate") or "counters" in type(item).__module__:
         return type(item).__name__
     return {name: shown(getattr(item, name), path) for name in sorted(names) if name not in STATE and not name.startswith("__")}
