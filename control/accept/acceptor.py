@@ -95,7 +95,7 @@ class Acceptor:
 
     Attributes:
         listeners: of the configuration in force, by name.
-        leaving: those that were removed and had connections when ``settle`` was called last.
+        leaving: those that were removed, until ``settle`` finds that they have no connection.
         handed: connections that processors got, which the event loop has not counted yet.
     """
 
@@ -194,14 +194,10 @@ class Acceptor:
                 self._by_fd[descriptor] = listening
                 self._epoll.register(descriptor, select.EPOLLIN)
 
-    def settle(self) -> bool:
-        """Forget listeners that are gone and have no connection any more. Returns whether any were. Event loop only."""
-        if self._removed:
-            return False
-        over = [name for name, listening in self.leaving.items() if not listening.open]
-        for name in over:
-            del self.leaving[name]
-        return bool(over)
+    def settle(self) -> None:
+        """Forget listeners that are gone and have no connection any more. Event loop only."""
+        if not self._removed:
+            self.leaving = {name: listening for name, listening in self.leaving.items() if listening.open}
 
     def add_broker(self, listener: str, broker: int, port: int) -> None:
         """Listen at a port for clients of a broker; returns when they can connect. Event loop only. Raises StartError."""

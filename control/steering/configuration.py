@@ -235,7 +235,7 @@ class Configuration:
             desired.stores = _those({**desired.stores, **staged.stores}, self._certificates.owners(after))
             desired.brokers = _those({**desired.brokers, **planned.brokers}, [item.name for item in after.upstreams if item.kafka is not None])
             desired.failing = _those(desired.failing, names)
-            self._supervisor.follow_layout(planned.layout)
+            self._follow_layout(planned.layout)
 
         def decided() -> None:
             transaction.decide()
@@ -329,9 +329,20 @@ class Configuration:
         names = self._supervisor.desired.layout.names(LISTENER)
         return {name for name in names for direction in DIRECTIONS for reader in readers if reader.cell("framegate.tap.seen", name, direction)}
 
+    def _follow_layout(self, layout: CellLayout) -> None:
+        """Count by another layout, and drop what is known of owners without a place in it."""
+        former = self._supervisor.desired.layout
+        self._supervisor.follow_layout(layout)
+        for kind, name in set(former.places) - set(layout.places):
+            if kind == LISTENER:
+                self._meters.forget(name)
+            else:
+                self._gone.pop(name, None)
+
     async def _settle(self) -> None:
         """Give up the counters of listeners and upstreams that are gone and have no connection any more."""
         self._supervisor.connections.count_handed()
+        self._acceptor.settle()
         layout = self._supervisor.desired.layout
 
         def check() -> None:
@@ -341,20 +352,8 @@ class Configuration:
         check()
         if self._lock.locked() or layout is self._supervisor.desired.layout:
             return
-        former = self._supervisor.desired.layout
-
-        def commit(desired: DesiredState) -> None:
-            del desired
-            self._supervisor.follow_layout(layout)
-            self._acceptor.settle()
-            for kind, name in set(former.places) - set(layout.places):
-                if kind == LISTENER:
-                    self._meters.forget(name)
-                else:
-                    self._gone.pop(name, None)
-
         try:
-            await self._supervisor.change(lambda slot: Change(cells=layout.wire), commit, check)
+            await self._supervisor.change(lambda slot: Change(cells=layout.wire), lambda desired: self._follow_layout(layout), check)
         except ControlError as error:
             self._log.write("counters_kept", level="warning", error=str(error))
 

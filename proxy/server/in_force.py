@@ -186,8 +186,6 @@ class InForce:
         rules = None if listener.kafka is None else self._rules(name, listener.kafka)
         speaks = self._framing(listener)
         onward = speaks if upstream is None else self._framing(upstream)
-        before = self._before
-        was = None if before is None or name not in before.listeners else before.routes[name].revoked
         options = ChannelOptions(
             side="downstream",
             limit=self.limits[name],
@@ -224,7 +222,7 @@ class InForce:
             authenticates=listener.sasl is not None,
             logins=None if upstream is None else self.logins[upstream.name],
             send_proxy_protocol="" if upstream is None else upstream.send_proxy_protocol or "",
-            revoked=(was or Revocations(times.handshake_ms * NS_PER_MS)) if listener.close_revoked else None,
+            revoked=Revocations(times.handshake_ms * NS_PER_MS) if listener.close_revoked else None,
             brokers=self._route_brokers(listener),
             rules=rules,
         )
