@@ -86,7 +86,6 @@ class Configuration:
             self._pool.size_origin = "configuration" if loaded.config.memory_pool.size else "container"
             self._pool.processors_origin = "configuration" if loaded.config.processors else "container"
             self._acceptor.set_limits(limits_in_force(after.limits, {item.name: item.limits for item in after.listeners}))
-            self._log.change(after.log.level)
 
         async def make(transaction: Transaction) -> Applied:
             await self._supervisor.change(build, commit, check, transaction.decide)

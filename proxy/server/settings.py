@@ -131,19 +131,19 @@ class Settings:
         self._logins: Final = {item.name: self._upstream_logins(item) for item in self.config.upstreams}
         self.refusals: Final[dict[str, Refusals]] = {}
         self.routes: Final = {item.name: self._route(item) for item in self.config.listeners}
+        self._retirement: Retirement | None = None
         self._put_clusters(clusters)
         self.limits: Final = {name: route.options.limit for name, route in self.routes.items()}
         self._prepared: _Prepared | None = None
         self._relay: Relay | None = None
         self._tap: TapWriter | None = None
-        self._retirement: Retirement | None = None
         self._sessions_end: Final = CallbackTimer(self._end_sessions)
         self._part: Final = message.get("part", WHOLE)
         self._set_largest()
 
     def attach(self, relay: Relay, tap: TapWriter | None, retirement: Retirement | None = None) -> None:
         """Set the objects to which changes are applied, before the first change. Without ``tap`` the tap's rules cannot change; ``retirement`` ends
-        connections whose certificate was replaced.
+        connections that must not go on for ever.
         """
         self._retirement = retirement
         self._relay = relay
@@ -227,7 +227,7 @@ class Settings:
     def _route_brokers(self, listener: model.ListenerConfig) -> RouteBrokers | None:
         if listener.brokers is None or listener.upstream is None:
             return None
-        narrow = listener.kafka is None or listener.kafka.unknown_versions == "narrow"
+        narrow = _narrows(listener)
         return RouteBrokers(self.clusters[listener.upstream], self._advertised[listener.name], listener.brokers.hosts, narrow=narrow)
 
     def _sasl(self, listener: model.ListenerConfig, rules: KafkaRulesInForce | None) -> "AuthenticatorFactory | None":
@@ -250,7 +250,7 @@ class Settings:
             sasl.max_frame,
             reauthenticates=listener.handler is None,
             allowed_principals=factories.allowed_principals_of(listener),
-            narrows=listener.brokers is not None,
+            narrows=_narrows(listener),
             greatest=None if rules is None else rules.greatest,
         )
         return SaslServerAuthenticators(settings, self.credentials.source(listener_auth_queue(listener.name)), count=count)
@@ -363,7 +363,9 @@ class Settings:
             for listener, advertised in cluster.advertised.items():
                 brokers = self.routes[listener].brokers
                 assert brokers is not None, "read_cluster has compared the listeners"
-                brokers.rewriter.advertised = advertised
+                before, brokers.rewriter.advertised = brokers.rewriter.advertised, advertised
+                if self._retirement is not None and advertised.gains(before):
+                    self._retirement.gained(self.routes[listener])
 
     def _put_failing(self, failing: dict[str, dict[str, str]]) -> None:
         for name, endpoints in failing.items():
@@ -481,6 +483,11 @@ class Settings:
 def _proxy_protocol(listener: model.ListenerConfig) -> ProxyProtocol | None:
     config = listener.proxy_protocol
     return None if config is None else ProxyProtocol(config.version, config.trusted)
+
+
+def _narrows(listener: model.ListenerConfig) -> bool:
+    """Whether an API or version that is not known is not passed, because answers may have addresses."""
+    return listener.brokers is not None and (listener.kafka is None or listener.kafka.unknown_versions == "narrow")
 
 
 def _socket(config: model.SocketConfig) -> model.SocketConfig | None:

@@ -48,6 +48,14 @@ def test_a_file_is_compared_and_applied(cli: Cli, tmp_path: Path) -> None:
     assert cli("config", "apply", str(path), "--etag", "other").exit_code == 4
 
 
+def test_without_a_file_it_is_framegates_own(cli: Cli) -> None:
+    assert cli("config", "diff").stderr == "framegate: framegate's file has 1 fault\n"
+    cli.plane.file.write_text(changed(cli))
+    assert [item["path"] for item in cli.json("config", "diff")["differences"]] == [SIZE]
+    assert cli("config", "apply").exit_code == 0
+    assert (cli.plane.limits["kafka"], cli.json("config", "show")["difference_count"]) == (4096, 0)
+
+
 def test_every_fault_of_a_file_is_printed_as_by_check(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "new.yaml"
     path.write_text("node: m/\nlisteners: [{name: a, address: '1:x'}]\n")

@@ -4,16 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from framegate.proxy.cells import (
-    CELL_SIZE,
-    HEADER_SIZE,
-    LISTENER_BLOCK,
-    METRICS,
-    PROCESSOR_BLOCK,
-    SIDE_BLOCK,
-    UPSTREAM_BLOCK,
-    CellLayout,
-)
+from framegate.proxy.cells import CELL_SIZE, HEADER_SIZE, LISTENER_BLOCK, METRICS, PROCESSOR_BLOCK, SIDE_BLOCK, UPSTREAM_BLOCK, CellLayout
 from tests.fakes.cases import each_of
 
 

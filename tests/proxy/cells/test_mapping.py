@@ -6,15 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from framegate.proxy.cells import (
-    METRICS,
-    CellLayout,
-    CellReader,
-    CellWriter,
-    HistogramValue,
-    State,
-    create,
-)
+from framegate.proxy.cells import METRICS, CellLayout, CellReader, CellWriter, HistogramValue, State, create
 
 
 def _config(*listeners: str) -> SimpleNamespace:
