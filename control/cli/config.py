@@ -7,14 +7,14 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
+from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata, send
 from framegate.control.cli.explain import explain
 from framegate.control.cli.local import print_faults
-from framegate.control.cli.options import admin_options, example
+from framegate.control.cli.options import Change, admin_options, change_options, example
 from framegate.control.cli.output import as_dict, counted, print_json, print_note, print_table, word, write_text
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def diff(file: str | None, address: str, output: str) -> None:
 
     Exit codes: 0 success, with or without differences; 2 the configuration has faults.
     """
-    answer = _apply(address, file, _read(file), output, validate_only=True)
+    answer = _apply(address, file, _read(file), output, Change(dry_run=True))
     _print_differences(answer, output)
 
 
@@ -80,11 +80,9 @@ def diff(file: str | None, address: str, output: str) -> None:
     )
 )
 @click.argument("file", type=_FILE, required=False)
-@click.option("--dry-run", is_flag=True, help="Change nothing; show what would change.")
-@click.option("--etag", default="", help="Fail if another configuration than the one with this etag is in force.")
-@click.option("--reason", default="", help="The reason, for the audit log.")
+@change_options()
 @admin_options
-def apply(file: str | None, dry_run: bool, etag: str, reason: str, address: str, output: str) -> None:
+def apply(file: str | None, change: Change, address: str, output: str) -> None:
     """Apply a whole configuration while traffic flows: in every processor, or nothing of it. What was set by hand is replaced.
 
     FILE is as of `framegate config diff`. It is not written to framegate's own file, which the next restart loads. A configuration with a fault, or
@@ -94,12 +92,14 @@ def apply(file: str | None, dry_run: bool, etag: str, reason: str, address: str,
     force than the one with the etag, or a processor refused.
     """
     text = _read(file)
-    checked = _apply(address, file, text, output, validate_only=True, etag=etag)
-    if not dry_run:
-        checked = _apply(address, file, text, output, etag=etag or checked.etag, reason=reason)
-    _print_differences(checked, output)
-    if not dry_run and output == "table":
-        print_note(f"applied, {counted(checked.difference_count, 'value')} changed; etag {checked.etag}")
+    answer = _apply(address, file, text, output, change._replace(dry_run=True))
+    if not change.dry_run:
+        answer = _apply(address, file, text, output, change._replace(etag=change.etag or answer.etag))
+    _print_differences(answer, output)
+    if change.dry_run:
+        print_note("nothing was changed: --dry-run")
+    elif output == "table":
+        print_note(f"applied, {counted(answer.difference_count, 'value')} changed; etag {answer.etag}")
 
 
 @config.command(epilog=example("framegate config save", "framegate config save -", "framegate config save /etc/framegate/framegate.yaml"))
@@ -122,7 +122,7 @@ def save(file: str | None, address: str, output: str) -> None:
         print_note(f"{path} cannot be written: {error.strerror or error}; framegate config save - prints it")
         sys.exit(1)
     if path == os.path.realpath(found.file):  # framegate loads it, which changes nothing in force
-        _apply(address, None, None, output, etag=found.etag, reason="config save")
+        _apply(address, None, None, output, Change(etag=found.etag, reason="config save"))
     if output == "json":
         print_json({"file": path, "etag": found.etag, "difference_count": found.difference_count})
         return
@@ -139,15 +139,16 @@ def _get(address: str, *, in_force: bool, defaults: bool) -> "pb2.Configuration"
         return ConfigurationServiceStub(channel).GetConfiguration(request, timeout=CALL_TIMEOUT_S).configuration
 
 
-def _apply(address: str, file: str | None, text: str | None, output: str, **fields: Any) -> "pb2.ApplyConfigurationResponse":
+def _apply(address: str, file: str | None, text: str | None, output: str, change: Change) -> "pb2.ApplyConfigurationResponse":
     """Apply a file, or check it. One with faults ends the process with 2, after all of them were printed."""
     from framegate.control.v1 import configuration_service_pb2 as pb2
     from framegate.control.v1.configuration_service_pb2_grpc import ConfigurationServiceStub
 
-    request = pb2.ApplyConfigurationRequest(text=text, **fields)
-    with calling(address, change=not request.validate_only) as channel:
-        answer = ConfigurationServiceStub(channel).ApplyConfiguration(request, timeout=_PATIENCE_S, metadata=metadata())
-    if request.validate_only and (answer.faults or (answer.warnings and output == "table")):
+    request = pb2.ApplyConfigurationRequest(text=text, etag=change.etag, validate_only=change.dry_run)
+    with calling(address, change=not change.dry_run) as channel:
+        method = ConfigurationServiceStub(channel).ApplyConfiguration
+        answer = method(request, timeout=_PATIENCE_S, metadata=metadata()) if change.dry_run else send(method, request, change, _PATIENCE_S)
+    if change.dry_run and (answer.faults or (answer.warnings and output == "table")):
         print_faults(file or "framegate's file", answer.faults, answer.warnings, output)
     if answer.faults:
         sys.exit(2)

@@ -10,7 +10,7 @@ from framegate.control.configuration.writing import as_yaml
 from framegate.control.errors import FailedPreconditionError, InvalidArgumentError, Violation
 from framegate.control.service.interceptor import Context, note
 from framegate.control.service.quoting import cut
-from framegate.control.service.validate import Violations, reason
+from framegate.control.service.validate import Violations
 from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.v1 import configuration_service_pb2 as pb2
 from framegate.control.v1.configuration_service_pb2_grpc import ConfigurationServiceServicer
@@ -48,9 +48,6 @@ class Configurations(ConfigurationServiceServicer):
 
     async def ApplyConfiguration(self, request: pb2.ApplyConfigurationRequest, context: Context) -> pb2.ApplyConfigurationResponse:
         """Apply a text or the file, or say what that would change."""
-        violations = Violations()
-        reason(request.reason, violations)
-        violations.check()
         text = request.text if request.HasField("text") else None
         try:
             loaded, applied = await self._file.apply(text, request.etag, validate_only=request.validate_only)

@@ -203,6 +203,7 @@ def _control(name: str, kind: Kind, unit: str, description: str, *attributes: tu
 
 _LISTENER: Final = (LISTENER, ())
 _UPSTREAM: Final = (UPSTREAM, ())
+_BROKER: Final = (BROKER, ())
 _SIDE: Final = (SIDE, SIDES)
 _CERTIFICATE: Final = (CERTIFICATE, ())
 _DIRECTION: Final = (DIRECTION, DIRECTIONS)
@@ -383,8 +384,16 @@ METRICS: Final = (
     _control("accept.errors", "counter", "{error}", "Connections that could not be accepted.", _LISTENER, (ERROR_TYPE, ACCEPT_ERRORS)),
     _control("worker.restarts", "counter", "{restart}", "Restarts of processors.", (REASON, ("died", "heartbeat", "commit"))),
     _control("handler.restarts", "counter", "{restart}", "Restarts of handler processes.", (REASON, ("died", "timeout", "heartbeat", "memory"))),
-    _control("broker.count", "gauge", "{broker}", "Brokers of a cluster, by state.", _UPSTREAM, (STATE, BROKER_STATES)),
-    _control("broker.connections", "gauge", "{connection}", "Open connections through the port of a broker.", _LISTENER, (BROKER, ())),
+    _control(
+        "broker.count",
+        "gauge",
+        "{broker}",
+        "Brokers of a cluster: 1 for the state that a broker is in, 0 for others. Without a broker: none is known.",
+        _UPSTREAM,
+        _BROKER,
+        (STATE, BROKER_STATES),
+    ),
+    _control("broker.connections", "gauge", "{connection}", "Open connections to a broker, and attempts, by port or by host.", _UPSTREAM, _BROKER),
     _control("tap.usage", "gauge", "By", "Bytes of the tap's log on disk."),
     _control("tap.limit", "gauge", "By", "The tap's budget."),
     _control("tap.consumer.unreadable", "gauge", "{consumer}", "Consumers of the tap with an unreadable file; segments that they may need are kept."),

@@ -150,16 +150,27 @@ class AdvertisedBrokers:
     Args:
         host, port: the bootstrap address.
         brokers: addresses by node id.
+
+    Attributes:
+        without: node ids for which the bootstrap address was told.
     """
 
     def __init__(self, host: str, port: int, brokers: Mapping[int, tuple[str, int]]) -> None:
+        self.without: Final[set[int]] = set()
         self._bootstrap: Final = _encoded(host, port)
         self._brokers: Final = {node: _encoded(*address) for node, address in brokers.items()}
 
     def encoded(self, node: i64, compact: bool) -> bytes:
         """Host and port of a broker as in a message."""
-        found = self._brokers.get(node, self._bootstrap)
+        found = self._brokers.get(node)
+        if found is None:
+            found = self._bootstrap
+            self.without.add(int(node))
         return found[1] if compact else found[0]
+
+    def gains(self, before: "AdvertisedBrokers") -> bool:
+        """Whether it has the address of a broker for which ``before`` told the bootstrap's."""
+        return not self._brokers.keys().isdisjoint(before.without)
 
 
 def _encoded(host: str, port: int) -> tuple[bytes, bytes]:

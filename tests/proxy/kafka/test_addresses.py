@@ -111,6 +111,15 @@ def test_a_broker_without_an_entry_gets_the_bootstrap_address() -> None:
     assert [(broker.host, broker.port) for broker in new.brokers] == [BOOTSTRAP, TABLE[1]]
 
 
+def test_an_address_is_gained_for_a_broker_for_which_the_bootstraps_was_told() -> None:
+    before = AdvertisedBrokers("boot", 1, {1: ("a", 2)})
+    after = AdvertisedBrokers("boot", 1, {1: ("a", 2), 2: ("b", 3)})
+    assert not after.gains(before), "nobody asked"
+    for node, gains in ((1, False), (-1, False), (3, False), (2, True)):
+        before.encoded(node, True)
+        assert (after.gains(before), before.gains(before)) == (gains, False), node
+
+
 @pytest.mark.slow
 def test_the_first_part_of_an_answer_is_enough_if_it_has_all_addresses() -> None:
     for key, version in VERSIONS:
