@@ -33,7 +33,7 @@ from framegate.control.steering.taps import MAX_RULES, STOPPED_EVENT, Rules, Tap
 from framegate.control.steering.transactions import Transactions
 from framegate.control.steering.users import Users
 from framegate.control.task_monitor import TaskMonitor
-from framegate.proxy.config.model import MAX_PROCESSORS
+from framegate.proxy.config.model import MAX_PROCESSORS, ProxyConfig
 
 if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
@@ -74,7 +74,7 @@ class Steering(Parts):
 
     Args:
         tapped: see ``Taps``.
-        handlers: None: no listener has a handler.
+        new_handlers: makes the handler processes of a configuration, if there were none before.
         chosen: what the container decided at the start; None: nothing.
         tap_low: see ``TapLosses``.
     """
@@ -92,7 +92,7 @@ class Steering(Parts):
         rotation: Rotation,
         certificates: TlsStores,
         identities: Identities,
-        handlers: "Handlers | None" = None,
+        new_handlers: Callable[[ProxyConfig], "Handlers"],
         chosen: Chosen | None = None,
         tap_low: Callable[[], str] = str,
     ) -> None:
@@ -108,7 +108,7 @@ class Steering(Parts):
         self._checks = Checks(supervisor, log, task_monitor)
         log_rows = LogRows(supervisor, log)
         super().__init__(
-            state=State(supervisor, meters, task_monitor, pool, drain, handlers),
+            state=State(supervisor, meters, task_monitor, pool, drain),
             events=events,
             audit=Audit(log, events),
             log=log_rows,
@@ -135,6 +135,7 @@ class Steering(Parts):
                 self._checks,
                 brokers,
                 identities,
+                new_handlers,
                 log_rows,
                 self.transactions,
                 meters,

@@ -1,5 +1,5 @@
 """Ends the connections whose certificate was replaced, spread over time, so that clients do not all reconnect at once; and those of a listener that
-was removed, at once.
+was removed, or whose handlers were replaced, at once.
 
 Each pair whose certificate was replaced ends at a time in the second half of ``max_age``, given by its id. From then on a pair is drained alone
 (``drain.DrainTerms``), so that open requests finish. Pairs are found once, when a store is replaced or a listener removed; all work is done in slices
@@ -22,7 +22,7 @@ from framegate.proxy.relay.pair import Pair
 __all__ = ["DETAIL", "REMOVED", "Retirement"]
 
 DETAIL: Final = "its certificate was replaced"
-REMOVED: Final = "its listener was removed"
+REMOVED: Final = "its listener was removed, or handlers were replaced"
 ANY: Final = -1  # in place of the number of a store
 SPREAD: Final = 1 << 20
 MIX: Final = 2_654_435_761  # 2**32 divided by the golden ratio: pairs with neighbouring ids end far from each other
@@ -68,7 +68,7 @@ class Retirement(Timer):
         self._quiet_ns, self._timeout_ns = quiet_ns, timeout_ns
 
     def removed(self, listener: str) -> None:
-        """A listener was removed: drain its connections."""
+        """A listener was removed, or its handler replaced: drain its connections."""
         self._search_all(_Search(listener, ANY, self._selector.now_ns, 0, deque(self._pairs)))
 
     def retire(self, number: int) -> None:

@@ -149,7 +149,14 @@ class Fleet:
     subscribers raised, ``tapped`` what the tap's keeper was told.
     """
 
-    def __init__(self, config: ProxyConfig, *, command: tuple[str, ...] = COMMAND, endpoint: tuple[str, int] = ("127.0.0.1", 1)) -> None:
+    def __init__(
+        self,
+        config: ProxyConfig,
+        *,
+        command: tuple[str, ...] = COMMAND,
+        endpoint: tuple[str, int] = ("127.0.0.1", 1),
+        handlers: tuple[str, ...] = HANDLER_COMMAND,
+    ) -> None:
         self.log = MemoryLog()
         self.meters = Meters()
         self.task_monitor = TaskMonitor(self.log, self.meters)
@@ -169,7 +176,7 @@ class Fleet:
         self.judged = 0
         self.handlers: Handlers | None = None
         if handler_names(config):
-            self.handlers = Handlers(config, self.reaper, self.meters, self.log, self.task_monitor, events=events, command=HANDLER_COMMAND)
+            self.handlers = Handlers(config, self.reaper, self.meters, self.log, self.task_monitor, events=events, command=handlers)
         self.supervisor = Supervisor(
             self.desired,
             self.acceptor,
@@ -200,7 +207,7 @@ class Fleet:
             self.rotation,
             self.certificates,
             Identities(self.supervisor, self.rotation, self.meters, self.log, self.task_monitor),
-            self.handlers,
+            lambda config: Handlers(config, self.reaper, self.meters, self.log, self.task_monitor, events=events, command=handlers),
         )
         self._clients: list[Client] = []
 
@@ -232,8 +239,8 @@ class Fleet:
         self.acceptor.stop()
         self.steering.close()
         await self.supervisor.stop()
-        if self.handlers is not None:
-            await self.handlers.stop()
+        if self.supervisor.handlers is not None:
+            await self.supervisor.handlers.stop()
         self.supervisor.close()
         self.acceptor.close()
         self.reaper.close()
