@@ -88,10 +88,14 @@ class Proxy:
         )
         reaper = Reaper()
         self._on_stop(reaper.close)
-        if any(listener.handler is not None for listener in config.listeners):
+
+        def new_handlers(config: ProxyConfig) -> "Handlers":
             from framegate.control.fleet.handlers import Handlers  # loaded only with handlers
 
-            self._handlers = Handlers(config, reaper, meters, log, task_monitor, events=events)
+            return Handlers(config, reaper, meters, log, task_monitor, events=events)
+
+        if any(listener.handler is not None for listener in config.listeners):
+            self._handlers = new_handlers(config)
         supervisor = Supervisor(
             desired,
             acceptor,
@@ -112,8 +116,7 @@ class Proxy:
         self._on_stop(identities.stop)
         identities.follow(await identities.stage(config))
         await self._undo.enter_async_context(self._undo_after_processors)
-        if self._handlers is not None:
-            self._on_stop(self._handlers.stop)
+        self._on_stop(self._stop_handlers)
         self._on_stop(supervisor.stop)
         resolver = Resolver(names, first, self._addresses_asked, log)
         self._on_stop(resolver.stop)
@@ -140,7 +143,7 @@ class Proxy:
             identities,
             self._loaded,
             validator.ask,
-            self._handlers,
+            new_handlers,
             chosen,
             low,
         )
@@ -171,6 +174,10 @@ class Proxy:
             validator.start()
         except OSError as error:
             self._task_monitor.failed("rotation", error)
+
+    async def _stop_handlers(self) -> None:
+        if self._supervisor is not None and self._supervisor.handlers is not None:
+            await self._supervisor.handlers.stop()
 
     async def _start_processes(self, supervisor: Supervisor, processors: int) -> None:
         """Start processors and handler processes. Raises the first error."""
@@ -315,8 +322,8 @@ class Proxy:
         """The forced end of the processors, and of the handler processes."""
         if self._supervisor is not None:
             self._supervisor.kill_all()
-        if self._handlers is not None:
-            self._handlers.kill_all()
+        if self._supervisor is not None and self._supervisor.handlers is not None:
+            self._supervisor.handlers.kill_all()
 
 
 def _load_servers(export: Export) -> None:

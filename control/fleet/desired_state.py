@@ -32,6 +32,7 @@ class DesiredState:
         shares: bytes of the memory pool by slot.
         stores: certificates, keys and authorities, by owner (``framegate.proxy.server.rows``): the last valid ones.
         revision: grows with every committed change.
+        retired: handler processes that get no connections any more, as processors call them.
         rows_at_open: whether processors report each connection that opens, for the log or for telemetry.
     """
 
@@ -41,6 +42,7 @@ class DesiredState:
     revision: int = 1
     stores: dict[str, Store] = dataclasses.field(default_factory=dict, repr=False)
     rows_at_open: bool = False
+    retired: list[str] = dataclasses.field(default_factory=list)
     brokers: dict[str, ClusterRow] = dataclasses.field(default_factory=dict)
     failing: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     layout: CellLayout = dataclasses.field(init=False, repr=False)
@@ -53,6 +55,8 @@ class DesiredState:
         change = Change(config=to_wire(self.config), cells=self.layout.wire, share=self.shares[slot], endpoints=self.endpoints)
         if self.brokers:
             change["brokers"] = self.brokers
+        if self.retired:
+            change["retired"] = self.retired
         if self.failing:
             change["failing"] = self.failing
         if self.stores:

@@ -55,9 +55,9 @@ class Supervisor(Respawner[Slot, Processor]):
         events: see ``Respawner``; also gets ``processor_ready``, and the rows of connections.
         on_begin, on_end: called before a process starts in a slot, and after it ended in any way, before its successor starts.
         inherited: descriptors that every processor keeps open as long as it lives.
-        handlers: the handler processes, joined with each processor before it takes connections; None: no listener has a handler.
 
     Attributes:
+        handlers: the handler processes, joined with each processor before it takes connections; None: no listener has a handler, or had one.
         connections: which processor has which connection.
         on_demand: called when a processor reports its demand for rates.
         auth_requests: passes requests to the auth worker pool; None: no authentication.
@@ -85,7 +85,7 @@ class Supervisor(Respawner[Slot, Processor]):
         self._acceptor = acceptor
         self._on_begin = on_begin
         self._on_end = on_end
-        self._handlers = handlers
+        self.handlers = handlers
         self.auth_requests: AuthRequests | None = None
         self._phases = TwoPhases(log)
         self.connections = Connections(acceptor, events)
@@ -176,8 +176,8 @@ class Supervisor(Respawner[Slot, Processor]):
     async def _bring_up(self, slot: Slot, child: Processor) -> None:
         revision = self.desired.revision
         await child.start(self.desired.start_message(slot.number, slot.generation, slot.boot_id))
-        if self._handlers is not None:
-            self._handlers.enter(child)
+        if self.handlers is not None:
+            self.handlers.enter(child)
 
         def plan() -> dict[Processor, Change]:
             return {} if revision == self.desired.revision else {child: self.desired.whole(slot.number)}
@@ -224,8 +224,8 @@ class Supervisor(Respawner[Slot, Processor]):
         elif notice["type"] == "brokers_seen":
             self.on_brokers_seen(notice["upstream"], notice["brokers"])
         elif notice["type"] == "parted":
-            if self._handlers is not None:
-                self._handlers.parted(child, notice)
+            if self.handlers is not None:
+                self.handlers.parted(child, notice)
         elif notice["type"] == "drained":
             self.slots[child.slot].report_drained(notice["open"])
         elif self.auth_requests is not None:

@@ -11,7 +11,7 @@ Counters of listeners and upstreams that are gone stay until their last connecti
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from framegate.control.accept.acceptor import Acceptor
@@ -44,6 +44,7 @@ from framegate.proxy.server.rows import Store, pack_stores
 from framegate.proxy.tap.record import DIRECTIONS
 
 if TYPE_CHECKING:
+    from framegate.control.fleet.handlers import Handlers
     from framegate.control.fleet.identity import StagedIdentity
 
 __all__ = ["Applied", "Configuration"]
@@ -74,12 +75,14 @@ class _Staged(NamedTuple):
         found: addresses of upstreams that are new, or have other endpoints.
         stores: certificates of sections that are new, or other ones.
         identity: what authentication needs; None: there is none.
+        handlers: slots of handler processes that take the place of all others; None: the present ones stay.
     """
 
     listeners: dict[str, Listening]
     found: dict[str, Resolution]
     stores: dict[str, Store]
     identity: "StagedIdentity | None"
+    handlers: set[int] | None
 
     @property
     def endpoints(self) -> Endpoints:
@@ -111,6 +114,7 @@ class Configuration:
         checks: Checks,
         brokers: Brokers,
         identities: Identities,
+        new_handlers: Callable[[ProxyConfig], "Handlers"],
         log_rows: LogRows,
         transactions: Transactions,
         meters: Meters,
@@ -127,6 +131,7 @@ class Configuration:
         self._checks: Final = checks
         self._brokers: Final = brokers
         self._identities: Final = identities
+        self._new_handlers: Final = new_handlers
         self._log_rows: Final = log_rows
         self._transactions: Final = transactions
         self._meters: Final = meters
@@ -179,8 +184,6 @@ class Configuration:
             raise FailedPreconditionError("the proxy drains", reason="DRAINING")
         found = differences(self._config, after)
         refused = [item.path for item in found if item.effect == "restart"]
-        handlers = [{(item.name, item.handler) for item in config.listeners if item.handler is not None} for config in (self._config, after)]
-        refused += sorted({f"listeners[{name}].handler" for name, _ in handlers[0] ^ handlers[1]} - set(refused))
         if refused:
             text = f"nothing is applied: a restart is needed to change {', '.join(refused)}"
             raise FailedPreconditionError(text, reason="NEEDS_RESTART", keys=",".join(refused))
@@ -235,6 +238,7 @@ class Configuration:
             desired.stores = _those({**desired.stores, **staged.stores}, self._certificates.owners(after))
             desired.brokers = _those({**desired.brokers, **planned.brokers}, [item.name for item in after.upstreams if item.kafka is not None])
             desired.failing = _those(desired.failing, names)
+            desired.retired = planned.change.get("retired", desired.retired)
             self._follow_layout(planned.layout)
 
         def decided() -> None:
@@ -243,10 +247,10 @@ class Configuration:
 
         async with self._pool.scaling:
             try:
-                await self._supervisor.change(build, commit, check, decided, self._acceptor.accept_new)
+                await self._supervisor.change(build, commit, check, decided, lambda: self._begin(after, staged))
             except BaseException:
                 if not transaction.decided:
-                    self._release(staged)
+                    await self._release(staged)
                 raise
         self._taps.made()
 
@@ -260,6 +264,8 @@ class Configuration:
             change["endpoints"] = staged.endpoints
         if brokers:
             change["brokers"] = brokers
+        if staged.handlers is not None and self._supervisor.handlers is not None:
+            change["retired"] = self._supervisor.handlers.retire(staged.handlers)
         if staged.stores:
             change["stores"] = pack_stores(staged.stores)
         return _Planned(change, layout, self._shares(before, after), brokers)
@@ -281,14 +287,38 @@ class Configuration:
         stores = self._certificates.staged(after, loaded.tls_files, loaded.certificates)
         try:
             identity = await self._identities.stage(after)
-            return _Staged(rebound(self._acceptor.listeners, self._acceptor.leaving, after.listeners), found, stores, identity)
+            listeners = rebound(self._acceptor.listeners, self._acceptor.leaving, after.listeners)
+            staged = _Staged(listeners, found, stores, identity, None)
+            if _handling(before) == _handling(after):
+                return staged
+            try:
+                return staged._replace(handlers=await self._stage_handlers(after))
+            except BaseException:
+                await self._release(staged)
+                raise
         except StartError as error:
             raise FailedPreconditionError(f"nothing is applied: {error}", reason=error.reason, **error.metadata) from error
 
-    def _release(self, staged: _Staged) -> None:
+    async def _stage_handlers(self, after: ProxyConfig) -> set[int]:
+        if self._supervisor.handlers is None:
+            self._supervisor.handlers = handlers = self._new_handlers(after)
+            for processor in self._supervisor.running:
+                handlers.enter(processor)
+        return await self._supervisor.handlers.stage(after)
+
+    async def _release(self, staged: _Staged) -> None:
+        """Take back what was staged."""
+        if staged.handlers is not None and self._supervisor.handlers is not None:
+            await self._supervisor.handlers.release(staged.handlers)
         for name, listening in staged.listeners.items():
             if self._acceptor.listeners.get(name) is not listening:
                 listening.close()
+
+    def _begin(self, after: ProxyConfig, staged: _Staged) -> None:
+        """Every processor has the configuration: connections may come."""
+        if staged.handlers is not None and self._supervisor.handlers is not None:
+            self._supervisor.handlers.follow(staged.handlers, after.drain.timeout_ms)
+        self._acceptor.accept_new()
 
     def _put(self, before: ProxyConfig, after: ProxyConfig, staged: _Staged, loaded: Loaded) -> None:
         """Have the parts of this process follow the configuration, which is decided."""
@@ -356,6 +386,12 @@ class Configuration:
             await self._supervisor.change(lambda slot: Change(cells=layout.wire), lambda desired: self._follow_layout(layout), check)
         except ControlError as error:
             self._log.write("counters_kept", level="warning", error=str(error))
+
+
+def _handling(config: ProxyConfig) -> tuple[object, ...]:
+    """What handler processes follow from; they are the same for another order of listeners."""
+    handlers = sorted((item.name, item.handler) for item in config.listeners if item.handler is not None)
+    return (handlers, config.handlers) if handlers else ()
 
 
 def _those(values: Mapping[str, T], names: Iterable[str]) -> dict[str, T]:

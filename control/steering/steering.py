@@ -35,7 +35,7 @@ from framegate.control.steering.taps import MAX_RULES, STOPPED_EVENT, Rules, Tap
 from framegate.control.steering.transactions import Transactions
 from framegate.control.steering.users import Users
 from framegate.control.task_monitor import TaskMonitor
-from framegate.proxy.config.model import MAX_PROCESSORS
+from framegate.proxy.config.model import MAX_PROCESSORS, ProxyConfig
 
 if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
@@ -79,7 +79,7 @@ class Steering(Parts):
         tapped: see ``Taps``.
         loaded: the configuration of the start.
         ask: a question of the validator process.
-        handlers: None: no listener has a handler.
+        new_handlers: makes the handler processes of a configuration, if there were none before.
         chosen: what the container decided at the start; None: nothing.
         tap_low: see ``TapLosses``.
     """
@@ -99,7 +99,7 @@ class Steering(Parts):
         identities: Identities,
         loaded: Loaded,
         ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
-        handlers: "Handlers | None" = None,
+        new_handlers: Callable[[ProxyConfig], "Handlers"],
         chosen: Chosen | None = None,
         tap_low: Callable[[], str] = str,
     ) -> None:
@@ -125,6 +125,7 @@ class Steering(Parts):
             self._checks,
             brokers,
             identities,
+            new_handlers,
             log_rows,
             self.transactions,
             meters,
@@ -132,7 +133,7 @@ class Steering(Parts):
             task_monitor,
         )
         super().__init__(
-            state=State(supervisor, meters, task_monitor, pool, drain, handlers),
+            state=State(supervisor, meters, task_monitor, pool, drain),
             events=events,
             audit=Audit(log, events),
             log=log_rows,

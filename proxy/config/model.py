@@ -160,7 +160,7 @@ class ListenerConfig:
     name: str
     address: Annotated[str, Key("address")]
     upstream: str | None = None
-    handler: Annotated[str | None, Key(effect="restart")] = None
+    handler: str | None = None
     protocol: Protocol = "framed"
     brokers: BrokersConfig | None = None
     proxy_protocol: ProxyProtocolConfig | None = None
@@ -405,7 +405,7 @@ class ProxyConfig:
     admin: Annotated[AdminConfig, Key(effect="restart")] = AdminConfig()
     health: Annotated[HealthConfig | None, Key(effect="restart")] = None
     memory_pool: Annotated[MemoryPoolConfig, Key(effect="now")] = MemoryPoolConfig()
-    handlers: Annotated[HandlersConfig, Key(effect="restart")] = HandlersConfig()
+    handlers: Annotated[HandlersConfig, Key(effect="new connections")] = HandlersConfig()
     limits: Annotated[LimitsConfig, Key(effect="now")] = UNLIMITED_NODE
     tap: Annotated[TapConfig | None, Key(effect="restart")] = None
     telemetry: Annotated[TelemetryConfig, Key(effect="restart")] = TelemetryConfig()

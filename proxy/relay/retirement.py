@@ -1,7 +1,7 @@
 """Ends connections that must not go on for ever, one by one: each is drained alone (``drain.DrainTerms``), so that open requests finish.
 
 - *Replaced certificates.* Each pair ends at a time in the second half of ``max_age``, given by its id, so that clients do not all reconnect at once.
-- *Removed listeners.* Each pair ends at once.
+- *Removed listeners, replaced handlers.* Each pair ends at once.
 - *Bootstrap.* A client that was told the bootstrap address for a broker, because it had no other, takes its connection there for one to that broker,
   and keeps it although it gets errors and is told the right address later. So when the broker has an address, connections to the bootstrap end; and
   again 1, 2, 4 … seconds later, as long as clients may know the old address (``KNOWN_S``).
@@ -26,7 +26,7 @@ from framegate.proxy.relay.pair import Pair
 __all__ = ["AT_BOOTSTRAP", "DETAIL", "KNOWN_S", "REMOVED", "Retirement"]
 
 DETAIL: Final = "its certificate was replaced"
-REMOVED: Final = "its listener was removed"
+REMOVED: Final = "its listener was removed, or handlers were replaced"
 AT_BOOTSTRAP: Final = "the bootstrap is not the address of a certain broker any more"
 KNOWN_S: Final = 512
 """Longer than clients use old metadata: ``metadata.max.age.ms`` is 300 s."""
@@ -77,7 +77,7 @@ class Retirement(Timer):
         self._quiet_ns, self._timeout_ns = quiet_ns, timeout_ns
 
     def removed(self, listener: str) -> None:
-        """A listener was removed: drain its connections."""
+        """A listener was removed, or its handler replaced: drain its connections."""
         self._search_all(_Search(listener, ANY, self._selector.now_ns, 0, deque(self._pairs)))
 
     def retire(self, number: int) -> None:

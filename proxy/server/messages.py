@@ -141,6 +141,7 @@ class Change(TypedDict, total=False):
         brokers: by upstream, all brokers of the cluster; they replace the previous ones.
         failing: by upstream, all endpoints that fail their checks, by address as text, and why.
         stores: the certificate stores that replace others.
+        retired: handler processes that get no connections any more; the connections of all listeners that had a handler are drained.
         revoked: by listener, identities that are no longer valid.
         tap_rule: the name of a tap rule that is turned on again.
     """
@@ -152,6 +153,7 @@ class Change(TypedDict, total=False):
     brokers: dict[str, ClusterRow]
     failing: dict[str, dict[str, str]]
     stores: StoresRow
+    retired: list[str]
     revoked: dict[str, RevokedRow]
     tap_rule: str
 

@@ -262,12 +262,22 @@ class Settings:
             self.pool.resize(change["share"])
         self._put(fresh, before)
         self._put_failing(change.get("failing", {}))
+        if "retired" in change:
+            self._retire(change["retired"], before)
         if self._publisher is not None and prepared.mapping is not None:
             self._publisher.follow(fresh.layout, prepared.mapping, fresh.limits)
         if self._relay is not None:
             self._put_rules(prepared, self._relay)
         revoked = "revoked" in change
         return Follow(prepared.rules is not None, prepared.limits is not None, revoked, self._forget_replaced if self._replaced else None)
+
+    def _retire(self, processes: list[str], before: InForce) -> None:
+        """Give no connections to these handler processes, and drain those of listeners that had a handler."""
+        if self.in_force.requests is not None:
+            self.in_force.requests.retire(processes)
+        for name, listener in before.listeners.items():
+            if listener.handler is not None and self._retirement is not None:
+                self._retirement.removed(name)
 
     def _put_rules(self, prepared: _Prepared, relay: Relay) -> None:
         """Put the tap's rules, quotas and revocations in force, for pairs that open from here on."""
@@ -361,6 +371,9 @@ class Settings:
                 for route in self._routes(name):
                     if route.rules is not None and (was is None or was.kafka != listener.kafka):
                         route.rules.put(listener.kafka)
+        handlers = fresh.config.handlers
+        if fresh.requests is not None:
+            fresh.requests.configure(handlers.queue, handlers.timeout_ms * NS_PER_MS)
         drain = fresh.config.drain
         quiet_ns, timeout_ns = drain.quiet_ms * NS_PER_MS, drain.timeout_ms * NS_PER_MS
         if self._retirement is not None:

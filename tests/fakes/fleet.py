@@ -150,7 +150,14 @@ class Fleet:
     subscribers raised, ``tapped`` what the tap's keeper was told.
     """
 
-    def __init__(self, config: ProxyConfig, *, command: tuple[str, ...] = COMMAND, endpoint: tuple[str, int] = ("127.0.0.1", 1)) -> None:
+    def __init__(
+        self,
+        config: ProxyConfig,
+        *,
+        command: tuple[str, ...] = COMMAND,
+        endpoint: tuple[str, int] = ("127.0.0.1", 1),
+        handlers: tuple[str, ...] = HANDLER_COMMAND,
+    ) -> None:
         self.log = MemoryLog()
         self.meters = Meters()
         self.task_monitor = TaskMonitor(self.log, self.meters)
@@ -170,7 +177,7 @@ class Fleet:
         self.judged = 0
         self.handlers: Handlers | None = None
         if handler_names(config):
-            self.handlers = Handlers(config, self.reaper, self.meters, self.log, self.task_monitor, events=events, command=HANDLER_COMMAND)
+            self.handlers = Handlers(config, self.reaper, self.meters, self.log, self.task_monitor, events=events, command=handlers)
         self.supervisor = Supervisor(
             self.desired,
             self.acceptor,
@@ -203,7 +210,7 @@ class Fleet:
             Identities(self.supervisor, self.rotation, self.meters, self.log, self.task_monitor),
             Loaded(config, [], files, described, "/nowhere/framegate.yaml"),
             self._check,
-            self.handlers,
+            lambda config: Handlers(config, self.reaper, self.meters, self.log, self.task_monitor, events=events, command=handlers),
         )
         self._clients: list[Client] = []
 
@@ -235,8 +242,8 @@ class Fleet:
         self.acceptor.stop()
         self.steering.close()
         await self.supervisor.stop()
-        if self.handlers is not None:
-            await self.handlers.stop()
+        if self.supervisor.handlers is not None:
+            await self.supervisor.handlers.stop()
         self.supervisor.close()
         self.acceptor.close()
         self.reaper.close()
