@@ -25,6 +25,7 @@ from framegate.control.errors import (
 )
 from framegate.control.events import Bus, Row, Subscription
 from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.identity.users_file import name_fault
 from framegate.control.logs import Levels
 from framegate.control.meters import Meters
@@ -309,6 +310,8 @@ class FakeSupervisor:
         check()
         commit(self.desired)
         decided()
+
+    change_config = Supervisor.change_config
 
     async def start_slots(self, numbers: Sequence[int]) -> None:
         self.fake._fail()
