@@ -15,7 +15,7 @@ The memory of what is replaced is that of the run in whose place it is sent, a l
 
 from typing import Final
 
-from librt.strings import read_i16_be, read_i32_be
+from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
@@ -131,20 +131,23 @@ class Rewriting:
             pos = run.first
         data = run.data
         end = run.end
-        passes: i64 = 1 << 32  # API and version of the last request: that of no request
-        while pos < end:
-            size = i64(read_i32_be(data, pos))
-            if size < REQUEST_HEAD:
-                return index
-            api = i64(read_i32_be(data, pos + HEADER))
-            if api != passes and not _is_in(understood, api >> 16, i64(read_i16_be(data, pos + HEADER + 2))):
-                return index
-            passes = api
-            if judge is not None and not judge.knows_client(data, pos + HEADER, pos + HEADER + size):
-                return index
-            pos += HEADER + size
+        begin = pos
+        while pos + HEADER + 4 <= end:
+            head = read_i64_be(data, pos)  # size, API, version
+            if head >> 32 < REQUEST_HEAD or not _is_in(understood, head >> 16 & 0xFFFF, head & 0xFFFF):
+                break
+            if judge is not None and judge.by_client:
+                if not judge.knows_client(data, pos + HEADER, pos + HEADER + (head >> 32)):
+                    break
+                pos += HEADER + (head >> 32)
+            else:
+                pos = _behind_same(data, pos, end, head & 0xFFFFFFFF)
+        if pos == end:
+            return -1
+        while begin < pos:
+            begin += HEADER + i64(read_i32_be(data, begin))
             index += 1
-        return -1
+        return index
 
     def passes_part(self, run: Run) -> bool:
         """As ``first_odd``, for the first piece of a request."""
@@ -448,6 +451,16 @@ class Rewriting:
         except KafkaFormatError as error:
             self.fault = f"an answer in pieces: {error}"
         return found if changed else None
+
+
+def _behind_same(data: bytes, pos: i64, end: i64, api: i64) -> i64:
+    """The position behind the requests from ``pos`` on that are of one API and version."""
+    while pos + HEADER + 4 <= end:
+        head = read_i64_be(data, pos)
+        if head & 0xFFFFFFFF != api or head >> 32 < REQUEST_HEAD:
+            break
+        pos += HEADER + (head >> 32)
+    return pos
 
 
 def _is_in(table: "vec[i32]", key: i64, version: i64) -> bool:
