@@ -122,32 +122,35 @@ class Rewriting:
             return -1
         if judge is not None and index == 0:
             judge.follow()
-        understood = _UNDERSTOOD if judge is None else judge.table
         if run.head is not None and index == 0:
             if not self._passes(run.prefix(HEADER + REQUEST_HEAD)):
                 return 0
             index = 1
         if pos == 0:
             pos = run.first
-        data = run.data
-        end = run.end
-        begin = pos
+        odd_at = self._odd_at(run.data, pos, run.end)
+        if odd_at == run.end:
+            return -1
+        while pos < odd_at:
+            pos += HEADER + i64(read_i32_be(run.data, pos))
+            index += 1
+        return index
+
+    def _odd_at(self, data: bytes, pos: i64, end: i64) -> i64:
+        """Where the first such request from ``pos`` on begins; ``end``: there is none."""
+        judge = self._judge
+        understood = _UNDERSTOOD if judge is None else judge.table
         while pos + HEADER + 4 <= end:
             head = read_i64_be(data, pos)  # size, API, version
             if head >> 32 < REQUEST_HEAD or not _is_in(understood, head >> 16 & 0xFFFF, head & 0xFFFF):
                 break
-            if judge is not None and judge.by_client:
-                if not judge.knows_client(data, pos + HEADER, pos + HEADER + (head >> 32)):
-                    break
+            if judge is None or not judge.by_client:
+                pos = _behind_same(data, pos, end, head & 0xFFFFFFFF)
+            elif judge.knows_client(data, pos + HEADER, pos + HEADER + (head >> 32)):
                 pos += HEADER + (head >> 32)
             else:
-                pos = _behind_same(data, pos, end, head & 0xFFFFFFFF)
-        if pos == end:
-            return -1
-        while begin < pos:
-            begin += HEADER + i64(read_i32_be(data, begin))
-            index += 1
-        return index
+                break
+        return pos
 
     def passes_part(self, run: Run) -> bool:
         """As ``first_odd``, for the first piece of a request."""
