@@ -140,16 +140,17 @@ class Rewriting:
         """Where the first such request from ``pos`` on begins; ``end``: there is none."""
         judge = self._judge
         understood = _UNDERSTOOD if judge is None else judge.table
+        same: i64 = -1  # API and version of the last request, if others like it may be passed on
         while pos + HEADER + 4 <= end:
             head = read_i64_be(data, pos)  # size, API, version
-            if head >> 32 < REQUEST_HEAD or not _is_in(understood, head >> 16 & 0xFFFF, head & 0xFFFF):
-                break
-            if judge is None or not judge.by_client:
-                pos = _behind_same(data, pos, end, head & 0xFFFFFFFF)
-            elif judge.knows_client(data, pos + HEADER, pos + HEADER + (head >> 32)):
-                pos += HEADER + (head >> 32)
-            else:
-                break
+            if head & 0xFFFFFFFF != same or head >> 32 < REQUEST_HEAD:
+                if head >> 32 < REQUEST_HEAD or not _is_in(understood, head >> 16 & 0xFFFF, head & 0xFFFF):
+                    break
+                if judge is None or not judge.by_client:
+                    same = head & 0xFFFFFFFF
+                elif not judge.knows_client(data, pos + HEADER, pos + HEADER + (head >> 32)):
+                    break
+            pos += HEADER + (head >> 32)
         return pos
 
     def passes_part(self, run: Run) -> bool:
@@ -454,16 +455,6 @@ class Rewriting:
         except KafkaFormatError as error:
             self.fault = f"an answer in pieces: {error}"
         return found if changed else None
-
-
-def _behind_same(data: bytes, pos: i64, end: i64, api: i64) -> i64:
-    """The position behind the requests from ``pos`` on that are of one API and version."""
-    while pos + HEADER + 4 <= end:
-        head = read_i64_be(data, pos)
-        if head & 0xFFFFFFFF != api or head >> 32 < REQUEST_HEAD:
-            break
-        pos += HEADER + (head >> 32)
-    return pos
 
 
 def _is_in(table: "vec[i32]", key: i64, version: i64) -> bool:
