@@ -106,8 +106,8 @@ def lacks_endpoints(key: i64, version: i64, data: bytes, start: i64, end: i64) -
         if (
             head == _ONE << 8 | name
             and read_i64_be(data, end - 40) >> 56 == _ONE
-            and read_i64_be(data, end - 9) >> 32 == _NO_ERRORS << 8
-            and read_i64_be(data, end - 8) & 0xFF == 0
+            and i64(read_i32_be(data, end - 9)) == _NO_ERRORS << 8
+            and data[end - 1] == 0
         ):
             return True
         return _is_usual_produce(version, data, start, end)
@@ -117,9 +117,9 @@ def lacks_endpoints(key: i64, version: i64, data: bytes, start: i64, end: i64) -
         if (
             end <= i64(len(data))
             and size >= _LEAST_FETCHED
-            and read_i64_be(data, start + 4) >> 56 == 0
+            and data[start + 4] == 0
             and read_i64_be(data, start + 8) & 0xFF == _ONE
-            and read_i64_be(data, start + 32) >> 56 == _ONE
+            and data[start + 32] == _ONE
             and read_i32_be(data, end - 4) & 0xFFFFFF == 0
             and start + _FETCHED + _after_fetched(read_i64_be(data, start + _FETCHED)) == end - 3
         ):
