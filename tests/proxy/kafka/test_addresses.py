@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import random
 from typing import Any
 
@@ -231,15 +232,15 @@ def test_no_answer_that_the_walker_refuses_or_changes_is_found_to_lack_endpoints
     assert found > MUTATIONS / 20
 
 
-@given(st.sampled_from(USUAL), st.integers(0, 3), st.integers(0, 3), st.data())
-def test_a_usual_answer_with_any_change_of_a_byte_is_judged_as_by_the_walker(
-    item: tuple[int, int], topics: int, partitions: int, data: st.DataObject
-) -> None:
-    body = bytearray(usual(*item, random.Random(1), topics, partitions, records=5))
-    at = data.draw(st.integers(4, len(body) - 1))
-    body[at] = data.draw(st.sampled_from((0, 1, 2, 3, 5, 127, 128, 255)) | st.integers(0, 255))
-    if lacks(*item, bytes(body)):
-        assert AddressRewriter(ADVERTISED).rewrite(*item, bytes(body), 0, len(body)) is None
+def test_a_usual_answer_with_any_change_of_a_byte_is_judged_as_by_the_walker() -> None:
+    rewriter = AddressRewriter(ADVERTISED)
+    for item in USUAL:
+        for topics, partitions in ((1, 1), (2, 2)):
+            usual_one = usual(*item, random.Random(1), topics, partitions, records=5)
+            for at, value in itertools.product(range(4, len(usual_one)), (0, 1, 2, 3, 128, 255)):
+                body = usual_one[:at] + bytes((value,)) + usual_one[at + 1 :]
+                if lacks(*item, body):
+                    assert rewriter.rewrite(*item, body, 0, len(body)) is None, (item, topics, at, value)
 
 
 @each_of(("key", "version"), [(3, -1), (3, 14), (0, 2), (4, 0), (55, 2)])
