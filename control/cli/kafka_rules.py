@@ -6,9 +6,9 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
+from framegate.control.cli.client import CALL_TIMEOUT_S, calling, send
 from framegate.control.cli.kinds import LISTENER
-from framegate.control.cli.options import admin_options, example
+from framegate.control.cli.options import Change, admin_options, change_options, example
 from framegate.control.cli.output import as_dict, print_json, print_line, print_note
 
 if TYPE_CHECKING:
@@ -36,14 +36,13 @@ def get(listener: str, address: str, output: str) -> None:
     _print(found, output)
 
 
-@kafka_rules.command("set", short_help="Change the rules.", epilog=example("framegate kafka-rules set --listener kafka rules.yaml --validate-only"))
+@kafka_rules.command("set", short_help="Change the rules.", epilog=example("framegate kafka-rules set --listener kafka rules.yaml --dry-run"))
 @click.argument("file", type=click.File(errors="replace"), required=False)
 @click.option("--listener", type=LISTENER, required=True, help="The listener.")
 @click.option("--report-only/--enforce", default=None, help="Only count and log what the rules would refuse; or refuse it.")
-@click.option("--etag", default="", help="Change the rules only if they still have this etag (see `--output json`).")
-@click.option("--validate-only", is_flag=True, help="Check the change, but do not make it.")
+@change_options()
 @admin_options
-def set_(file: IO[str] | None, listener: str, report_only: bool | None, etag: str, validate_only: bool, address: str, output: str) -> None:
+def set_(file: IO[str] | None, listener: str, report_only: bool | None, change: Change, address: str, output: str) -> None:
     """Change the rules of a listener to those of a file, in all processors or in none. Returns when the change is in force.
 
     The file is YAML with the keys `rules` and `report_only` of the section `kafka`; - reads standard input. Changes are lost at a restart, when the
@@ -54,7 +53,7 @@ def set_(file: IO[str] | None, listener: str, report_only: bool | None, etag: st
 
     if file is None and report_only is None:
         raise click.UsageError("give a file with rules, --report-only or --enforce")
-    wanted = pb2.KafkaRules(listener=listener, etag=etag)
+    wanted = pb2.KafkaRules(listener=listener)
     given: set[str] = set()
     if file is not None:
         rules, given = _read(file)
@@ -63,10 +62,10 @@ def set_(file: IO[str] | None, listener: str, report_only: bool | None, etag: st
     if report_only is not None:
         wanted.report_only = report_only
         given.add("report_only")
-    request = pb2.UpdateKafkaRulesRequest(kafka_rules=wanted, validate_only=validate_only)
+    request = pb2.UpdateKafkaRulesRequest(kafka_rules=wanted)
     request.update_mask.paths.extend(sorted(given))
-    with calling(address, change=True) as channel:
-        found = KafkaRuleServiceStub(channel).UpdateKafkaRules(request, timeout=CALL_TIMEOUT_S, metadata=metadata()).kafka_rules
+    with calling(address, change=not change.dry_run) as channel:
+        found = send(KafkaRuleServiceStub(channel).UpdateKafkaRules, request, change).kafka_rules
     _print(found, output)
 
 
