@@ -344,8 +344,10 @@ class Configuration:
 
     def _kept(self, before: ProxyConfig, after: ProxyConfig) -> set[Place]:
         """The owners of counters that are not in a configuration, and still count: they have connections, or their frames are in the tap's sums."""
-        names = {item.name for item in before.listeners} | self._acceptor.leaving.keys()
-        listeners = {name for name in names if self._acceptor.of(name).open} | self._tapped()
+        self._supervisor.connections.count_handed()
+        self._acceptor.settle()
+        # A processor may get connections of a listener that goes now after it has the change.
+        listeners = {item.name for item in (() if before is after else before.listeners)} | self._acceptor.leaving.keys() | self._tapped()
         upstreams = {item.name for item in before.upstreams} | self._gone.keys()
         if before is after:
             oldest = min((next(iter(processor.open)) for processor in self._supervisor.alive if processor.open), default=1 << 63)
@@ -371,8 +373,6 @@ class Configuration:
 
     async def _settle(self) -> None:
         """Give up the counters of listeners and upstreams that are gone and have no connection any more."""
-        self._supervisor.connections.count_handed()
-        self._acceptor.settle()
         layout = self._supervisor.desired.layout
 
         def check() -> None:

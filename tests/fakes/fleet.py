@@ -195,6 +195,7 @@ class Fleet:
         self.certificates = TlsStores(self.supervisor, self._check, described)
         for source in self.certificates.sources():
             self.rotation.watch(source)
+        self.identities = Identities(self.supervisor, self.rotation, self.meters, self.log, self.task_monitor)
         self.steering = Steering(
             self.supervisor,
             self.acceptor,
@@ -206,7 +207,7 @@ class Fleet:
             self.tapped.append,
             self.rotation,
             self.certificates,
-            Identities(self.supervisor, self.rotation, self.meters, self.log, self.task_monitor),
+            self.identities,
             lambda config: Handlers(config, self.reaper, self.meters, self.log, self.task_monitor, events=events, command=handlers),
         )
         self._clients: list[Client] = []
@@ -241,6 +242,7 @@ class Fleet:
         await self.supervisor.stop()
         if self.supervisor.handlers is not None:
             await self.supervisor.handlers.stop()
+        await self.identities.stop()
         self.supervisor.close()
         self.acceptor.close()
         self.reaper.close()

@@ -21,6 +21,7 @@ from framegate.control.errors import (
 )
 from framegate.control.events import Bus, Row, Subscription
 from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.identity.users_file import name_fault
 from framegate.control.logs import Levels
 from framegate.control.meters import Meters
@@ -293,13 +294,17 @@ class FakeSupervisor:
         self,
         build: Callable[[int], Change],
         commit: Callable[[DesiredState], None],
-        check: Callable[[], None],
-        decided: Callable[[], None],
+        check: Callable[[], None] = lambda: None,
+        decided: Callable[[], None] = lambda: None,
+        done: Callable[[], None] = lambda: None,
     ) -> None:
         self.fake._fail()
         check()
         commit(self.desired)
         decided()
+        done()
+
+    change_config: Any = Supervisor.change_config
 
     async def start_slots(self, numbers: Sequence[int]) -> None:
         self.fake._fail()
