@@ -23,7 +23,6 @@ from framegate.control.configuration.child import Loaded
 from framegate.control.configuration.difference import Difference, differences, etag_of
 from framegate.control.errors import AbortedError, ControlError, EtagError, FailedPreconditionError, StartError
 from framegate.control.fleet.desired_state import DesiredState
-from framegate.control.fleet.identities import Identities
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
@@ -31,6 +30,7 @@ from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.checks import Checks
+from framegate.control.steering.identities import Identities
 from framegate.control.steering.pool import Pool, equal_shares, too_small
 from framegate.control.steering.rows import LogRows
 from framegate.control.steering.taps import Taps

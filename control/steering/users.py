@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from framegate.control.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError, Violation
-from framegate.control.fleet.identities import Identities
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.status import UsersStatus, UserStatus
+from framegate.control.steering.identities import Identities
 from framegate.control.steering.listeners import find_listener
 from framegate.control.steering.transactions import Transaction, Transactions
 from framegate.proxy.server.rows import listener_owner

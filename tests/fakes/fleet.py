@@ -17,7 +17,6 @@ from framegate.control.events import Bus, Event
 from framegate.control.fleet.child import Reaper, SpawnOptions
 from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.handlers import Handlers, handler_names
-from framegate.control.fleet.identities import Identities
 from framegate.control.fleet.processor import KIND, Processor, Slot
 from framegate.control.fleet.slot_cells import ProcessorTotals, SlotCells
 from framegate.control.fleet.supervisor import Supervisor
@@ -26,6 +25,7 @@ from framegate.control.meters import Meters
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.rotation.validator import answer
+from framegate.control.steering.identities import Identities
 from framegate.control.steering.pool import equal_shares
 from framegate.control.steering.steering import Steering
 from framegate.control.steering.taps import Rules

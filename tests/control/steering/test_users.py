@@ -17,7 +17,6 @@ import pytest
 
 from framegate.control.errors import AlreadyExistsError, ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
 from framegate.control.events import Bus
-from framegate.control.fleet.identities import Identities
 from framegate.control.fleet.identity import Identity
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.identity import users_file
@@ -27,6 +26,7 @@ from framegate.control.meters import Meters
 from framegate.control.rotation.identity_files import IdentityFiles
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.status import UserStatus
+from framegate.control.steering.identities import Identities
 from framegate.control.steering.transactions import Transactions
 from framegate.control.steering.users import Users
 from framegate.control.task_monitor import TaskMonitor
