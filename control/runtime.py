@@ -17,7 +17,6 @@ from framegate.control.configuration.tls_files import first_stores
 from framegate.control.events import Bus
 from framegate.control.fleet.child import Reaper
 from framegate.control.fleet.desired_state import DesiredState
-from framegate.control.fleet.identities import Identities
 from framegate.control.fleet.processor import Slot
 from framegate.control.fleet.slot_cells import ProcessorTotals
 from framegate.control.fleet.supervisor import Supervisor
@@ -27,6 +26,7 @@ from framegate.control.notify import Notifier
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.rotation.validator_process import ValidatorProcess
+from framegate.control.steering.identities import Identities
 from framegate.control.steering.pool import equal_shares
 from framegate.control.steering.sizing import Chosen
 from framegate.control.steering.steering import Steering

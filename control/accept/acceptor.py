@@ -157,6 +157,11 @@ class Acceptor:
         """The open connections of all listeners."""
         return sum(listening.open for listening in (*self.listeners.values(), *self.leaving.values()))
 
+    @property
+    def closing(self) -> bool:
+        """Whether sockets of listeners that are gone are still to be closed by the thread."""
+        return bool(self._removed)
+
     def of(self, listener: str) -> Listening:
         """A listener, which may be leaving."""
         return self.listeners.get(listener) or self.leaving[listener]
@@ -196,7 +201,7 @@ class Acceptor:
 
     def settle(self) -> None:
         """Forget listeners that are gone and have no connection any more. Event loop only."""
-        if not self._removed:
+        if not self.closing:
             self.leaving = {name: listening for name, listening in self.leaving.items() if listening.open}
 
     def add_broker(self, listener: str, broker: int, port: int) -> None:

@@ -23,7 +23,6 @@ from framegate.control.configuration.child import Loaded
 from framegate.control.configuration.difference import Difference, differences, etag_of
 from framegate.control.errors import AbortedError, ControlError, EtagError, FailedPreconditionError, StartError
 from framegate.control.fleet.desired_state import DesiredState
-from framegate.control.fleet.identities import Identities
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
@@ -31,6 +30,7 @@ from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.checks import Checks
+from framegate.control.steering.identities import Identities
 from framegate.control.steering.pool import Pool, equal_shares, too_small
 from framegate.control.steering.rows import LogRows
 from framegate.control.steering.taps import Taps
@@ -53,6 +53,7 @@ T = TypeVar("T")
 SETTLE_S: Final = 1.0
 SETTLE_LIMIT_S: Final = 120.0
 _TRIES: Final = 5
+_CLOSED_S: Final = 2.0
 
 
 class Applied(NamedTuple):
@@ -287,6 +288,7 @@ class Configuration:
         stores = self._certificates.staged(after, loaded.tls_files, loaded.certificates)
         try:
             identity = await self._identities.stage(after)
+            await self._closed()
             listeners = rebound(self._acceptor.listeners, self._acceptor.leaving, after.listeners)
             staged = _Staged(listeners, found, stores, identity, None)
             if _handling(before) == _handling(after):
@@ -298,6 +300,13 @@ class Configuration:
                 raise
         except StartError as error:
             raise FailedPreconditionError(f"nothing is applied: {error}", reason=error.reason, **error.metadata) from error
+
+    async def _closed(self) -> None:
+        """Wait until the sockets of listeners that went before are closed: their addresses may be wanted again."""
+        with contextlib.suppress(TimeoutError):  # then the address is in use
+            async with asyncio.timeout(_CLOSED_S):
+                while self._acceptor.closing:
+                    await asyncio.sleep(0.002)
 
     async def _stage_handlers(self, after: ProxyConfig) -> set[int]:
         if self._supervisor.handlers is None:
@@ -344,12 +353,15 @@ class Configuration:
 
     def _kept(self, before: ProxyConfig, after: ProxyConfig) -> set[Place]:
         """The owners of counters that are not in a configuration, and still count: they have connections, or their frames are in the tap's sums."""
-        names = {item.name for item in before.listeners} | self._acceptor.leaving.keys()
-        listeners = {name for name in names if self._acceptor.of(name).open} | self._tapped()
-        upstreams = {item.name for item in before.upstreams} | self._gone.keys()
-        if before is after:
-            oldest = min((next(iter(processor.open)) for processor in self._supervisor.alive if processor.open), default=1 << 63)
-            upstreams = {name for name, gone_ns in self._gone.items() if gone_ns >= oldest}
+        self._supervisor.connections.count_handed()
+        self._acceptor.settle()
+        # A processor may get connections of a listener that goes now after it has the change.
+        oldest = min((next(iter(processor.open)) for processor in self._supervisor.alive if processor.open), default=1 << 63)
+        listeners = self._acceptor.leaving.keys() | self._tapped()
+        upstreams = {name for name, gone_ns in self._gone.items() if gone_ns >= oldest}
+        if before is not after:
+            listeners |= {item.name for item in before.listeners}
+            upstreams |= {item.name for item in before.upstreams}
         return {(LISTENER, name) for name in listeners} | {(UPSTREAM, name) for name in upstreams}
 
     def _tapped(self) -> set[str]:
@@ -371,8 +383,6 @@ class Configuration:
 
     async def _settle(self) -> None:
         """Give up the counters of listeners and upstreams that are gone and have no connection any more."""
-        self._supervisor.connections.count_handed()
-        self._acceptor.settle()
         layout = self._supervisor.desired.layout
 
         def check() -> None:

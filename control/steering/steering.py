@@ -9,7 +9,6 @@ from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.resolver import Resolver
 from framegate.control.configuration.child import Loaded
 from framegate.control.events import Bus
-from framegate.control.fleet.identities import Identities
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
@@ -21,6 +20,7 @@ from framegate.control.steering.checks import Checks
 from framegate.control.steering.configuration import Configuration
 from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.steering.drain import Drain
+from framegate.control.steering.identities import Identities
 from framegate.control.steering.kafka_rules import RulesAboutKafka
 from framegate.control.steering.limits import EVICTION_INTERVAL_S, EVICTION_LIMIT_S, Eviction, Limits
 from framegate.control.steering.listeners import Listeners, Upstreams

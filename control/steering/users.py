@@ -18,10 +18,10 @@ from framegate.control.errors import (
     UnavailableError,
     Violation,
 )
-from framegate.control.fleet.identities import Identities
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.status import UsersStatus, UserStatus
+from framegate.control.steering.identities import Identities
 from framegate.control.steering.listeners import find_listener
 from framegate.control.steering.transactions import Changed, Transaction, Transactions, etag_of
 from framegate.proxy.server.rows import listener_owner

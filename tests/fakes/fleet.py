@@ -18,7 +18,6 @@ from framegate.control.events import Bus, Event
 from framegate.control.fleet.child import Reaper, SpawnOptions
 from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.handlers import Handlers, handler_names
-from framegate.control.fleet.identities import Identities
 from framegate.control.fleet.processor import KIND, Processor, Slot
 from framegate.control.fleet.slot_cells import ProcessorTotals, SlotCells
 from framegate.control.fleet.supervisor import Supervisor
@@ -27,6 +26,7 @@ from framegate.control.meters import Meters
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.rotation.validator import answer
+from framegate.control.steering.identities import Identities
 from framegate.control.steering.pool import equal_shares
 from framegate.control.steering.steering import Steering
 from framegate.control.steering.taps import Rules
@@ -196,6 +196,7 @@ class Fleet:
         self.certificates = TlsStores(self.supervisor, self._check, described)
         for source in self.certificates.sources():
             self.rotation.watch(source)
+        self.identities = Identities(self.supervisor, self.rotation, self.meters, self.log, self.task_monitor)
         self.steering = Steering(
             self.supervisor,
             self.acceptor,
@@ -207,7 +208,7 @@ class Fleet:
             self.tapped.append,
             self.rotation,
             self.certificates,
-            Identities(self.supervisor, self.rotation, self.meters, self.log, self.task_monitor),
+            self.identities,
             Loaded(config, [], files, described, "/nowhere/framegate.yaml"),
             self._check,
             lambda config: Handlers(config, self.reaper, self.meters, self.log, self.task_monitor, events=events, command=handlers),
@@ -244,6 +245,7 @@ class Fleet:
         await self.supervisor.stop()
         if self.supervisor.handlers is not None:
             await self.supervisor.handlers.stop()
+        await self.identities.stop()
         self.supervisor.close()
         self.acceptor.close()
         self.reaper.close()

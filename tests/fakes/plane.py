@@ -303,15 +303,17 @@ class FakeSupervisor:
         self,
         build: Callable[[int], Change],
         commit: Callable[[DesiredState], None],
-        check: Callable[[], None],
-        decided: Callable[[], None],
+        check: Callable[[], None] = lambda: None,
+        decided: Callable[[], None] = lambda: None,
+        done: Callable[[], None] = lambda: None,
     ) -> None:
         self.fake._fail()
         check()
         commit(self.desired)
         decided()
+        done()
 
-    change_config = Supervisor.change_config
+    change_config: Any = Supervisor.change_config
 
     async def start_slots(self, numbers: Sequence[int]) -> None:
         self.fake._fail()

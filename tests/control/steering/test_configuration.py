@@ -6,32 +6,42 @@ import dataclasses
 import os
 import signal
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from framegate.control.configuration.child import Loaded
+from framegate.control.configuration.tls_files import describe_files, read_tls_files
 from framegate.control.errors import AbortedError, ControlError, EtagError, FailedPreconditionError
 from framegate.control.fleet import handler_process, two_phases
 from framegate.control.fleet.processor import COMMAND
+from framegate.control.identity.users_file import changing
 from framegate.control.steering.configuration import Applied
 from framegate.proxy.cells import LISTENER
 from framegate.proxy.config.model import (
     MIB,
+    BrokersConfig,
     DrainConfig,
     HandlersConfig,
+    KafkaCluster,
     ListenerConfig,
     ListenerTimeouts,
+    ListenerTls,
     MemoryPoolConfig,
     ProxyConfig,
     RotationConfig,
     UpstreamConfig,
 )
+from framegate.proxy.config.sasl import ListenerSasl
+from tests.fakes.brokers import FakeBroker
 from tests.fakes.fleet import ECHO, Client, Fleet, facts, fleet, fleet_config, until
+from tests.fakes.sasl_frames import handshake, plain_token, stored, token
 from tests.fakes.scenario import run_by
+from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import ScriptedUpstream
 
 DRAIN = DrainConfig(timeout_ms=2_000, quiet_ms=50)
@@ -55,7 +65,8 @@ class Live(Fleet):
         return self.desired.config
 
     async def apply(self, config: ProxyConfig, **how: Any) -> Applied:
-        return await self.steering.configuration.apply(Loaded(config, [], {}, {}), **how)
+        files = read_tls_files(config)
+        return await self.steering.configuration.apply(Loaded(config, [], files, describe_files(files)), **how)
 
     def added(self, *names: str, **given: Any) -> ProxyConfig:
         """The configuration in force, with further listeners in front of ``other``."""
@@ -104,6 +115,19 @@ def run_fake(scenario: Callable[[Fleet], Awaitable[None]], processors: int = 2, 
             await scenario(made)
 
     asyncio.run(main())
+
+
+def free_ports(count: int) -> int:
+    """The first of so many ports in a row that nobody uses."""
+    for _ in range(100):
+        first = free_port()
+        if first + count < 65_536 and not any(reaches(first + number) for number in range(count)):
+            return first
+    raise AssertionError("no ports are free")
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
 
 
 def reaches(port: int) -> bool:
@@ -241,6 +265,95 @@ async def test_handlers_come_change_and_go_with_processes_of_their_own(made: Liv
     await until(lambda: running() == [])
     assert made.steering.state.health().ready
     assert await says(plain, b"three") == b"three"
+
+
+@run_by(run)
+async def test_certificates_come_change_and_go_with_their_listeners(made: Live, *, tmp_path: Path) -> None:
+    world = TlsWorld.make(tmp_path)
+
+    async def shown(listener: str) -> str:
+        """The serial number of the certificate that a new client is shown."""
+
+        def ask() -> str:
+            context = ssl.create_default_context(cafile=world.authority)
+            context.check_hostname = False
+            with socket.create_connection(("127.0.0.1", made.port(listener)), 5) as sock, context.wrap_socket(sock) as tls:
+                return str(cast(Any, tls.getpeercert())["serialNumber"])
+
+        return await asyncio.to_thread(ask)
+
+    await made.apply(made.added("b", tls=world.listener()))
+    first = await shown("b")
+    held = ssl.create_default_context(cafile=world.authority)
+    held.check_hostname = False
+    reader, writer = await asyncio.open_connection("127.0.0.1", made.port("b"), ssl=held)
+    (a, b) = made.config.listeners
+    other = ListenerTls(certificate=world.client[0], key=world.client[1])
+    await made.apply(dataclasses.replace(made.config, listeners=(a, dataclasses.replace(b, tls=other))))
+    assert await shown("b") != first
+    writer.write(b"\0\0\0\1x")
+    assert await reader.readexactly(5) == b"\0\0\0\1x", "an open connection keeps the certificate that it was shown"
+    writer.close()
+    assert [(item.owner, item.store) for item in made.certificates.statuses(made.rotation)] == [("listener/b", 2)]
+    assert set(made.rotation._watched) == {("listener/b", "tls")}
+    await made.apply(dataclasses.replace(made.config, listeners=(a, dataclasses.replace(b, tls=None))))
+    assert await made.answers("b")
+    assert (made.rotation._watched, made.desired.stores, made.certificates.ends) == ({}, {}, {})
+
+
+@run_by(run)
+async def test_users_come_change_and_go_with_their_listeners(made: Live, *, tmp_path: Path) -> None:
+    files = [tmp_path / "one", tmp_path / "two"]
+    for file, password in zip(files, ("first", "second"), strict=True):
+        with changing(file) as users:
+            users.add("alice", {mechanism: stored(mechanism, password) for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")})
+
+    async def lets_in(password: str) -> bool:
+        client = await made.connect("b")
+        await client.echo(framed(handshake("PLAIN", 1)))
+        answer = await client.echo(framed(token(plain_token(password, "alice"), 2)))
+        await client.close()
+        return answer[9:11] == b"\0\0"
+
+    sasl = [ListenerSasl(mechanisms=("PLAIN",), users=str(file)) for file in files]
+    config = made.added("b", protocol="kafka", sasl=sasl[0])
+    await made.apply(config)
+    assert [await lets_in(password) for password in ("first", "second")] == [True, False]
+    assert [item.name for item in (await made.steering.users.list("b")).users] == ["alice"]
+    b = dataclasses.replace(config.listeners[1], sasl=sasl[1])
+    await made.apply(dataclasses.replace(made.config, listeners=(config.listeners[0], b)))
+    assert [await lets_in(password) for password in ("first", "second")] == [False, True]
+    assert [item.source.paths for item in made.rotation._watched.values()] == [(str(files[1]),)]
+    files[0].write_text("nonsense")
+    assert "is no file of users" in str(await refused(made, config, FailedPreconditionError, "IDENTITY_FILE"))
+    await made.apply(dataclasses.replace(made.config, listeners=(config.listeners[0], dataclasses.replace(b, sasl=None))))
+    assert made.rotation._watched == {}
+    assert await made.answers("b")
+
+
+@run_by(run)
+async def test_a_cluster_comes_with_ports_for_its_brokers_and_goes(made: Live) -> None:
+    first = free_ports(3)
+    ports = f"{first}-{first + 2}"
+    async with FakeBroker() as broker:
+        broker.brokers = [broker.named(0), broker.named(1)]
+        cluster = UpstreamConfig(name="k", kafka=KafkaCluster(bootstrap=(f"127.0.0.1:{broker.port}",)))
+        made.steering.brokers.start()
+        listener = ListenerConfig(
+            name="b", address="127.0.0.1:0", upstream="k", protocol="kafka", brokers=BrokersConfig(ports=ports), max_receive_size=MIB
+        )
+        config = dataclasses.replace(made.config, listeners=(*made.config.listeners, listener), upstreams=(*made.config.upstreams, cluster))
+        await made.apply(config)
+        await until(lambda: len(made.desired.brokers["k"]["listeners"]["b"]["brokers"]) == 2)
+        assert [(item.node, item.state) for item in await made.steering.brokers.statuses()] == [(0, "up"), (1, "up")]
+        assert [reaches(first), reaches(first + 1), reaches(first + 2)] == [True, True, False]
+        moved = dataclasses.replace(listener, brokers=BrokersConfig(ports=f"{first + 1}-{first + 2}"))
+        await made.apply(dataclasses.replace(config, listeners=(config.listeners[0], moved)))
+        await until(lambda: [reaches(first), reaches(first + 1), reaches(first + 2)] == [False, True, True])
+        await until(lambda: [row[2] for row in made.desired.brokers["k"]["listeners"]["b"]["brokers"]] == [first + 1, first + 2])
+        await made.apply(dataclasses.replace(config, listeners=config.listeners[:1], upstreams=config.upstreams[:1]))
+        await until(lambda: not any(reaches(first + number) for number in range(3)))
+        assert (made.desired.brokers, made.steering.brokers.clusters) == ({}, {})
 
 
 @run_by(run_fake, 2, "refuse@1")

@@ -23,7 +23,6 @@ from framegate.control.errors import (
     UnavailableError,
 )
 from framegate.control.events import Bus
-from framegate.control.fleet.identities import Identities
 from framegate.control.fleet.identity import Identity
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.identity import users_file
@@ -33,6 +32,7 @@ from framegate.control.meters import Meters
 from framegate.control.rotation.identity_files import IdentityFiles
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.status import UserStatus
+from framegate.control.steering.identities import Identities
 from framegate.control.steering.transactions import Transactions
 from framegate.control.steering.users import Users
 from framegate.control.task_monitor import TaskMonitor
