@@ -24,7 +24,7 @@ _DAYS: Final = 30
 _NAMES: Final = ("framegate.yaml", "client.py", *(f"tls/{name}" for name in ("ca.crt", "server.crt", "server.key", "client.crt", "client.key")))
 _CONFIGURATION: Final = """\
 # Written by `framegate init`. Clients use TLS with a client certificate. A frame is a big-endian size of four bytes and that many bytes.
-# `framegate explain KEY` explains a key; `framegate check --config FILE` lists all faults of a file.
+# `framegate config explain KEY` explains a key; `framegate check --config FILE` lists all faults of a file.
 node: {node}
 
 admin:

@@ -9,6 +9,7 @@ import grpc
 from framegate.control.service.access import METHODS
 from framegate.control.service.certificates import Certificates
 from framegate.control.service.channels import Channels, ClosedChannels
+from framegate.control.service.configuration import Configurations
 from framegate.control.service.interceptor import MAX_REQUEST, CallInterceptor, CallObserver
 from framegate.control.service.kafka_rules import KafkaRules
 from framegate.control.service.limits import Limits
@@ -110,6 +111,7 @@ def _api_server(
     servicers = (
         Certificates(parts.certificates, parts.rotation),
         Channels(parts.channels, closed, parts.state),
+        Configurations(parts.configuration_file),
         Handlers(parts.state),
         KafkaRules(parts.kafka_rules),
         Limits(parts.limits),

@@ -10,8 +10,7 @@ from framegate.control.errors import FailedPreconditionError, InvalidArgumentErr
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.steering.listeners import find_listener, with_listener
 from framegate.control.steering.transactions import Changed, Part, Transactions, replaced
-from framegate.proxy.config.model import KafkaRules, ProxyConfig, kafka_rules_to_wire
-from framegate.proxy.server.messages import Change
+from framegate.proxy.config.model import KafkaRules, ProxyConfig
 
 __all__ = ["RulesAboutKafka"]
 
@@ -45,7 +44,6 @@ class RulesAboutKafka:
             listener,
             lambda config: _rules_of(config, listener),
             lambda config, rules: with_listener(config, dataclasses.replace(find_listener(config, listener), kafka=rules)),
-            lambda changed, config: Change(kafka_rules={listener: kafka_rules_to_wire(changed.after)}),
         )
         return await self._transactions.update(self._supervisor, part, edit, etag, validate_only=validate_only)
 

@@ -14,7 +14,7 @@ from framegate.control.logs import AuditFile, RowLog, audit_line, check_silenced
 from framegate.control.meters import Meters
 from framegate.control.status import LogStatus
 from framegate.control.steering.transactions import Changed, etag_of, replaced
-from framegate.proxy.config.log import OnAuditFailure
+from framegate.proxy.config.log import LogLevel, OnAuditFailure
 from framegate.proxy.server.protocol import access_request
 
 __all__ = ["AccessRows", "Audit", "LogRows", "Place", "interval_s", "log_etag"]
@@ -126,10 +126,15 @@ class LogRows:
         after = replaced(before, {**changes, "silenced": tuple(sorted(set(changes.get("silenced", before.silenced))))})
         check_silenced(after.silenced)
         if not validate_only:
-            self._log.levels.level, self._log.levels.silenced = after.level, frozenset(after.silenced)
-            desired = self._supervisor.desired
-            desired.config = dataclasses.replace(desired.config, log=dataclasses.replace(desired.config.log, level=after.level))
+            self._log.levels.silenced = frozenset(after.silenced)
+            self.set_level(after.level)
         return Changed(before, after)
+
+    def set_level(self, level: LogLevel) -> None:
+        """Change the level alone."""
+        self._log.levels.level = level
+        desired = self._supervisor.desired
+        desired.config = dataclasses.replace(desired.config, log=dataclasses.replace(desired.config.log, level=level))
 
 
 def interval_s(every_ms: int) -> float:

@@ -18,7 +18,7 @@ from framegate.control.logs import RowLog
 from framegate.control.status import TAP_RULE, TapRuleStatus, TapStop
 from framegate.control.steering.transactions import Changed, Part, Transactions, check_etag, replaced
 from framegate.proxy.cells import CellReader
-from framegate.proxy.config.model import ProxyConfig, TapConfig, TapRule, rules_to_wire
+from framegate.proxy.config.model import ProxyConfig, TapConfig, TapRule
 from framegate.proxy.server.messages import Change
 
 __all__ = ["MAX_RULES", "REASONS", "STOPPED_EVENT", "Rules", "TapLosses", "Taps", "has_expired"]
@@ -214,6 +214,18 @@ class Taps:
 
         return await self._change(name, edit, validate_only=validate_only)
 
+    def replaced(self, before: ProxyConfig, after: ProxyConfig) -> None:
+        """All rules were replaced, with the configuration; ``made`` is called when that is in force."""
+        self._decided += 1
+        old, new = (() if config.tap is None else config.tap.rules for config in (before, after))
+        if old != new:
+            self._tapped((*old, *new))
+            self._stops.clear()
+
+    def made(self) -> None:
+        """The rules of ``replaced`` are in force."""
+        self._tapped(() if self._config.tap is None else self._config.tap.rules)
+
     async def _change(self, name: str, edit: Callable[[Rules], Rules], *, validate_only: bool) -> Changed[Rules]:
         validation = await asyncio.to_thread(importlib.import_module, "framegate.control.configuration.tap_rules")  # 2 MiB, at the first change
         number = 0
@@ -246,7 +258,7 @@ class Taps:
             name,
             lambda config: _tap_of(config).rules,
             lambda config, rules: dataclasses.replace(config, tap=dataclasses.replace(_tap_of(config), rules=rules)),
-            lambda changed, config: Change(tap_rules=rules_to_wire(changed.after), tap_rule=name),
+            Change(tap_rule=name),
         )
         return await self._transactions.update(self._supervisor, part, edited, validate_only=validate_only, decided=decided, done=done)
 

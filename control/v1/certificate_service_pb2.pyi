@@ -153,6 +153,8 @@ class Reload(_message.Message):
         """Users."""
         KIND_JWKS: Reload._Kind.ValueType  # 3
         """Keys that sign tokens."""
+        KIND_CONFIGURATION: Reload._Kind.ValueType  # 4
+        """The configuration file, if it is applied by itself (`config.watch`)."""
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
         """A kind of files."""
@@ -165,6 +167,8 @@ class Reload(_message.Message):
     """Users."""
     KIND_JWKS: Reload.Kind.ValueType  # 3
     """Keys that sign tokens."""
+    KIND_CONFIGURATION: Reload.Kind.ValueType  # 4
+    """The configuration file, if it is applied by itself (`config.watch`)."""
 
     class _Result:
         ValueType = _typing.NewType("ValueType", _builtins.int)

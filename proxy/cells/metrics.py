@@ -80,7 +80,7 @@ RATE_LEVELS: Final = ("node", "listener", "address")
 """What a rate is for. Single addresses have no series: there are too many."""
 FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap", "pool")
 """Where an internal error was caught; see ``framegate.proxy.network.faults``."""
-FILE_KINDS: Final = ("tls", "sasl", "jwks")
+FILE_KINDS: Final = ("tls", "sasl", "jwks", "configuration")
 """Files that may be replaced at run time: certificates, keys and authorities; users; keys that sign tokens."""
 MEASURED_APIS: Final = (
     "Produce",
@@ -154,6 +154,7 @@ TASKS: Final = (
     "endpoints",
     "brokers",
     "checks",
+    "configuration",
     "tap_keeper",
     "rotation",
     "desk",
@@ -397,6 +398,8 @@ METRICS: Final = (
     _control("tap.limit", "gauge", "By", "The tap's budget."),
     _control("tap.consumer.unreadable", "gauge", "{consumer}", "Consumers of the tap with an unreadable file; segments that they may need are kept."),
     _control("config.revision", "gauge", "{revision}", "Revision of the configuration in force."),
+    _control("config.differences", "gauge", "{value}", "Values in force that are not those of the configuration file as it was loaded last."),
+    _control("config.file.changed", "gauge", "{file}", "1 while the configuration file has changed since it was loaded and is not applied."),
     _control("reload.count", "counter", "{reload}", "Reloads of replaced files.", (FILE_KIND, FILE_KINDS), (ERROR_TYPE, ("", "refused"))),
     _control("task.failures", "counter", "{failure}", "Unexpected exceptions in background tasks of the control process.", (TASK, TASKS)),
     _control("audit.failures", "counter", "{row}", "Audit rows that could not be written when their change was made."),

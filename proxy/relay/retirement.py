@@ -1,6 +1,7 @@
 """Ends connections that must not go on for ever, one by one: each is drained alone (``drain.DrainTerms``), so that open requests finish.
 
 - *Replaced certificates.* Each pair ends at a time in the second half of ``max_age``, given by its id, so that clients do not all reconnect at once.
+- *Removed listeners, replaced handlers.* Each pair ends at once.
 - *Bootstrap.* A client that was told the bootstrap address for a broker, because it had no other, takes its connection there for one to that broker,
   and keeps it although it gets errors and is told the right address later. So when the broker has an address, connections to the bootstrap end; and
   again 1, 2, 4 … seconds later, as long as clients may know the old address (``KNOWN_S``).
@@ -21,24 +22,25 @@ from framegate.proxy.relay import ending
 from framegate.proxy.relay.cluster import BOOTSTRAP
 from framegate.proxy.relay.drain import CHECK_EACH, SLICE_NS, TICK_NS, DrainTerms
 from framegate.proxy.relay.pair import Pair
-from framegate.proxy.relay.route import Route
 
-__all__ = ["AT_BOOTSTRAP", "DETAIL", "KNOWN_S", "Retirement"]
+__all__ = ["AT_BOOTSTRAP", "DETAIL", "KNOWN_S", "REMOVED", "Retirement"]
 
 DETAIL: Final = "its certificate was replaced"
+REMOVED: Final = "its listener was removed, or handlers were replaced"
 AT_BOOTSTRAP: Final = "the bootstrap is not the address of a certain broker any more"
 KNOWN_S: Final = 512
 """Longer than clients use old metadata: ``metadata.max.age.ms`` is 300 s."""
 SECOND_NS: Final = 1_000_000_000
+ANY: Final = -1  # in place of the number of a store
 SPREAD: Final = 1 << 20
 MIX: Final = 2_654_435_761  # 2**32 divided by the golden ratio: pairs with neighbouring ids end far from each other
 
 
 class _Search:
-    """The pairs to check: after one store was replaced, or, without ``max_age_ns``, those to the bootstrap."""
+    """The pairs to check: after one store was replaced, or a listener removed (``ANY``), or, without ``max_age_ns``, those to the bootstrap."""
 
-    def __init__(self, route: Route, number: i64, since_ns: i64, max_age_ns: i64, ids: "deque[int]") -> None:
-        self.route: Final = route
+    def __init__(self, listener: str, number: i64, since_ns: i64, max_age_ns: i64, ids: "deque[int]") -> None:
+        self.listener: Final = listener
         self.number: Final[i64] = number
         self.since_ns: Final[i64] = since_ns
         self.max_age_ns: Final[i64] = max_age_ns
@@ -58,11 +60,11 @@ class Retirement(Timer):
         self._selector: Final = selector
         self._clock: Final = clock
         self._pairs: Final = pairs
-        self._quiet_ns: Final[i64] = quiet_ns
-        self._timeout_ns: Final[i64] = timeout_ns
+        self._quiet_ns: i64 = quiet_ns
+        self._timeout_ns: i64 = timeout_ns
         self._searches: Final[deque[_Search]] = deque()
         self._due: Final[list[tuple[int, int]]] = []  # a heap of times and ids
-        self._looks: Final[list[tuple[int, int, Route]]] = []  # at connections to the bootstrap: when, how many seconds after the first, of whom
+        self._looks: Final[list[tuple[int, int, str]]] = []  # at connections to the bootstrap: when, how many seconds after the first, of whom
         self._draining: Final[dict[int, DrainTerms]] = {}
 
     @property
@@ -70,7 +72,26 @@ class Retirement(Timer):
         """Pairs whose time has not come."""
         return len(self._due)
 
-    def replaced(self, route: Route, number: i64, max_age_ns: i64) -> None:
+    def configure(self, quiet_ns: i64, timeout_ns: i64) -> None:
+        """Set the times of later drains."""
+        self._quiet_ns, self._timeout_ns = quiet_ns, timeout_ns
+
+    def removed(self, listener: str) -> None:
+        """A listener was removed, or its handler replaced: drain its connections."""
+        self._search_all(_Search(listener, ANY, self._selector.now_ns, 0, deque(self._pairs)))
+
+    def retire(self, number: int) -> None:
+        """Drain one connection of a listener that was removed."""
+        self._remove(number)
+        self._selector.call_at(self._selector.now_ns, self)
+
+    def _remove(self, number: int) -> None:
+        pair = self._pairs.get(number)
+        if pair is not None and number not in self._draining:
+            pair.drain_detail = REMOVED
+            heapq.heappush(self._due, (0, number))
+
+    def replaced(self, listener: str, number: i64, max_age_ns: i64) -> None:
         """A listener's store was replaced.
 
         Args:
@@ -78,24 +99,27 @@ class Retirement(Timer):
             max_age_ns: how long its connections may go on; 0: without limit.
         """
         if max_age_ns > 0:
-            self._searches.append(_Search(route, number, self._selector.now_ns, max_age_ns, deque(self._pairs)))
-            self._selector.call_at(self._selector.now_ns, self)
+            self._search_all(_Search(listener, number, self._selector.now_ns, max_age_ns, deque(self._pairs)))
 
-    def gained(self, route: Route) -> None:
+    def _search_all(self, search: _Search) -> None:
+        self._searches.append(search)
+        self._selector.call_at(self._selector.now_ns, self)
+
+    def gained(self, listener: str) -> None:
         """A broker has an address now of which the clients of a listener were told the bootstrap's."""
-        self._looks[:] = [look for look in self._looks if look[2] is not route]
-        self._looks.append((int(self._selector.now_ns), 0, route))
+        self._looks[:] = [look for look in self._looks if look[2] != listener]
+        self._looks.append((int(self._selector.now_ns), 0, listener))
         self._selector.call_at(self._selector.now_ns, self)
 
     def _look_at_bootstraps(self, now_ns: i64) -> i64:
         """Begin the searches that are due; returns when the next one is, -1: there is none."""
         next_ns: i64 = -1
-        for index, (at_ns, seconds, route) in enumerate(self._looks):
+        for index, (at_ns, seconds, listener) in enumerate(self._looks):
             if at_ns <= now_ns:
-                self._searches.append(_Search(route, 0, now_ns, 0, deque(self._pairs)))
+                self._searches.append(_Search(listener, 0, now_ns, 0, deque(self._pairs)))
                 seconds_more = max(seconds, 1)
                 at_ns, seconds = int(now_ns + seconds_more * SECOND_NS), seconds + seconds_more
-                self._looks[index] = (at_ns, seconds, route)
+                self._looks[index] = (at_ns, seconds, listener)
             next_ns = i64(at_ns) if next_ns < 0 else min(next_ns, i64(at_ns))
         self._looks[:] = [look for look in self._looks if look[1] <= KNOWN_S]
         return next_ns if self._looks else -1
@@ -131,7 +155,10 @@ class Retirement(Timer):
 
     def _look(self, search: _Search, number: int) -> None:
         pair = self._pairs.get(number)
-        if pair is None or pair.route is not search.route:
+        if pair is None or pair.route.listener != search.listener:
+            return
+        if search.number == ANY:
+            self._remove(number)
             return
         client = pair.client.channel
         if search.max_age_ns == 0:

@@ -15,7 +15,7 @@ The memory of what is replaced is that of the run in whose place it is sent, a l
 
 from typing import Final
 
-from librt.strings import read_i16_be, read_i32_be
+from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
@@ -130,23 +130,31 @@ class Rewriting:
             index = 1
         if pos == 0:
             pos = run.first
-        data = run.data
-        end = run.end
-        passes: i64 = 1 << 32  # API and version of the last request: that of no request
-        while pos < end:
-            size = i64(read_i32_be(data, pos))
-            if size < REQUEST_HEAD:
-                return index if judge is not None or self.narrow else -1
-            api = i64(read_i32_be(data, pos + HEADER))
-            if api != passes:
-                if not self._passes_api(api >> 16, i64(read_i16_be(data, pos + HEADER + 2)), size):
-                    return index
-                passes = passes if api >> 16 == FIND_COORDINATOR else api  # of that one, the size of each counts
-            if judge is not None and not judge.knows_client(data, pos + HEADER, pos + HEADER + size):
-                return index
-            pos += HEADER + size
+        odd_at = self._odd_at(run.data, pos, run.end)
+        if odd_at == run.end:
+            return -1
+        while pos < odd_at:
+            pos += HEADER + i64(read_i32_be(run.data, pos))
             index += 1
-        return -1
+        return index
+
+    def _odd_at(self, data: bytes, pos: i64, end: i64) -> i64:
+        """Where the first such request from ``pos`` on begins; ``end``: there is none."""
+        judge = self._judge
+        same: i64 = -1  # API and version of the last request, if others like it may be passed on
+        while pos + HEADER + 4 <= end:
+            head = read_i64_be(data, pos)  # size, API, version
+            size = head >> 32
+            if head & 0xFFFFFFFF != same or size < REQUEST_HEAD:
+                key = head >> 16 & 0xFFFF
+                if size < REQUEST_HEAD or not self._passes_api(key, head & 0xFFFF, size):
+                    break
+                if judge is None or not judge.by_client:
+                    same = -1 if key == FIND_COORDINATOR else head & 0xFFFFFFFF  # of that one, the size of each counts
+                elif not judge.knows_client(data, pos + HEADER, pos + HEADER + size):
+                    break
+            pos += HEADER + size
+        return pos if judge is not None or self.narrow else end
 
     def passes_part(self, run: Run) -> bool:
         """As ``first_odd``, for the first piece of a request."""

@@ -32,6 +32,8 @@ VERBS: Final = (
     ("channels", "mute", "--listener", "kafka", "--reason", "x"),
     ("channels", "unmute", "--listener", "kafka"),
     ("channels", "close", "--listener", "kafka"),
+    ("config", "show"),
+    ("config", "save", "-"),
     ("handlers", "list"),
     ("kafka-rules", "get", "--listener", "kafka"),
     ("kafka-rules", "set", "--listener", "kafka", "--report-only"),

@@ -32,6 +32,7 @@ from framegate.control.meters import Meters
 from framegate.control.rotation.identity_files import IdentityFiles
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.status import UserStatus
+from framegate.control.steering.identities import Identities
 from framegate.control.steering.transactions import Transactions
 from framegate.control.steering.users import Users
 from framegate.control.task_monitor import TaskMonitor
@@ -67,7 +68,7 @@ class Rig:
         self.config = ProxyConfig(node="n", listeners=(*listeners, ListenerConfig(name="open", address="x", handler="m:h")), upstreams=())
         self.log, self.meters = MemoryLog(), Meters()
         task_monitor = TaskMonitor(self.log, self.meters)
-        self.identity = Identity(self.config, dict, dict, self.meters, self.log, task_monitor)
+        self.identity = Identity(dict, dict, self.meters, self.log, task_monitor)
         events = Bus((self.log,), on_failure=lambda error: None)
         self.rotation = Rotation(RotationConfig(), events, self.meters, task_monitor)
         self.now_s = 0.0
@@ -77,7 +78,7 @@ class Rig:
             self.supervisor,
             Transactions(Bus((self.log,), on_failure=lambda error: None), self.meters),
             self.rotation,
-            self.identity,
+            cast(Identities, SimpleNamespace(identity=self.identity)),
             clock=lambda: self.now_s,
         )
 
@@ -108,9 +109,9 @@ def run(scenario: Callable[["Rig"], Awaitable[None]]) -> None:
         rig = Rig(folder)
         try:
             async with asyncio.timeout(20):
-                contents = await rig.identity.start()
-                for source in IdentityFiles(rig.identity, rig.supervisor, contents).sources():
-                    rig.rotation.watch(source)
+                staged = await rig.identity.stage(rig.config)
+                rig.identity.follow(staged)
+                IdentityFiles(rig.identity, rig.supervisor).follow(staged.contents, rig.rotation)
                 await scenario(rig)
         finally:
             await rig.identity.stop()

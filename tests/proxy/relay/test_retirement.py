@@ -26,7 +26,7 @@ def test_it_ends_when_its_moment_has_come_and_nothing_is_under_way(make):
     world = make()
     retirement = retirement_of(world)
     client, upstream, pair = world.pair()
-    retirement.replaced(world.route, 0, 100 * SECOND)
+    retirement.replaced(world.route.listener, 0, 100 * SECOND)
     world.poll()
     assert retirement.waiting == 1
     moment_s = int(moment_of(int(pair.id), 100 * SECOND)) / SECOND
@@ -56,7 +56,7 @@ def test_connections_to_the_bootstrap_end_once_a_broker_has_an_address_of_its_ow
     client.sendall(kafka_frames.request(12, 0, 7))
     world.read(upstream, len(kafka_frames.request(12, 0, 7)))
     world.pass_time(0.99)
-    retirement.gained(world.route)
+    retirement.gained(world.route.listener)
     world.poll()
     assert not pair.draining, "it may be logging in"
     world.pass_time(1)
@@ -83,7 +83,7 @@ def test_a_pair_that_is_never_quiet_is_cut_off_in_the_end(make):
     world = make()
     retirement = retirement_of(world, timeout_s=4)
     client, upstream, _ = world.pair()
-    retirement.replaced(world.route, 0, 2 * SECOND)
+    retirement.replaced(world.route.listener, 0, 2 * SECOND)
     world.poll()
     client.sendall(frame(b"half")[:5])
     for _ in range(14):
@@ -102,7 +102,7 @@ def test_only_connections_with_the_old_certificate_end_and_none_without_a_maximu
     world.route.options.tls = TlsSettings(server.context, server_side=True, number=2)
     new, fresh = world.client()
     fresh.client.channel.identity = Identity("TLSv1.3", number=2)
-    retirement.replaced(world.route, 1, max_age_s * SECOND)
+    retirement.replaced(world.route.listener, 1, max_age_s * SECOND)
     world.poll()
     assert retirement.waiting == (1 if max_age_s else 0), "who shakes hands did not begin with the new one"
     world.pass_time(9.999)
@@ -117,8 +117,8 @@ def test_a_pair_that_ended_before_its_moment_is_forgotten_and_thousands_are_sear
     world = make()
     retirement = retirement_of(world)
     client, upstream, _ = world.pair()
-    retirement.replaced(world.route, 0, 10 * SECOND)
-    retirement.replaced(world.route, 0, 20 * SECOND)
+    retirement.replaced(world.route.listener, 0, 10 * SECOND)
+    retirement.replaced(world.route.listener, 0, 20 * SECOND)
     world.poll()
     assert retirement.waiting == 2, "the first of its moments counts"
     finish(world, client, upstream)

@@ -42,7 +42,7 @@ def test_endpoints_are_told_with_why_they_are_left_out(steered):
     up = {"state": "up", "reason": "", "detail": "", "since_ns": 0, "out": 0}
     common = {"upstream": "u", "endpoint": "127.0.0.1:1", "connections": 0, "weight": 1, "zone": "", "latency_ns": 0}
     assert steered.ask("upstreams") == {"type": "result", "rows": [{**common, **up}]}
-    upstream = steered.settings.upstreams["u"]
+    upstream = steered.settings.in_force.upstreams["u"]
     upstream.failed(upstream.pick(None, 0), Cause.TLS_FAILED, "no", 5)
     since_ns = 5 + int(steered.world.relay.pairs.wall_offset_ns)
     assert steered.ask("upstreams") == {

@@ -46,7 +46,7 @@ def test_a_row_without_a_files_content_is_refused_and_an_upstream_without_tls_ha
     broken = row(tls_world, 2)
     broken["contents"].clear()
     with pytest.raises(ConfigError, match="was not sent along"):
-        stores.prepare(broken)
+        Stores(CONFIG, broken, stores)
 
 
 def test_over_fifty_stores_the_old_contexts_go_with_their_last_connection(tls_world: TlsWorld) -> None:
@@ -60,7 +60,7 @@ def test_over_fifty_stores_the_old_contexts_go_with_their_last_connection(tls_wo
         for number in range(2, 52):
             assert options.tls is not None
             contexts.append(weakref.ref(options.tls.context))
-            stores.put(stores.prepare(row(tls_world, number)))
+            stores = Stores(CONFIG, row(tls_world, number), stores)
             options.tls = stores.listener("a")
         gc.collect()
         assert [reference for reference in contexts if reference() is not None] == contexts[:1], "the one that a connection runs on, and no other"
