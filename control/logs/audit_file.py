@@ -15,8 +15,8 @@ from typing import Final
 
 __all__ = ["MAX_WAITING", "RETRY_S", "ROOM", "AuditFile"]
 
-ROOM: Final = 64 * 1024
-"""Bytes that are allocated for the next rows: the longest has less."""
+ROOM: Final = 256 * 1024
+"""Bytes that are allocated for the next row: the longest has less (``framegate.control.service.quoting``)."""
 MAX_WAITING: Final = 1_000
 """Rows that wait; further ones are lost for the file."""
 RETRY_S: Final = 5.0

@@ -26,7 +26,7 @@ from framegate.control.errors import ControlError, DeniedError, ExhaustedError, 
 from framegate.control.events import Row
 from framegate.control.service.access import access_of
 from framegate.control.service.peers import ROLES, Peer, Peers, role_name
-from framegate.control.service.quoting import cut, shown
+from framegate.control.service.quoting import bounded, cut, shown
 from framegate.control.service.request_ids import RequestIds
 from framegate.control.service.status import code_of, status_of
 from framegate.control.service.validate import MAX_REASON, Violations
@@ -73,7 +73,7 @@ def blocked() -> UnavailableError | None:
 
 def note(before: Any = None, after: Any = None) -> None:
     """Set the values before and after a change in the audit row of the current call."""
-    _notes.get().update(before=before, after=after)
+    _notes.get().update(before=bounded(before), after=bounded(after))
 
 
 class _Calls:
