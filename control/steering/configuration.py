@@ -20,7 +20,7 @@ from framegate.control.accept.resolver import Names, Resolution, Resolver, in_th
 from framegate.control.configuration.capacity import fitted
 from framegate.control.configuration.cgroup import container
 from framegate.control.configuration.child import Loaded
-from framegate.control.configuration.difference import Difference, differences, etag_of
+from framegate.control.configuration.difference import Difference, differences
 from framegate.control.errors import AbortedError, ControlError, EtagError, FailedPreconditionError, StartError
 from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.supervisor import Supervisor
@@ -34,7 +34,7 @@ from framegate.control.steering.identities import Identities
 from framegate.control.steering.pool import Pool, equal_shares, too_small
 from framegate.control.steering.rows import LogRows
 from framegate.control.steering.taps import Taps
-from framegate.control.steering.transactions import Transaction, Transactions
+from framegate.control.steering.transactions import Transaction, Transactions, etag_of
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.cells import LISTENER, UPSTREAM, CellLayout, Place
 from framegate.proxy.config.limits import limits_in_force
