@@ -130,7 +130,22 @@ class Proxy:
             rotation.watch(source)
         self._on_stop(rotation.close)
         steering = Steering(
-            supervisor, acceptor, resolver, meters, log, events, task_monitor, tapped, rotation, certificates, identities, new_handlers, chosen, low
+            supervisor,
+            acceptor,
+            resolver,
+            meters,
+            log,
+            events,
+            task_monitor,
+            tapped,
+            rotation,
+            certificates,
+            identities,
+            self._loaded,
+            validator.ask,
+            new_handlers,
+            chosen,
+            low,
         )
         self._steering = steering
         self._on_stop(steering.close)
@@ -259,7 +274,7 @@ class Proxy:
             self._keeper.died(ProcessorExit(slot.number, slot.boot_id, slot.started_ns, life))
 
     def reload_soon(self) -> None:
-        """Load replaced files now, before the next periodic check."""
+        """Apply the configuration file, and load replaced files now, before the next periodic check."""
         self._run_background(self._reload(), "rotation")
 
     async def _reload(self) -> None:
@@ -267,9 +282,10 @@ class Proxy:
             self._log.write("reload_refused", level="warning", reason="framegate is starting, or could not start")
             return
         with contextlib.nullcontext() if self._notifier is None else self._notifier.reloading():
+            configuration = await self._steering.configuration_file.reload()
             outcomes = await self._steering.rotation.reload()
         replaced, refused = ([f"{item.owner} ({item.kind})" for item in outcomes if item.result == result] for result in ("replaced", "refused"))
-        self._log.write("reloaded", replaced=replaced, refused=refused, configuration="is that of the start, until framegate is restarted")
+        self._log.write("reloaded", replaced=replaced, refused=refused, configuration=configuration)
 
     def alive(self) -> bool:
         """The result of the liveness probe."""

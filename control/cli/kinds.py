@@ -7,8 +7,10 @@ from typing import Final
 
 import click
 
-__all__ = ["ADDRESS", "CHANNEL", "DURATION", "JAVA_HEAP", "LISTENER", "MOMENT", "SIZE", "UPSTREAM", "Expiry"]
+__all__ = ["ADDRESS", "BOOTSTRAP", "CHANNEL", "DURATION", "JAVA_HEAP", "LISTENER", "MAX_INT64", "MOMENT", "SIZE", "UPSTREAM", "Expiry"]
 
+MAX_INT64: Final = 2**63 - 1
+"""The greatest number of the API."""
 LEAST_HEAP: Final = 512 << 20
 """Bytes; Spark refuses less than 450 MiB."""
 
@@ -30,9 +32,12 @@ class Measure(click.ParamType[int]):
         from framegate.control.configuration.units import parse_duration_ms, parse_size
 
         try:
-            return parse_size(value) if self.name == "size" else parse_duration_ms(value)
+            found = parse_size(value) if self.name == "size" else parse_duration_ms(value)
         except ValueError as error:
             self.fail(f"{value!r} is {error}", param, ctx)
+        if found > MAX_INT64:
+            self.fail(f"{value!r} is too large", param, ctx)
+        return found
 
 
 class Name(click.ParamType[str]):
@@ -52,6 +57,27 @@ class Name(click.ParamType[str]):
         if not value.strip():
             self.fail(f"is empty: write the name of {self._what}", param, ctx)
         return value
+
+
+class Bootstrap(click.ParamType[tuple[str, ...]]):
+    """Some brokers of a Kafka cluster, in the form of Kafka's own ``bootstrap.servers``: ``kafka-1:9092,kafka-2:9092``."""
+
+    name = "host:port,…"
+
+    def convert(self, value: "str | tuple[str, ...]", param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Each address once."""
+        if isinstance(value, tuple):
+            return value
+        from framegate.proxy.config.address import parse_address
+
+        found = tuple(dict.fromkeys(part.strip() for part in value.split(",")))
+        for part in found:
+            try:
+                if parse_address(part, unix=False).wildcard:
+                    raise ValueError("is no address of a broker")
+            except ValueError as error:
+                self.fail(f"{part!r}: {error}; write HOST:PORT, or several with commas between them, as in bootstrap.servers", param, ctx)
+        return found
 
 
 class Expiry(click.ParamType[tuple[str, int]]):
@@ -162,6 +188,7 @@ class AdminAddress(click.ParamType[str]):
 
 
 ADDRESS = AdminAddress()
+BOOTSTRAP = Bootstrap()
 SIZE = Measure("size")
 DURATION = Measure("duration")
 JAVA_HEAP = JavaHeap()

@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata, pages
+from framegate.control.cli.client import CALL_TIMEOUT_S, calling, pages, send
 from framegate.control.cli.handlers import ask_handlers
 from framegate.control.cli.kinds import DURATION
-from framegate.control.cli.options import admin_options, example
+from framegate.control.cli.options import Change, admin_options, change_options, example
 from framegate.control.cli.output import age_text, as_dict, counted, print_fields, print_json, print_line, size_text, time_text, word
 from framegate.control.cli.pools import origin_text
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from framegate.control.v1.proxy_service_pb2 import Memory, Proxy
 
 __all__ = ["drain", "status"]
+
+_DIFFERENCES: Final = 5
 
 
 @click.command(epilog=example("framegate status"))
@@ -56,8 +58,8 @@ def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool", han
     yield "pid", proxy.pid
     yield "started", started
     yield "open connections", proxy.open_connection_count
-    yield "config revision", proxy.config_revision
-    yield "processors", f"{running} of {processors.size} running{origin_text(processors.size_origin, 'CPUs')}"
+    yield "configuration", _configuration_text(proxy)
+    yield "processors", f"{running} of {processors.processor_count} running{origin_text(processors.size_origin, 'CPUs')}"
     if handlers:
         yield "handler processes", f"{sum(item.state == type(item).STATE_RUNNING for item in handlers)} of {len(handlers)} running"
     yield "memory pool", f"{size_text(pool.usage_bytes)} of {size_text(pool.size_bytes)} in use{origin_text(pool.size_origin, 'memory')}{waiting}"
@@ -66,8 +68,23 @@ def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool", han
         left = proxy.certificate_end_time.ToNanoseconds() / 1e9 - time.time()
         ends = f"expires in {age_text(left)}" if left > 0 else "has expired"
         yield "certificates", f"the first {ends}: {proxy.certificate_owner}, {time_text(as_dict(proxy).get('certificate_end_time'))}"
+    if proxy.configuration.file_error:
+        yield "warning", f"the configuration file is not applied: {proxy.configuration.file_error}"
     for warning in proxy.warnings:
         yield "warning", warning
+
+
+def _configuration_text(proxy: "Proxy") -> str:
+    """Whether what runs is what is in the file."""
+    found = proxy.configuration
+    states = {
+        found.FILE_STATE_CHANGED: ", which has changed since and is not applied",
+        found.FILE_STATE_REFUSED: ", which has changed and is refused",
+    }
+    keys = ", ".join(item.path for item in found.differences[:_DIFFERENCES])
+    more = f" and {found.difference_count - _DIFFERENCES} more" if found.difference_count > _DIFFERENCES else ""
+    set_ = f"; {counted(found.difference_count, 'value')} set by hand: {keys}{more}" if found.difference_count else ""
+    return f"revision {proxy.config_revision}, of {found.file}{states.get(found.file_state, '')}{set_}"
 
 
 def _memory_text(memory: "Memory") -> str:
@@ -96,9 +113,9 @@ def _memory_text(memory: "Memory") -> str:
     help="refuse: accept no new connections and end the open ones. until-stop: serve both until SIGTERM.  [default: drain.accept of the "
     "configuration; with --wait or --timeout: refuse]",
 )
-@click.option("--reason", default="", help="The reason, for the audit log.")
+@change_options("reason")
 @admin_options
-def drain(timeout: int | None, wait: bool, accept: str | None, reason: str, address: str, output: str) -> None:
+def drain(timeout: int | None, wait: bool, accept: str | None, change: Change, address: str, output: str) -> None:
     """Drain framegate: report not ready, accept no new connections and end the open ones when nothing is in flight.
 
     Connections that are still open after the timeout are closed with the cause drain_timeout. The process keeps running. A drain cannot be undone;
@@ -114,11 +131,11 @@ def drain(timeout: int | None, wait: bool, accept: str | None, reason: str, addr
     if accept == "until-stop" and (timeout is not None or wait):
         raise click.UsageError("--accept until-stop needs --no-wait, and cannot be used with --timeout: it lasts until SIGTERM")
     chosen = DrainProxyRequest.Accept.Value(f"ACCEPT_{(accept or 'unspecified').upper().replace('-', '_')}")
-    request = DrainProxyRequest(wait=wait, reason=reason, accept=chosen)
+    request = DrainProxyRequest(wait=wait, accept=chosen)
     if timeout is not None:
         request.timeout.CopyFrom(Duration(seconds=timeout // 1000, nanos=timeout % 1000 * 10**6))
     with calling(address, change=True) as channel:
-        answer = ProxyServiceStub(channel).DrainProxy(request, timeout=None if wait else CALL_TIMEOUT_S, metadata=metadata())
+        answer = send(ProxyServiceStub(channel).DrainProxy, request, change, None if wait else CALL_TIMEOUT_S)
         accepting = not wait and output == "table" and _accepting(channel)
     if output == "json":
         print_json(as_dict(answer))

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from framegate.control.bounds import FIELD_NAMES
 from framegate.control.cli.kinds import LISTENER, SIZE, Expiry
-from framegate.control.cli.options import DEFAULT_ADDRESS, admin_options, example
+from framegate.control.cli.options import DEFAULT_ADDRESS, Change, admin_options, change_options, example
 from framegate.control.cli.output import as_dict, print_json, print_note, print_table, size_text, time_text, word
 
 if TYPE_CHECKING:
@@ -45,63 +46,35 @@ def _complete_listener(ctx: click.Context, param: click.Parameter, incomplete: s
     return _complete(ask, ctx, incomplete)
 
 
-_VALIDATE_ONLY: Final = click.option("--validate-only", is_flag=True, help="Check the change, but do not make it.")
-
-
-def _etag(change: str) -> Callable[[F], F]:
-    return click.option("--etag", default="", help=f"{change} the rule only if it still has this etag (see `framegate taps list --output json`).")
+_SHARE, _PERCENT = click.FloatRange(0.0, 1.0), click.FloatRange(0.0, 100.0)
+_RULE_OPTIONS: Final[tuple[tuple[str, str, dict[str, Any], str], ...]] = (
+    ("--listener", "listeners", {"type": LISTENER, "shell_complete": _complete_listener}, "Frames of this listener. May be repeated. [default: all]"),
+    ("--direction", "directions", {"type": click.Choice(["request", "response"])}, "Frames of this direction. May be repeated. [default: both]"),
+    ("--principal", "principals", {}, "Frames of clients with this principal. May be repeated."),
+    ("--network", "networks", {}, "Frames of clients in this network, for example 10.0.0.0/8. May be repeated."),
+    ("--min-size", "min_size_bytes", {"type": SIZE}, "Frames whose body has at least this size, for example 1KiB."),
+    ("--max-size", "max_size_bytes", {"type": SIZE}, "Frames whose body has at most this size; 0 means unlimited."),
+    ("--api", "apis", {}, "Requests of this Kafka API, for example Produce, and their responses. May be repeated."),
+    ("--client", "clients", {}, "Frames of Kafka clients whose client.id matches, for example 'billing-*'. May be repeated."),
+    ("--capture", "capture", {"type": click.Choice(["full", "lengths", "hash"])}, "What to store of each body: all of it, only its length, or "
+     "a hash.  [default: full]"),
+    ("--max-frame-bytes", "max_frame_bytes", {"type": SIZE}, "Number of body bytes to store of each frame; 0 means all."),
+    ("--blank", "blank", {}, "Range of body bytes to store as zeros, for example 0-15 or 64-. May be repeated."),
+    ("--hash", "hash", {}, "Range of body bytes to store as a hash, for example 0-15 or 64-. May be repeated."),
+    ("--sample-connections", "sample_connections", {"type": _SHARE}, "Fraction of connections to record, 0 to 1."),
+    ("--sample-frames", "sample_frames", {"type": _SHARE}, "Fraction of frames to record, 0 to 1."),
+    ("--expires", "expires", {"type": Expiry()}, "When the rule expires: 10m from now, 2030-01-31T12:00:00Z, or never."),
+    ("--on-full", "on_full", {"type": click.Choice(["drop", "mute"])}, "When the log cannot keep up: drop frames from the log (a gap row "
+     "counts them), or mute the client."),
+    ("--max-loss-percent", "max_loss_percent", {"type": _PERCENT}, "Turn the rule off when it loses more than this percentage of frames. 0: never."),
+    ("--max-cpu-percent", "max_cpu_percent", {"type": _PERCENT}, "Turn the rule off when it uses more than this percentage of a CPU. 0: never."),
+)  # fmt: skip
 
 
 def _rule_options(function: F) -> F:
-    """The options of a rule, named like its keys in the configuration."""
-    share = click.FloatRange(0.0, 1.0)
-    percent = click.FloatRange(0.0, 100.0)
-    options = (
-        click.option(
-            "--listener",
-            "listeners",
-            type=LISTENER,
-            multiple=True,
-            shell_complete=_complete_listener,
-            help="Frames of this listener. May be repeated.  [default: all]",
-        ),
-        click.option(
-            "--direction",
-            "directions",
-            multiple=True,
-            type=click.Choice(["request", "response"]),
-            help="Frames of this direction. May be repeated.  [default: both]",
-        ),
-        click.option("--principal", "principals", multiple=True, help="Frames of clients with this principal. May be repeated."),
-        click.option("--network", "networks", multiple=True, help="Frames of clients in this network, for example 10.0.0.0/8. May be repeated."),
-        click.option("--min-size", "min_size_bytes", type=SIZE, help="Frames whose body has at least this size, for example 1KiB."),
-        click.option("--max-size", "max_size_bytes", type=SIZE, help="Frames whose body has at most this size; 0 means unlimited."),
-        click.option("--api", "apis", multiple=True, help="Requests of this Kafka API, for example Produce, and their responses. May be repeated."),
-        click.option(
-            "--client", "clients", multiple=True, help="Frames of Kafka clients whose client.id matches, for example 'billing-*'. May be repeated."
-        ),
-        click.option(
-            "--capture",
-            type=click.Choice(["full", "lengths", "hash"]),
-            help="What to store of each body: all of it, only its length, or a hash.  [default: full]",
-        ),
-        click.option("--max-frame-bytes", "max_frame_bytes", type=SIZE, help="Number of body bytes to store of each frame; 0 means all."),
-        click.option("--blank", multiple=True, help="Range of body bytes to store as zeros, for example 0-15 or 64-. May be repeated."),
-        click.option("--hash", "hash", multiple=True, help="Range of body bytes to store as a hash, for example 0-15 or 64-. May be repeated."),
-        click.option("--sample-connections", type=share, help="Fraction of connections to record, 0 to 1."),
-        click.option("--sample-frames", type=share, help="Fraction of frames to record, 0 to 1."),
-        click.option("--expires", type=Expiry(), help="When the rule expires: 10m from now, 2030-01-31T12:00:00Z, or never."),
-        click.option(
-            "--on-full",
-            type=click.Choice(["drop", "mute"]),
-            help="When the log cannot keep up: drop frames from the log (a gap row counts them), or mute the client.",
-        ),
-        click.option("--max-loss-percent", type=percent, help="Turn the rule off when it loses more than this percentage of frames; 0 means never."),
-        click.option("--max-cpu-percent", type=percent, help="Turn the rule off when it uses more than this percentage of a CPU; 0 means never."),
-        _VALIDATE_ONLY,
-    )
-    for option in reversed(options):
-        function = option(function)
+    """The options of a rule, named like its keys in the configuration; those with ``May be repeated`` in their help may be."""
+    for flag, name, kind, text in reversed(_RULE_OPTIONS):
+        function = click.option(flag, name, multiple="May be repeated" in text, help=text, **kind)(function)
     return function
 
 
@@ -142,8 +115,9 @@ def _listed(channel: "grpc.Channel", timeout_s: float) -> "list[pb2.TapRule]":
 @click.argument("name")
 @_rule_options
 @_before_option("Insert the rule before this one.  [default: at the end]")
+@change_options("reason", "dry_run")
 @admin_options
-def add(name: str, before: str | None, validate_only: bool, address: str, output: str, **values: Any) -> None:
+def add(name: str, before: str | None, change: Change, address: str, output: str, **values: Any) -> None:
     """Add a rule, in all processors or in none. Returns when it is in force, also for open connections.
 
     Changes are lost at a restart, when the configuration file applies again.
@@ -151,8 +125,8 @@ def add(name: str, before: str | None, validate_only: bool, address: str, output
     from framegate.control.v1.tap_service_pb2 import CreateTapRuleRequest
 
     rule, _ = _rule(name, values)
-    request = CreateTapRuleRequest(tap_rule=rule, before=before or "", validate_only=validate_only)
-    _print([_change(address, lambda stub: stub.CreateTapRule, request).tap_rule], output)
+    request = CreateTapRuleRequest(tap_rule=rule, before=before or "")
+    _print([_change(address, lambda stub: stub.CreateTapRule, request, change).tap_rule], output)
 
 
 @taps.command(
@@ -165,11 +139,9 @@ def add(name: str, before: str | None, validate_only: bool, address: str, output
 @click.option("--clear", multiple=True, help="Reset a key of the rule to its default, for example networks. May be repeated.")
 @_before_option("Move the rule before this one.")
 @click.option("--last", is_flag=True, help="Move the rule to the end.")
-@_etag("Change")
+@change_options()
 @admin_options
-def set_(
-    name: str, clear: tuple[str, ...], before: str | None, last: bool, etag: str, validate_only: bool, address: str, output: str, **values: Any
-) -> None:
+def set_(name: str, clear: tuple[str, ...], before: str | None, last: bool, change: Change, address: str, output: str, **values: Any) -> None:
     """Change the given keys of a rule, in all processors or in none. Returns when the change is in force."""
     from framegate.control.v1.tap_service_pb2 import UpdateTapRuleRequest
 
@@ -181,47 +153,47 @@ def set_(
         raise click.UsageError("--clear names a key that another option sets, or names it twice")
     if not paths and not before and not last:
         raise click.UsageError("give at least one change")
-    rule.etag = etag
-    request = UpdateTapRuleRequest(tap_rule=rule, validate_only=validate_only)
+    request = UpdateTapRuleRequest(tap_rule=rule)
     request.update_mask.paths.extend(paths)
     if before or last:
         request.before = before or ""
-    _print([_change(address, lambda stub: stub.UpdateTapRule, request).tap_rule], output)
+    _print([_change(address, lambda stub: stub.UpdateTapRule, request, change).tap_rule], output)
 
 
 @taps.command(epilog=example("framegate taps remove debug"))
 @click.argument("name", shell_complete=_complete_rule)
-@_etag("Remove")
-@_VALIDATE_ONLY
+@change_options()
 @admin_options
-def remove(name: str, etag: str, validate_only: bool, address: str, output: str) -> None:
+def remove(name: str, change: Change, address: str, output: str) -> None:
     """Remove a rule, in all processors or in none. Prints the remaining rules."""
     from framegate.control.cli.client import CALL_TIMEOUT_S, calling
     from framegate.control.v1.tap_service_pb2 import DeleteTapRuleRequest
 
-    _change(address, lambda stub: stub.DeleteTapRule, DeleteTapRuleRequest(name=name, etag=etag, validate_only=validate_only))
-    with calling(address, change=not validate_only) as channel:
+    _change(address, lambda stub: stub.DeleteTapRule, DeleteTapRuleRequest(name=name), change)
+    with calling(address, change=not change.dry_run) as channel:
         left = _listed(channel, CALL_TIMEOUT_S)
     _print(left, output)
 
 
-def _change(address: str, method: "Callable[[pb2_grpc.TapServiceStub], Any]", request: Any) -> Any:
-    """Call a method of the tap service that changes something, unless the request only validates. Returns the response."""
-    from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
+def _change(address: str, method: "Callable[[pb2_grpc.TapServiceStub], Any]", request: Any, change: Change) -> Any:
+    """Call a method of the tap service that changes something. Returns the response."""
+    from framegate.control.cli.client import calling, send
     from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
 
-    with calling(address, change=not request.validate_only) as channel:
-        return method(TapServiceStub(channel))(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
+    with calling(address, change=not change.dry_run) as channel:
+        return send(method(TapServiceStub(channel)), request, change)
 
 
 def _cleared(word: str) -> str:
     """The field of the message for a configuration key."""
     from framegate.control.v1.tap_service_pb2 import TapRule
 
-    path = {"min_size": "min_size_bytes", "max_size": "max_size_bytes", "expires": "expire_time"}.get(word, word)
-    known = {field.name for field in TapRule.DESCRIPTOR.fields} - {"name", "etag", "state", "stops", "ttl"}
-    if path not in known:
-        words = sorted(name.removesuffix("_bytes") if name.endswith("size_bytes") else name for name in known - {"expire_time"} | {"expires"})
+    fixed = {"name", "etag", "state", "stops", "ttl"}
+    names = [field.name for field in TapRule.DESCRIPTOR.fields if field.name not in fixed]
+    known = {FIELD_NAMES.get(name, name).removesuffix("_ns"): name for name in names}
+    path = known.get(word, word)
+    if path not in known.values():
+        words = sorted(known)
         raise click.BadParameter(f"{word!r} is not a key of a rule; the keys are {', '.join(words)}", param_hint="--clear")
     return path
 

@@ -37,9 +37,9 @@ class Difference(NamedTuple):
     key: Key = Key()
 
     @property
-    def texts(self) -> tuple[str, str]:
-        """Both values in one line, as they are written in a file; empty: there is none."""
-        before, after = ("" if value is None else flow(value, self.key) for value in (self.before, self.after))
+    def texts(self) -> tuple[str | None, str | None]:
+        """Both values in one line, as they are written in a file; None: there is none."""
+        before, after = (None if value is None else flow(value, self.key) for value in (self.before, self.after))
         return before, after
 
 

@@ -142,6 +142,12 @@ _CHANGES: Final = {
     "files_restored": Event("Files have the contents in force again.", _INFO, {"owner": str, "kind": str}),
     "pool_moved": Event("The shares of the memory pool have changed.", _INFO, {"shares": dict[str, int], "needy": list[int]}),
     "pool_not_moved": Event("The shares of the memory pool could not be changed.", _TROUBLE, {"error": str}),
+    "configuration_applied": Event(
+        "A configuration was applied while framegate runs.", _INFO, {"by": str, "file": str, "count": int, "keys": list[str], "etag": str}
+    ),
+    "configuration_refused": Event(
+        "The configuration file was not applied: nothing is changed.", _ERROR, {"file": str, "reason": str, "faults": list[str]}
+    ),
     "reload_refused": Event("A reload was refused.", _WARNING, {"reason": str}),
     "reloaded": Event("Files were reloaded.", _INFO, {"replaced": list[str], "refused": list[str], "configuration": str}),
 }

@@ -92,7 +92,8 @@ class _Watched:
 
     def is_due(self, now_s: float) -> bool:
         """Whether the reloader is to be asked about what was found."""
-        return self.seen is not None and self.settled and (self.refusal is None or now_s - self.asked_s >= RETRY_S)
+        waits = self.refusal is not None and now_s - self.asked_s < RETRY_S
+        return self.seen is not None and self.settled and not waits and self.source.automatic()
 
 
 class Rotation:
@@ -154,8 +155,8 @@ class Rotation:
             self._report(items, self._clock())
 
     async def reload(self, path: str | None = None) -> list[ReloadOutcome]:
-        """Reload the present contents of the files, without waiting. Returns the outcome of each source, in order of owner and kind. A caller that is
-        canceled does not end the reload.
+        """Reload the present contents of the files, without waiting, but not those that are only noted (``Source.automatic``).
+        Returns the outcome of each source, in order of owner and kind. A caller that is canceled does not end the reload.
 
         Args:
             path: reload only the sources with this file; None: all.
@@ -168,7 +169,9 @@ class Rotation:
     async def _reload(self, path: str | None) -> list[ReloadOutcome]:
         async with self._lock:
             now_s = self._clock()
-            items = sorted((key, item) for key, item in self._watched.items() if path is None or path in item.source.paths)
+            items = sorted(
+                (key, item) for key, item in self._watched.items() if item.source.automatic() and (path is None or path in item.source.paths)
+            )
             chosen = [item for _, item in items]
             before = {key: item.loaded_ns for key, item in items}
             for _, item in items:
@@ -192,6 +195,11 @@ class Rotation:
         """Why what lies in the files of a source is not in force, once that is a failure."""
         item = self._watched.get((owner, kind))
         return item.refusal if item is not None and item.told else None
+
+    def changed(self, owner: str, kind: str) -> bool:
+        """Whether the files of a source hold other contents than those in force."""
+        item = self._watched.get((owner, kind))
+        return item is not None and item.seen is not None and item.settled
 
     def loaded_ns(self, owner: str, kind: str) -> int:
         """When what is in force was taken, since 1970; 0 of what is not watched."""

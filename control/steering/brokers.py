@@ -4,7 +4,8 @@ import asyncio
 import collections
 import contextlib
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from framegate.control.accept.acceptor import Acceptor
@@ -33,6 +34,9 @@ FIRST_S: Final = 3.0
 """How long a start waits for the first look; after that clients are told the bootstrap's address for every broker, until the brokers are known."""
 LIMIT_S: Final = 180.0
 """Of one look, with the look-up of names and the change; see ``TaskMonitor.job``."""
+COUNT_S: Final = 5.0
+"""Between two counts for the metrics."""
+_STATES: Final = ("up", "gone", "down", "no_port")  # the worst last
 _LEAST_ASK_S, _MOST_ASK_S = 2.0, 10.0
 _DOWN: Final = "endpoint_down"
 
@@ -80,14 +84,15 @@ class Brokers:
         self.clusters: Final[dict[str, Cluster]] = {}
         self._states: dict[tuple[str, ...], float] = {}
         self._tasks: Final[dict[str, asyncio.Task[None]]] = {}
-        self._failing: asyncio.Task[None] | None = None
+        self._open: dict[tuple[str, ...], float] = {}
+        self._watching: list[asyncio.Task[None]] = []
         self._failures: Subscription | None = None
         self._started = False
         config = supervisor.desired.config
         supervisor.desired.brokers = self.rows(config, acceptor.listeners)
         self.follow(config)
         supervisor.on_brokers_seen = self.seen
-        meters.gauges("broker.connections", self._connections)
+        meters.gauges("broker.connections", lambda: self._open)
         meters.gauges("broker.count", lambda: self._states)
 
     def rows(self, config: ProxyConfig, listeners: Mapping[str, Listening]) -> dict[str, ClusterRow]:
@@ -138,10 +143,11 @@ class Brokers:
         for name, cluster in self.clusters.items():
             if name not in self._tasks:
                 job = self._task_monitor.job("brokers", LIMIT_S)
-                self._tasks[name] = asyncio.create_task(job.keep_going(functools.partial(self._step, cluster)))
+                self._tasks[name] = asyncio.create_task(job.keep_going(cluster.step))
         if self.clusters and self._failures is None:
             self._failures = self._events.subscribe((_DOWN,))
-            self._failing = asyncio.create_task(self._failures.each(self._failed))
+            counting = self._task_monitor.job("brokers", LIMIT_S).keep_going(self._count)
+            self._watching = [asyncio.create_task(self._failures.each(self._failed)), asyncio.create_task(counting)]
 
     def _asking(self, config: ProxyConfig, upstream: UpstreamConfig) -> Ask | None:
         try:
@@ -165,16 +171,10 @@ class Brokers:
 
     def close(self) -> None:
         """Look no more."""
-        for task in (self._failing, *self._tasks.values()):
-            if task is not None:
-                task.cancel()
+        for task in (*self._watching, *self._tasks.values()):
+            task.cancel()
         if self._failures is not None:
             self._failures.close()
-
-    async def _step(self, cluster: Cluster) -> None:
-        await cluster.step()
-        with contextlib.suppress(UnavailableError):  # a processor does not answer: the states stay as they were
-            await self._count()
 
     def _failed(self, event: Event | Gap) -> None:
         """A processor could not connect to an address."""
@@ -208,11 +208,7 @@ class Brokers:
         if not chosen:
             return []
         by_host = {name: await self._connections_of(name) for cluster in chosen for name in cluster.by_host}
-        return await self._statuses(chosen, by_host)
-
-    async def _statuses(self, clusters: Iterable[Cluster], by_host: Mapping[str, Mapping[int, int]]) -> list[BrokerStatus]:
-        down = _by_broker(await endpoint_rows(self._supervisor))
-        return [status for cluster in clusters for status in cluster.statuses(down.get(cluster.name, {}), by_host)]
+        return list(_statuses(chosen, await endpoint_rows(self._supervisor), by_host))
 
     async def _connections_of(self, listener: str) -> Mapping[int, int]:
         """Open connections of a listener by broker, as processors know them."""
@@ -225,25 +221,30 @@ class Brokers:
                 return found
 
     async def _count(self) -> None:
-        """Count brokers by state, for the metric: each once, at the listener where its state is worst."""
-        worst: dict[tuple[str, int], str] = {}
-        order = ("up", "gone", "down", "no_port")
-        for status in await self._statuses(self.clusters.values(), {}):
-            key = status.upstream, status.node
-            worst[key] = max(worst.get(key, "up"), status.state, key=order.index)
-        states: dict[tuple[str, ...], float] = {(name, state): 0.0 for name in self.clusters for state in order}
-        for (name, _), state in worst.items():
-            states[name, state] += 1
-        self._states = states
+        """Count, for the metrics, brokers by state, each at the listener where its state is worst, and connections as processors know them."""
+        await asyncio.sleep(COUNT_S)
+        with contextlib.suppress(UnavailableError):  # a processor does not answer: the counts stay as they were
+            rows = await endpoint_rows(self._supervisor)
+            worst: dict[tuple[str, str], str] = {}
+            for status in _statuses(self.clusters.values(), rows, {}):
+                key = status.upstream, str(status.node)
+                worst[key] = max(worst.get(key, "up"), status.state, key=_STATES.index)
+            known = {name for name, _ in worst}
+            states: dict[tuple[str, ...], float] = {(name, "", state): 0.0 for name in self.clusters.keys() - known for state in _STATES}
+            self._states = states | {(*key, state): float(state == now) for key, now in worst.items() for state in _STATES}
+            opened: dict[tuple[str, ...], float] = dict.fromkeys(worst, 0.0)
+            for row in itertools.chain(*rows):
+                key = row["upstream"], str(row.get("broker", -1))
+                if key in opened:
+                    opened[key] += row["connections"]
+            self._open = opened
 
-    def _connections(self) -> Mapping[tuple[str, ...], float]:
-        """Open connections by listener and broker, where brokers have ports. Any thread."""
-        return {
-            (name, str(node)): float(count.open)
-            for name, listening in self._acceptor.listeners.items()
-            for node, count in list(listening.counts.items())
-            if node >= 0
-        }
+
+def _statuses(
+    clusters: Iterable[Cluster], answers: Sequence[Sequence[EndpointRow]], by_host: Mapping[str, Mapping[int, int]]
+) -> Iterator[BrokerStatus]:
+    down = _by_broker(answers)
+    return itertools.chain(*(cluster.statuses(down.get(cluster.name, {}), by_host) for cluster in clusters))
 
 
 def _by_broker(answers: Iterable[Sequence[EndpointRow]]) -> dict[str, dict[int, dict[str, str]]]:

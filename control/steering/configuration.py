@@ -347,7 +347,7 @@ class Configuration:
         self._checks.follow(after)
         self._brokers.follow(after)
         self._taps.replaced(before, after)
-        self._log_rows.change(after.log.level)
+        self._log_rows.set_level(after.log.level)
 
     # --- what is gone --------------------------------------------------------------------------------------------------------------
 

@@ -2,11 +2,12 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.resolver import Resolver
+from framegate.control.configuration.child import Loaded
 from framegate.control.events import Bus
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
@@ -17,6 +18,7 @@ from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import Channels
 from framegate.control.steering.checks import Checks
 from framegate.control.steering.configuration import Configuration
+from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.identities import Identities
 from framegate.control.steering.kafka_rules import RulesAboutKafka
@@ -67,6 +69,7 @@ class Parts:
     rotation: Rotation
     users: Users
     configuration: Configuration
+    configuration_file: ConfigurationFile
 
 
 class Steering(Parts):
@@ -74,6 +77,8 @@ class Steering(Parts):
 
     Args:
         tapped: see ``Taps``.
+        loaded: the configuration of the start.
+        ask: a question of the validator process.
         new_handlers: makes the handler processes of a configuration, if there were none before.
         chosen: what the container decided at the start; None: nothing.
         tap_low: see ``TapLosses``.
@@ -92,6 +97,8 @@ class Steering(Parts):
         rotation: Rotation,
         certificates: TlsStores,
         identities: Identities,
+        loaded: Loaded,
+        ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
         new_handlers: Callable[[ProxyConfig], "Handlers"],
         chosen: Chosen | None = None,
         tap_low: Callable[[], str] = str,
@@ -107,6 +114,24 @@ class Steering(Parts):
         brokers = Brokers(supervisor, acceptor, channels, log, events, meters, task_monitor)
         self._checks = Checks(supervisor, log, task_monitor)
         log_rows = LogRows(supervisor, log)
+        configuration = Configuration(
+            supervisor,
+            acceptor,
+            resolver,
+            certificates,
+            rotation,
+            pool,
+            taps,
+            self._checks,
+            brokers,
+            identities,
+            new_handlers,
+            log_rows,
+            self.transactions,
+            meters,
+            log,
+            task_monitor,
+        )
         super().__init__(
             state=State(supervisor, meters, task_monitor, pool, drain),
             events=events,
@@ -124,24 +149,8 @@ class Steering(Parts):
             certificates=certificates,
             rotation=rotation,
             users=Users(supervisor, self.transactions, rotation, identities),
-            configuration=Configuration(
-                supervisor,
-                acceptor,
-                resolver,
-                certificates,
-                rotation,
-                pool,
-                taps,
-                self._checks,
-                brokers,
-                identities,
-                new_handlers,
-                log_rows,
-                self.transactions,
-                meters,
-                log,
-                task_monitor,
-            ),
+            configuration=configuration,
+            configuration_file=ConfigurationFile(loaded, configuration, lambda: supervisor.desired.config, pool, ask, rotation, events, meters),
         )
         self._sizing = None if chosen is None else Sizing(pool, lambda: supervisor.desired.config, chosen, events, log, task_monitor)
         self._rates = Rates(supervisor)

@@ -1,7 +1,7 @@
 """The declaration of a key, in the type of its field: ``idle_ms: Annotated[int, Key("ms", (0, 30 * DAY))] = 600_000``.
 
 The key has the name, type and default of the field; ``Key`` adds unit and range for control's validation and the manual. The meaning of a key is in
-``control/configuration/manual.yaml`` (``framegate explain KEY``). ``model_from_wire`` needs only the types.
+``control/configuration/manual.yaml`` (``framegate config explain KEY``). ``model_from_wire`` needs only the types.
 """
 
 import dataclasses

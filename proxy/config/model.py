@@ -29,7 +29,8 @@ LEAST_POOL: Final = 64 * KIB
 CUT_ABOVE: Final = 256 * KIB
 """A frame of at most so many bytes, with its size header, always passes whole."""
 LISTS_WHOLE: Final = 4 * MIB
-"""The same for responses on a listener with ``kafka``, whose lists of topics and groups must be whole to be examined."""
+"""The same for responses on a listener with ``kafka``, whose lists of topics and groups must be whole to be examined, and with ``brokers`` for long
+answers to FindCoordinator, whose addresses are replaced."""
 _SECOND: Final = 1_000
 _MINUTE: Final = 60 * _SECOND
 _HOUR: Final = 60 * _MINUTE
@@ -423,7 +424,7 @@ def whole_response(max_receive_size: int, listener: ListenerConfig) -> int:
     """The same for responses of an upstream with that limit; 0 if they are cut through and not examined, because those need no memory."""
     if forwarding_of(listener).responses == "whole":
         return max_receive_size
-    return min(max_receive_size, responses_cut_above(listener) - 4) if listener.brokers is not None or listener.kafka is not None else 0
+    return min(max_receive_size, LISTS_WHOLE - 4) if listener.brokers is not None or listener.kafka is not None else 0
 
 
 def responses_cut_above(listener: ListenerConfig) -> int:

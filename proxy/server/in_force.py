@@ -246,9 +246,8 @@ class InForce:
     def _route_brokers(self, listener: model.ListenerConfig) -> RouteBrokers | None:
         if listener.brokers is None or listener.upstream is None:
             return None
-        narrow = listener.kafka is None or listener.kafka.unknown_versions == "narrow"
         advertised = self.brokers[listener.upstream].advertised[listener.name]
-        return RouteBrokers(self.clusters[listener.upstream], advertised, listener.brokers.hosts, narrow=narrow)
+        return RouteBrokers(self.clusters[listener.upstream], advertised, listener.brokers.hosts, narrow=_narrows(listener))
 
     def _sasl(self, listener: model.ListenerConfig, rules: KafkaRulesInForce | None) -> "AuthenticatorFactory | None":
         """The SASL authenticators of a listener's clients; None: it uses none."""
@@ -270,7 +269,7 @@ class InForce:
             sasl.max_frame,
             reauthenticates=listener.handler is None,
             allowed_principals=factories.allowed_principals_of(listener),
-            narrows=listener.brokers is not None,
+            narrows=_narrows(listener),
             greatest=None if rules is None else rules.greatest,
         )
         return SaslServerAuthenticators(settings, self.credentials.source(listener_auth_queue(listener.name)), count=count)
@@ -347,6 +346,11 @@ def _of_upstream(upstream: model.UpstreamConfig | None) -> model.UpstreamConfig 
 def _proxy_protocol(listener: model.ListenerConfig) -> ProxyProtocol | None:
     config = listener.proxy_protocol
     return None if config is None else ProxyProtocol(config.version, config.trusted)
+
+
+def _narrows(listener: model.ListenerConfig) -> bool:
+    """Whether an API or version that is not known is not passed, because answers may have addresses."""
+    return listener.brokers is not None and (listener.kafka is None or listener.kafka.unknown_versions == "narrow")
 
 
 def _socket(config: model.SocketConfig) -> model.SocketConfig | None:

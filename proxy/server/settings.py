@@ -130,7 +130,7 @@ class Settings:
 
     def attach(self, relay: Relay, tap: TapWriter | None, retirement: Retirement | None = None, drain: Drain | None = None) -> None:
         """Set the objects to which changes are applied, before the first change. Without ``tap`` the tap's rules cannot change; ``retirement`` ends
-        connections whose certificate was replaced, or whose listener was removed.
+        connections that must not go on for ever.
         """
         self._retirement = retirement
         self._drain = drain
@@ -351,7 +351,10 @@ class Settings:
             if not same or moved:
                 fresh.add_options(route, listener, behind)
             if route.brokers is not None and cluster is not None and route.listener in cluster.advertised:
-                route.brokers.rewriter.advertised = cluster.advertised[route.listener]
+                rewriter = route.brokers.rewriter
+                was, rewriter.advertised = rewriter.advertised, cluster.advertised[route.listener]
+                if self._retirement is not None and rewriter.advertised.gains(was):
+                    self._retirement.gained(route.listener)
 
     def _users(self, upstream: str, fresh: InForce) -> list[tuple[Route, model.ListenerConfig, model.UpstreamConfig]]:
         """The routes to an upstream, and what they were made of."""

@@ -12,7 +12,6 @@ from typing import Any, Final, cast
 import pytest
 
 from framegate.control.fleet.processor import COMMAND
-from framegate.proxy.cells import CellLayout
 from framegate.proxy.config.model import MIB, ProxyConfig, TapConfig, TapRule
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.relay.handler_wire import WIRE, HandlerFacts, Hello, encode_closed, encode_hello
@@ -30,7 +29,6 @@ from tests.fakes.upstream import ScriptedUpstream, frame
 
 Row = dict[str, Any]
 CONFIG = fleet.fleet_config(1)
-LAYOUT = CellLayout.of(CONFIG)
 INTERFACE: Final = object
 """No class: what a process says on its two sockets and in its cells."""
 KINDS: Final = {"fake": Kind(FakeProcessor, lambda: fleet.COMMAND), "real": Kind(Loop, lambda: COMMAND)}

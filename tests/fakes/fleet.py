@@ -12,6 +12,7 @@ from typing import Any, cast
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.listening import Listening
 from framegate.control.accept.resolver import Names, Resolution, Resolver
+from framegate.control.configuration.child import Loaded
 from framegate.control.configuration.tls_files import describe_files, first_stores, read_tls_files
 from framegate.control.events import Bus, Event
 from framegate.control.fleet.child import Reaper, SpawnOptions
@@ -208,6 +209,8 @@ class Fleet:
             self.rotation,
             self.certificates,
             self.identities,
+            Loaded(config, [], files, described, "/nowhere/framegate.yaml"),
+            self._check,
             lambda config: Handlers(config, self.reaper, self.meters, self.log, self.task_monitor, events=events, command=handlers),
         )
         self._clients: list[Client] = []

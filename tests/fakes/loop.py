@@ -11,17 +11,7 @@ from typing import Any, Self
 
 from framegate.proxy.cells import CellLayout, CellReader, CellWriter, create
 from framegate.proxy.clock import MonotonicClock
-from framegate.proxy.config.model import (
-    MIB,
-    BrokersConfig,
-    KafkaCluster,
-    ListenerConfig,
-    ProxyConfig,
-    TapConfig,
-    TapRule,
-    UpstreamConfig,
-    to_wire,
-)
+from framegate.proxy.config.model import MIB, BrokersConfig, KafkaCluster, ListenerConfig, ProxyConfig, TapConfig, TapRule, UpstreamConfig, to_wire
 from framegate.proxy.config.sasl import ListenerSasl
 from framegate.proxy.network.connection_id import ConnectionIds
 from framegate.proxy.network.selector import Selector

@@ -4,16 +4,20 @@ state, users, certificates and audit rows are fakes, with errors on demand: they
 
 import dataclasses
 import os
+import pathlib
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from framegate.control.configuration.child import Loaded, load_row
+from framegate.control.configuration.difference import differences
 from framegate.control.errors import (
     AbortedError,
     AlreadyExistsError,
     ControlError,
+    EtagError,
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
@@ -47,6 +51,8 @@ from framegate.control.status import (
 )
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import Channels, Verb
+from framegate.control.steering.configuration import Applied, Configuration
+from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.kafka_rules import RulesAboutKafka
 from framegate.control.steering.limits import Limits
@@ -56,7 +62,7 @@ from framegate.control.steering.rows import Audit, LogRows
 from framegate.control.steering.state import State
 from framegate.control.steering.steering import Parts
 from framegate.control.steering.taps import Taps
-from framegate.control.steering.transactions import Transactions
+from framegate.control.steering.transactions import Changed, Transactions, etag_of
 from framegate.control.steering.users import Users
 from framegate.proxy.auth.auth_requests import ScramCredential
 from framegate.proxy.cells import CellLayout, CellReader, CellWriter, create
@@ -64,6 +70,7 @@ from framegate.proxy.config.limits import LimitsConfig, RateLimits
 from framegate.proxy.config.model import (
     AdminConfig,
     DrainAccept,
+    HandlersConfig,
     HealthConfig,
     KafkaRules,
     ListenerConfig,
@@ -111,6 +118,7 @@ def fake_config(admin: str, health: str | None = "127.0.0.1:0", tap: TapConfig |
         health=None if health is None else HealthConfig(address=health),
         memory_pool=MemoryPoolConfig(size=256 * MIB),
         tap=tap,
+        handlers=HandlersConfig(path=(str(pathlib.Path(admin.removeprefix("unix:")).parent),)),
     )
 
 
@@ -188,7 +196,8 @@ def certificate(owner: str, **changes: Any) -> CertificateStatus:
 
 
 def _user(name: str, entry: Mapping[str, ScramCredential]) -> UserStatus:
-    return UserStatus(name=name, mechanisms={mechanism: item.iterations for mechanism, item in entry.items()})
+    mechanisms = {mechanism: item.iterations for mechanism, item in entry.items()}
+    return UserStatus(name=name, mechanisms=mechanisms, etag=etag_of([item.salt.hex() for item in entry.values()]))
 
 
 class FakeProcessor:
@@ -403,6 +412,30 @@ class FakeRotation(Rotation):
         return list(self.fake.outcomes)
 
 
+class FakeConfiguration(Configuration):
+    """Puts any configuration in force at once, but for what needs a restart."""
+
+    def __init__(self, fake: "FakePlane") -> None:
+        self.fake = fake
+
+    @property
+    def etag(self) -> str:
+        return etag_of(self.fake.config)
+
+    async def apply(self, loaded: Loaded, etag: str = "", *, validate_only: bool = False) -> Applied:
+        self.fake._fail()
+        before, after = self.fake.config, loaded.config
+        if etag and etag != self.etag:
+            raise EtagError("configuration", before.node)
+        found = differences(before, after)
+        keys = ",".join(item.path for item in found if item.effect == "restart")
+        if keys:
+            raise FailedPreconditionError(f"nothing is applied: a restart is needed to change {keys}", reason="NEEDS_RESTART", keys=keys)
+        if not validate_only:
+            self.fake.desired.config = after
+        return Applied(before, after, found)
+
+
 class FakeUsers(Users):
     """Users in a dict, by listener."""
 
@@ -419,9 +452,20 @@ class FakeUsers(Users):
         return UsersStatus(users=tuple(_user(name, entry) for name, entry in self._of(listener).items()), error=self.fake.users_error)
 
     async def put(
-        self, listener: str, name: str, credentials: Mapping[str, ScramCredential], *, create: bool, replace: bool, validate_only: bool = False
-    ) -> UserStatus:
+        self,
+        listener: str,
+        name: str,
+        credentials: Mapping[str, ScramCredential],
+        etag: str = "",
+        *,
+        create: bool,
+        replace: bool,
+        validate_only: bool = False,
+    ) -> Changed[UserStatus | None]:
         users = self._of(listener)
+        before = _user(name, users[name]) if name in users else None
+        if etag and before is not None and etag != before.etag:
+            raise EtagError("user", name)
         if name in users and not replace:
             raise AlreadyExistsError("user", name, "user.name")
         if name not in users and not create:
@@ -433,15 +477,19 @@ class FakeUsers(Users):
         if not validate_only:
             users.pop(name, None)
             users[name] = credentials
-        return _user(name, credentials)
+        return Changed(before, _user(name, credentials))
 
-    async def delete(self, listener: str, name: str, *, validate_only: bool = False) -> None:
+    async def delete(self, listener: str, name: str, etag: str = "", *, validate_only: bool = False) -> Changed[UserStatus | None]:
         users = self._of(listener)
         if name not in users:
             raise NotFoundError("user", name)
+        before = _user(name, users[name])
+        if etag and etag != before.etag:
+            raise EtagError("user", name)
         self.fake._fail()
         if not validate_only:
             del users[name]
+        return Changed(before, None)
 
 
 class FakeAudit(Audit):
@@ -460,6 +508,11 @@ class FakeAudit(Audit):
         self.fake.audit_places -= 1
         self.fake.audits.append(record)
         self.fake._events.publish({"event": "audit", **record}, reserved=True)
+
+
+async def _answered(question: Row) -> Row:
+    """The question about a configuration, answered in this process."""
+    return load_row(question["load"])
 
 
 class FakePlane(State):
@@ -498,17 +551,20 @@ class FakePlane(State):
         self._slots: dict[int, CellReader] = {}
         for slot in range(config.processors):
             self.hire(slot)
+        meters = Meters()
+        self.file = pathlib.Path(config.admin.address.removeprefix("unix:")).with_name("framegate.yaml")
+        loaded = Loaded(config, [], {}, {}, str(self.file))
         log: Any = SimpleNamespace(levels=self.levels, format="json", dropped=7)
         acceptor: Any = FakeAcceptor(self)
         losses: Any = self
         task_monitor: Any = SimpleNamespace(repeat=lambda *arguments: SimpleNamespace(cancel=lambda: None))
         resolver: Any = SimpleNamespace(current=defaultdict(lambda: SimpleNamespace(texts=lambda: ("10.1.0.1:9092",), error="")))
-        transactions = Transactions(self._events, Meters())
+        transactions = Transactions(self._events, meters)
         pool = Pool(supervisor, transactions, log, task_monitor)
         listeners = Listeners(supervisor, acceptor)
         drain = NotedDrain(supervisor, acceptor, listeners, pool, transactions, self._events)
         drain.fake = self
-        no_configuration: Any = None
+        engine = FakeConfiguration(self)
         self.parts = Parts(
             state=self,
             events=self._events,
@@ -526,7 +582,17 @@ class FakePlane(State):
             certificates=FakeCertificates(self),
             rotation=FakeRotation(self),
             users=FakeUsers(self),
-            configuration=no_configuration,
+            configuration=engine,
+            configuration_file=ConfigurationFile(
+                loaded,
+                engine,
+                lambda: self.config,
+                pool,
+                _answered,
+                Rotation(config.rotation, self._events, meters, task_monitor),
+                self._events,
+                meters,
+            ),
         )
 
     def close(self) -> None:
@@ -577,6 +643,15 @@ class FakePlane(State):
     @draining.setter
     def draining(self, there: bool) -> None:
         self.parts.pool.draining = there
+
+    def limit(self, size: int) -> None:
+        """Set the largest frame of the listener ``kafka``, as by hand."""
+        self.desired.config = self.limited(size)
+
+    def limited(self, size: int) -> ProxyConfig:
+        """The configuration with another largest frame of the listener ``kafka``."""
+        first, *others = self.config.listeners
+        return dataclasses.replace(self.config, listeners=(dataclasses.replace(first, max_receive_size=size), *others))
 
     @property
     def limits(self) -> dict[str, int]:

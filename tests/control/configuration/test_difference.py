@@ -22,7 +22,7 @@ CONFIG = ProxyConfig(
 )
 
 
-def told(before: ProxyConfig, after: ProxyConfig) -> list[tuple[str, ...]]:
+def told(before: ProxyConfig, after: ProxyConfig) -> list[tuple[str | None, ...]]:
     return [(item.path, *item.texts, item.effect) for item in differences(before, after)]
 
 
@@ -37,7 +37,7 @@ def listener(**values: Any) -> ProxyConfig:
 def test_each_difference_has_the_path_both_values_and_the_effect_of_its_key() -> None:
     rules = (KafkaRule(deny=("DeleteTopics",)), KafkaRule())
     kafka = listener(kafka=KafkaRules(rules=rules))
-    cases: list[tuple[ProxyConfig, ProxyConfig, list[tuple[str, ...]]]] = [
+    cases: list[tuple[ProxyConfig, ProxyConfig, list[tuple[str | None, ...]]]] = [
         (CONFIG, listener(max_receive_size=1024), [("listeners[a].max_receive_size", "100MiB", "1KiB", "now")]),
         (CONFIG, changed(node="m"), [("node", "edge", "m", "restart")]),
         (
@@ -48,12 +48,12 @@ def test_each_difference_has_the_path_both_values_and_the_effect_of_its_key() ->
         (
             CONFIG,
             changed(listeners=CONFIG.listeners[1:]),
-            [("listeners[a]", '{name: a, address: "127.0.0.1:1", upstream: u}', "", "new connections")],
+            [("listeners[a]", '{name: a, address: "127.0.0.1:1", upstream: u}', None, "new connections")],
         ),
         (CONFIG, changed(listeners=CONFIG.listeners[::-1]), [("listeners", "[a, b]", "[b, a]", "new connections")]),
-        (CONFIG, kafka, [("listeners[a].kafka", "", "{rules: [{deny: [DeleteTopics]}, {}]}", "new connections")]),
-        (kafka, listener(kafka=KafkaRules(rules=rules[:1])), [("listeners[a].kafka.rules[1]", "{}", "", "now")]),
-        (CONFIG, changed(memory_pool=MemoryPoolConfig(shares={"a": 10})), [("memory_pool.shares[a]", "", "10", "now")]),
+        (CONFIG, kafka, [("listeners[a].kafka", None, "{rules: [{deny: [DeleteTopics]}, {}]}", "new connections")]),
+        (kafka, listener(kafka=KafkaRules(rules=rules[:1])), [("listeners[a].kafka.rules[1]", "{}", None, "now")]),
+        (CONFIG, changed(memory_pool=MemoryPoolConfig(shares={"a": 10})), [("memory_pool.shares[a]", None, "10", "now")]),
         (
             CONFIG,
             changed(upstreams=(UpstreamConfig(name="u", endpoints=("10.0.0.1:1", EndpointConfig(address="10.0.0.2:1", weight=2))),)),
@@ -62,7 +62,7 @@ def test_each_difference_has_the_path_both_values_and_the_effect_of_its_key() ->
         (
             CONFIG,
             changed(limits=dataclasses.replace(CONFIG.limits, overrides=(LimitOverride(network="10.0.0.0/8", access="deny"),))),
-            [("limits.overrides[10.0.0.0/8]", "", '{network: "10.0.0.0/8", access: deny}', "now")],
+            [("limits.overrides[10.0.0.0/8]", None, '{network: "10.0.0.0/8", access: deny}', "now")],
         ),
     ]
     assert [(found, wanted) for before, after, wanted in cases if (found := told(before, after)) != wanted] == []

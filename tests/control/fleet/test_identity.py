@@ -152,11 +152,10 @@ def test_a_file_that_is_not_valid_fails_the_start(tmp_path: Path) -> None:
         run(scenario, b"nonsense")
 
 
-def test_an_upstream_is_asked_with_the_certificates_in_force_and_not_those_in_its_files(tmp_path: Path) -> None:
+def test_an_upstream_is_asked_with_the_certificates_in_force_and_not_those_in_its_files(tmp_path: Path, tls_world: TlsWorld) -> None:
     (tmp_path / "tls").mkdir()
-    world = TlsWorld.make(tmp_path / "tls")
     paths = {"ca": str(tmp_path / "ca.crt"), "certificate": str(tmp_path / "tls.crt"), "key": str(tmp_path / "tls.key")}  # none of them is there
-    known = dict(zip(paths.values(), (Path(path).read_text("latin-1") for path in (world.authority, *world.client)), strict=True))
+    known = dict(zip(paths.values(), (Path(path).read_text("latin-1") for path in (tls_world.authority, *tls_world.client)), strict=True))
 
     async def scenario() -> None:
         names: list[str] = []
@@ -169,7 +168,7 @@ def test_an_upstream_is_asked_with_the_certificates_in_force_and_not_those_in_it
             await writer.drain()
             writer.close()
 
-        server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=world.server_settings(client_auth="required").context)
+        server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls_world.server_settings(client_auth="required").context)
         port = server.sockets[0].getsockname()[1]
         tls = UpstreamTls(server_name="localhost", **paths)
         config = ProxyConfig(

@@ -172,11 +172,10 @@ def probe(upstream: UpstreamConfig, kind: str, tls: Callable[[str], Tls | None] 
     return probe_of(upstream, CheckConfig(kind=kind), tls)  # type: ignore[arg-type]
 
 
-def test_each_kind_meets_what_it_is_for_and_sends_its_header_first(tmp_path: Path) -> None:
-    world = TlsWorld.make(tmp_path)
+def test_each_kind_meets_what_it_is_for_and_sends_its_header_first(tmp_path: Path, tls_world: TlsWorld) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*world.server)
-    client = world.client_settings().context
+    context.load_cert_chain(*tls_world.server)
+    client = tls_world.client_settings().context
 
     def tls(host: str) -> Tls:
         return Tls(client, "localhost")

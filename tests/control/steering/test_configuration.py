@@ -126,6 +126,11 @@ def free_ports(count: int) -> int:
     raise AssertionError("no ports are free")
 
 
+def watched(made: Fleet) -> dict[tuple[str, str], tuple[str, ...]]:
+    """The files of listeners and upstreams that are watched, by owner and kind."""
+    return {key: item.source.paths for key, item in made.rotation._watched.items() if "/" in key[0]}
+
+
 def framed(body: bytes) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
@@ -295,10 +300,10 @@ async def test_certificates_come_change_and_go_with_their_listeners(made: Live, 
     assert await reader.readexactly(5) == b"\0\0\0\1x", "an open connection keeps the certificate that it was shown"
     writer.close()
     assert [(item.owner, item.store) for item in made.certificates.statuses(made.rotation)] == [("listener/b", 2)]
-    assert set(made.rotation._watched) == {("listener/b", "tls")}
+    assert watched(made) == {("listener/b", "tls"): world.client}
     await made.apply(dataclasses.replace(made.config, listeners=(a, dataclasses.replace(b, tls=None))))
     assert await made.answers("b")
-    assert (made.rotation._watched, made.desired.stores, made.certificates.ends) == ({}, {}, {})
+    assert (watched(made), made.desired.stores, made.certificates.ends) == ({}, {}, {})
 
 
 @run_by(run)
@@ -323,11 +328,11 @@ async def test_users_come_change_and_go_with_their_listeners(made: Live, *, tmp_
     b = dataclasses.replace(config.listeners[1], sasl=sasl[1])
     await made.apply(dataclasses.replace(made.config, listeners=(config.listeners[0], b)))
     assert [await lets_in(password) for password in ("first", "second")] == [False, True]
-    assert [item.source.paths for item in made.rotation._watched.values()] == [(str(files[1]),)]
+    assert list(watched(made).values()) == [(str(files[1]),)]
     files[0].write_text("nonsense")
     assert "is no file of users" in str(await refused(made, config, FailedPreconditionError, "IDENTITY_FILE"))
     await made.apply(dataclasses.replace(made.config, listeners=(config.listeners[0], dataclasses.replace(b, sasl=None))))
-    assert made.rotation._watched == {}
+    assert watched(made) == {}
     assert await made.answers("b")
 
 

@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from framegate.proxy.config.model import BrokersConfig, KafkaCluster, ListenerConfig, ListenerTls, ProxyConfig, UpstreamConfig, UpstreamTls, to_wire
+from framegate.proxy.auth.server import SaslServerAuthenticators
+from framegate.proxy.config.model import (
+    BrokersConfig,
+    KafkaCluster,
+    KafkaRules,
+    ListenerConfig,
+    ListenerTls,
+    ProxyConfig,
+    UpstreamConfig,
+    UpstreamTls,
+    to_wire,
+)
+from framegate.proxy.config.sasl import ListenerSasl
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.kafka.addresses import SeenBroker
 from framegate.proxy.network.memory_pool import MemoryPool
@@ -119,8 +131,8 @@ def test_brokers_that_appear_later_have_channel_options_for_their_own_names() ->
         assert all(endpoint.server_name in after for endpoint in made.in_force.upstreams["c"].endpoints)
 
 
-def test_a_listener_with_hosts_reads_the_server_name_and_one_with_ports_does_not(tmp_path: Any) -> None:
-    certificate, key = TlsWorld.make(tmp_path).server
+def test_a_listener_with_hosts_reads_the_server_name_and_one_with_ports_does_not(tls_world: TlsWorld) -> None:
+    certificate, key = tls_world.server
     listeners = tuple(dataclasses.replace(item, tls=ListenerTls(certificate=certificate, key=key)) for item in CONFIG.listeners)
     made = settings(dataclasses.replace(CONFIG, listeners=listeners))
     stores = {name: None if route.options.tls is None else route.options.tls.store for name, route in made.routes.items()}
@@ -183,3 +195,14 @@ def test_endpoints_of_the_configuration_are_numbers_or_come_with_their_addresses
         literal("name:3")
     with pytest.raises(ConfigError, match="the upstream u has no endpoint with the host 'other'"):
         endpoints_of(upstream, [["other", INET, "127.0.0.1", 1]])
+
+
+def test_versions_that_are_not_known_pass_in_the_answer_before_authentication_as_in_those_of_brokers() -> None:
+    sasl = ListenerSasl(mechanisms=("PLAIN",), users="/users")
+    for kafka, narrows in ((None, True), (KafkaRules(), True), (KafkaRules(unknown_versions="pass"), False)):
+        listeners = (dataclasses.replace(CONFIG.listeners[0], sasl=sasl, kafka=kafka), *CONFIG.listeners[1:])
+        route = settings(dataclasses.replace(CONFIG, listeners=listeners)).routes["p"]
+        authenticators = route.options.authenticators
+        assert isinstance(authenticators, SaslServerAuthenticators)
+        assert route.brokers is not None
+        assert (authenticators._settings.narrows, route.brokers.narrow) == (narrows, narrows)

@@ -49,7 +49,6 @@ from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.cases import each_of
 from tests.fakes.changes import change
-from tests.fakes.tls import TlsWorld
 from tests.fakes.world import SECOND, World
 
 CONFIG = ProxyConfig(
@@ -255,19 +254,17 @@ def test_what_is_cut_through_needs_no_share_and_answers_that_pass_whole_do():
         settings.prepare(2, {"share": 3 * MIB - 1})
 
 
-def test_tls_contexts_come_from_the_paths(tmp_path):
-    world = TlsWorld.make(tmp_path)
-    settings = settings_of(changed(a={"tls": world.listener()}, b=None, u={"tls": UpstreamTls(ca=world.authority)}, v=None))
+def test_tls_contexts_come_from_the_paths(tls_world):
+    settings = settings_of(changed(a={"tls": tls_world.listener()}, b=None, u={"tls": UpstreamTls(ca=tls_world.authority)}, v=None))
     assert settings.routes["a"].options.tls.server_side
     assert names_of(settings) == {"127.0.0.1:1": "127.0.0.1", "[::1]:2": "::1", "unix:/run/u.sock": "localhost"}
 
 
-def test_clients_and_upstreams_are_judged_as_their_settings_say(tmp_path):
-    world = TlsWorld.make(tmp_path)
-    tls = world.listener(client_auth="required", client_ca=world.authority)
+def test_clients_and_upstreams_are_judged_as_their_settings_say(tls_world):
+    tls = tls_world.listener(client_auth="required", client_ca=tls_world.authority)
     rules = PrincipalConfig(rules=("RULE:^CN=(.*?),.*$/$1/U",))
     listener = {"tls": tls, "principal": rules, "allowed_principals": ("APP",)}
-    route = settings_of(changed(a=listener, u={"tls": UpstreamTls(ca=world.authority, pins=("sha256/x",))})).routes["a"]
+    route = settings_of(changed(a=listener, u={"tls": UpstreamTls(ca=tls_world.authority, pins=("sha256/x",))})).routes["a"]
     assert route.options.authenticators.make(Identity(subject="CN=app,O=x")).principal == "APP"
     with pytest.raises(AuthenticationError, match="'OTHER' is none of allowed_principals"):
         route.options.authenticators.make(Identity(subject="CN=other,O=x"))
@@ -283,10 +280,9 @@ def names_of(settings: Settings) -> dict[str, str]:
     return {text: option.tls.server_name for text, option in options.items()}
 
 
-def test_each_address_is_verified_against_the_host_that_it_came_from(tmp_path):
-    world = TlsWorld.make(tmp_path)
+def test_each_address_is_verified_against_the_host_that_it_came_from(tls_world):
     hosts = ("broker-a:9", "broker-b.:9", "10.0.0.3:9", "[0:0::1]:9")
-    config = changed(b=None, u={"tls": UpstreamTls(ca=world.authority), "endpoints": hosts}, v=None)
+    config = changed(b=None, u={"tls": UpstreamTls(ca=tls_world.authority), "endpoints": hosts}, v=None)
     rows = [["broker-a", 2, "10.0.0.1", 9], ["broker-b.", 2, "10.0.0.2", 9], ["10.0.0.3", 2, "10.0.0.3", 9], ["::1", 10, "::1", 9]]
     assert names_of(settings_of(config, endpoints={"u": rows})) == {
         "10.0.0.1:9": "broker-a",
@@ -296,17 +292,16 @@ def test_each_address_is_verified_against_the_host_that_it_came_from(tmp_path):
     }
     both = [["broker-a", 2, "10.0.0.1", 9], ["broker-b.", 2, "10.0.0.1", 9]]
     assert [item.server_name for item in settings_of(config, endpoints={"u": both}).in_force.upstreams["u"].endpoints] == ["broker-a", "broker-b"]
-    named = changed(b=None, u={"tls": UpstreamTls(ca=world.authority, server_name="kafka.internal"), "endpoints": hosts}, v=None)
+    named = changed(b=None, u={"tls": UpstreamTls(ca=tls_world.authority, server_name="kafka.internal"), "endpoints": hosts}, v=None)
     assert set(names_of(settings_of(named, endpoints={"u": rows})).values()) == {"kafka.internal"}
 
 
-def test_tls_is_made_of_what_control_sent_not_of_the_files(tmp_path):
-    world = TlsWorld.make(tmp_path)
+def test_tls_is_made_of_what_control_sent_not_of_the_files(tls_world):
     tls = ListenerTls(certificate="/nowhere/a.crt", key="/nowhere/a.key")
     config = changed(a={"tls": tls}, u={"tls": UpstreamTls(ca="/nowhere/ca.crt")})
     with pytest.raises(ConfigError, match=r"a\.crt"):
         settings_of(config)
-    sources = {"/nowhere/a.crt": world.server[0], "/nowhere/a.key": world.server[1], "/nowhere/ca.crt": world.authority}
+    sources = {"/nowhere/a.crt": tls_world.server[0], "/nowhere/a.key": tls_world.server[1], "/nowhere/ca.crt": tls_world.authority}
     files = {name: "é\n" + Path(path).read_text() for name, path in sources.items()}
     stores = {"listener/a": Store(3, "abc", {name: files[name] for name in (tls.certificate, tls.key)}), "upstream/u": Store(1, "", files)}
     made = settings_of(config, stores=pack_stores(stores)).routes["a"].options.tls
@@ -315,11 +310,10 @@ def test_tls_is_made_of_what_control_sent_not_of_the_files(tmp_path):
         settings_of(config, stores=pack_stores({}))
 
 
-def test_a_store_takes_the_place_of_another_for_those_who_come_then_or_of_none(tmp_path):
-    world = TlsWorld.make(tmp_path)
+def test_a_store_takes_the_place_of_another_for_those_who_come_then_or_of_none(tls_world):
     config = changed(a={"tls": ListenerTls(certificate="c", key="k")}, u={"tls": UpstreamTls(ca="a", server_name="broker")})
-    pair = dict(zip(("c", "k"), (Path(path).read_text() for path in world.server), strict=True))
-    authority = {"a": Path(world.authority).read_text()}
+    pair = dict(zip(("c", "k"), (Path(path).read_text() for path in tls_world.server), strict=True))
+    authority = {"a": Path(tls_world.authority).read_text()}
     settings = settings_of(config, stores=pack_stores({"listener/a": Store(1, "one", pair), "upstream/u": Store(1, "", authority)}))
     route = settings.routes["a"]
     first, upstream_first = route.options.tls, route.upstream_options["broker"].tls
@@ -464,10 +458,9 @@ def test_quotas_that_cannot_be_are_refused_in_words_and_those_before_stay(limite
 
 
 @pytest.mark.parametrize("client_auth", ["none", "requested", "required"])
-def test_clients_that_are_verified_resume_no_session_for_longer_than_two_hours(tmp_path, client_auth):
-    tls = TlsWorld.make(tmp_path)
-    section = tls.listener(client_auth=client_auth, client_ca=tls.authority)
-    files = {path: Path(path).read_text() for path in (*tls.server, tls.authority)}
+def test_clients_that_are_verified_resume_no_session_for_longer_than_two_hours(tls_world, client_auth):
+    section = tls_world.listener(client_auth=client_auth, client_ca=tls_world.authority)
+    files = {path: Path(path).read_text() for path in (*tls_world.server, tls_world.authority)}
     stores = pack_stores({"listener/a": Store(1, "shown", files)})
     settings = settings_of(changed(a={"tls": section}), stores=stores)
     world = World()
