@@ -349,7 +349,7 @@ async def test_a_cluster_comes_with_ports_for_its_brokers_and_goes(made: Live) -
         )
         config = dataclasses.replace(made.config, listeners=(*made.config.listeners, listener), upstreams=(*made.config.upstreams, cluster))
         await made.apply(config)
-        await until(lambda: len(made.desired.brokers["k"]["listeners"]["b"]["brokers"]) == 2)
+        await until(lambda: len(made.steering.brokers.clusters["k"].brokers) == 2)
         assert [(item.node, item.state) for item in await made.steering.brokers.statuses()] == [(0, "up"), (1, "up")]
         assert [reaches(first), reaches(first + 1), reaches(first + 2)] == [True, True, False]
         moved = dataclasses.replace(listener, brokers=BrokersConfig(ports=f"{first + 1}-{first + 2}"))
@@ -500,3 +500,20 @@ async def test_clients_in_the_backlog_of_a_listener_that_goes_are_served(made: L
     await made.apply(dataclasses.replace(made.config, listeners=made.config.listeners[:1], upstreams=made.config.upstreams[:1]))
     assert await client.echo(b"\0\0\0\1x") in (b"\0\0\0\1x", b"")
     await until(lambda: any(row["event"] == "closed" and row["listener"] == "b" for row in made.events))
+
+
+@run_by(run, 1)
+async def test_a_drain_that_begins_meanwhile_leaves_no_address_open(made: Live, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    config = made.added("b", address=f"127.0.0.1:{port}")
+    put = made.acceptor.put
+
+    def put_and_stop(listeners: Any) -> None:
+        put(listeners)
+        made.acceptor.stop()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(made.acceptor, "put", put_and_stop)
+        await made.apply(config)
+    assert (made.config, reaches(port)) == (config, False)
+    await refused(made, dataclasses.replace(config, listeners=config.listeners[:1]), FailedPreconditionError, "DRAINING")
