@@ -21,7 +21,6 @@ from framegate.control.fleet import handler_process, two_phases
 from framegate.control.fleet.processor import COMMAND
 from framegate.control.identity.users_file import changing
 from framegate.control.steering.configuration import Applied
-from framegate.control.steering.configuration_file import KIND
 from framegate.proxy.cells import LISTENER
 from framegate.proxy.config.model import (
     MIB,
@@ -46,11 +45,6 @@ from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import ScriptedUpstream
 
 DRAIN = DrainConfig(timeout_ms=2_000, quiet_ms=50)
-
-
-def watched(made: Fleet) -> dict[tuple[str, str], Any]:
-    """The files that are watched, but for the configuration's own."""
-    return {key: item for key, item in made.rotation._watched.items() if key != (KIND, KIND)}
 
 
 def free_port() -> int:
@@ -130,6 +124,11 @@ def free_ports(count: int) -> int:
         if first + count < 65_536 and not any(reaches(first + number) for number in range(count)):
             return first
     raise AssertionError("no ports are free")
+
+
+def watched(made: Fleet) -> dict[tuple[str, str], tuple[str, ...]]:
+    """The files of listeners and upstreams that are watched, by owner and kind."""
+    return {key: item.source.paths for key, item in made.rotation._watched.items() if "/" in key[0]}
 
 
 def framed(body: bytes) -> bytes:
@@ -301,7 +300,7 @@ async def test_certificates_come_change_and_go_with_their_listeners(made: Live, 
     assert await reader.readexactly(5) == b"\0\0\0\1x", "an open connection keeps the certificate that it was shown"
     writer.close()
     assert [(item.owner, item.store) for item in made.certificates.statuses(made.rotation)] == [("listener/b", 2)]
-    assert set(watched(made)) == {("listener/b", "tls")}
+    assert watched(made) == {("listener/b", "tls"): world.client}
     await made.apply(dataclasses.replace(made.config, listeners=(a, dataclasses.replace(b, tls=None))))
     assert await made.answers("b")
     assert (watched(made), made.desired.stores, made.certificates.ends) == ({}, {}, {})
@@ -329,7 +328,7 @@ async def test_users_come_change_and_go_with_their_listeners(made: Live, *, tmp_
     b = dataclasses.replace(config.listeners[1], sasl=sasl[1])
     await made.apply(dataclasses.replace(made.config, listeners=(config.listeners[0], b)))
     assert [await lets_in(password) for password in ("first", "second")] == [False, True]
-    assert [item.source.paths for item in watched(made).values()] == [(str(files[1]),)]
+    assert list(watched(made).values()) == [(str(files[1]),)]
     files[0].write_text("nonsense")
     assert "is no file of users" in str(await refused(made, config, FailedPreconditionError, "IDENTITY_FILE"))
     await made.apply(dataclasses.replace(made.config, listeners=(config.listeners[0], dataclasses.replace(b, sasl=None))))
@@ -350,7 +349,7 @@ async def test_a_cluster_comes_with_ports_for_its_brokers_and_goes(made: Live) -
         )
         config = dataclasses.replace(made.config, listeners=(*made.config.listeners, listener), upstreams=(*made.config.upstreams, cluster))
         await made.apply(config)
-        await until(lambda: len(made.desired.brokers["k"]["listeners"]["b"]["brokers"]) == 2)
+        await until(lambda: len(made.steering.brokers.clusters["k"].brokers) == 2)
         assert [(item.node, item.state) for item in await made.steering.brokers.statuses()] == [(0, "up"), (1, "up")]
         assert [reaches(first), reaches(first + 1), reaches(first + 2)] == [True, True, False]
         moved = dataclasses.replace(listener, brokers=BrokersConfig(ports=f"{first + 1}-{first + 2}"))
@@ -501,3 +500,20 @@ async def test_clients_in_the_backlog_of_a_listener_that_goes_are_served(made: L
     await made.apply(dataclasses.replace(made.config, listeners=made.config.listeners[:1], upstreams=made.config.upstreams[:1]))
     assert await client.echo(b"\0\0\0\1x") in (b"\0\0\0\1x", b"")
     await until(lambda: any(row["event"] == "closed" and row["listener"] == "b" for row in made.events))
+
+
+@run_by(run, 1)
+async def test_a_drain_that_begins_meanwhile_leaves_no_address_open(made: Live, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    config = made.added("b", address=f"127.0.0.1:{port}")
+    put = made.acceptor.put
+
+    def put_and_stop(listeners: Any) -> None:
+        put(listeners)
+        made.acceptor.stop()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(made.acceptor, "put", put_and_stop)
+        await made.apply(config)
+    assert (made.config, reaches(port)) == (config, False)
+    await refused(made, dataclasses.replace(config, listeners=config.listeners[:1]), FailedPreconditionError, "DRAINING")
