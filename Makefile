@@ -5,7 +5,7 @@ ARGS ?=
 setup := $(PYTHON) deploy/environment.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run run-kafka test test-all test-pure mutants peers cluster-test lint format bench bench-quick spark-wheel image dashboards locks proto clean
+.PHONY: help install run run-kafka test test-all test-pure mutants peers cluster-test lint format bench bench-quick spark-wheel image dashboards locks proto proto-released clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -42,7 +42,7 @@ peers:  ## other people's Kafka clients through framegate to real brokers, by ev
 cluster-test:  ## the sidecar on a real node: API server, kubelet, containerd, Kafka and Spark in pods; says "not run" where it cannot
 	@$(setup) pure --wish java,maven -- python tests/cluster $(ARGS)
 
-lint:  ## ruff, mypy strict, import contracts
+lint:  ## ruff, mypy strict, import contracts, the API's rules and its compatibility
 	@$(setup) pure -- ruff check .
 	@$(setup) pure -- ruff format --check .
 	@$(setup) pure -- mypy
@@ -51,6 +51,8 @@ lint:  ## ruff, mypy strict, import contracts
 	@MYPYPATH=tests/benchmarks $(setup) pure -- mypy tests/benchmarks
 	@$(setup) pure -- mypy -m tests.demo.__main__
 	@$(setup) pure -- lint-imports
+	@$(setup) pure -- buf lint proto
+	@$(setup) pure -- buf breaking proto --against proto/released.binpb
 
 format:  ## put the source into ruff's form
 	@$(setup) pure -- ruff check --fix .
@@ -77,6 +79,9 @@ locks:  ## deploy/locks anew: what the images install, with versions and hashes
 
 proto:  ## generate control/v1 from proto/
 	@$(setup) pure -- python -m framegate.control.gen
+
+proto-released:  ## say that proto/ is what is released: buf breaking compares with it from then on
+	@$(setup) pure -- buf build proto --exclude-source-info -o proto/released.binpb
 
 clean:  ## forget every environment and everything built
 	rm -rf .venv .venv-* .cache build dist

@@ -5,6 +5,8 @@
     ├── AlreadyExistsError        the name of a new object is taken
     ├── InvalidArgumentError      a value is outside its range; ``violations`` names every field that is wrong
     ├── MalformedRequestError     the bytes of a request cannot be parsed
+    ├── ExhaustedError            a request is too large, or there are too many calls
+    ├── UnknownMethodError        the API has no such method
     ├── FailedPreconditionError   the request is valid, but the state does not allow it (a pool below the largest frame, draining)
     ├── AbortedError              a processor refused a change, or runs and did not answer: no processor has it
     ├── EtagError                 the object has changed since the caller read it
@@ -16,18 +18,21 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 __all__ = [
     "AbortedError",
     "AlreadyExistsError",
     "ControlError",
     "EtagError",
+    "ExhaustedError",
     "FailedPreconditionError",
     "InvalidArgumentError",
     "MalformedRequestError",
     "NotFoundError",
     "StartError",
     "UnavailableError",
+    "UnknownMethodError",
     "Violation",
 ]
 
@@ -41,10 +46,16 @@ class Violation:
 
 
 class ControlError(Exception):
-    """Base of the errors of the control plane. ``metadata`` has the values in the message, for programs."""
+    """Base of the errors of the control plane.
+
+    Attributes:
+        metadata: the values in the message, for programs.
+        changed: what was changed although the call failed (``control.steering.transactions.Changed``); None: nothing was.
+    """
 
     def __init__(self, message: str, *, reason: str, **metadata: str) -> None:
         super().__init__(message)
+        self.changed: Any = None
         self.message = message
         self.reason = reason
         self.metadata = metadata
@@ -91,6 +102,17 @@ class MalformedRequestError(ControlError):
 
     def __init__(self) -> None:
         super().__init__("the request's bytes are no message of the method's type", reason="REQUEST_MALFORMED")
+
+
+class ExhaustedError(ControlError):
+    """A request is larger than the API takes, or too many calls are in progress."""
+
+
+class UnknownMethodError(ControlError):
+    """The API has no method of the name."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__(f"there is no method {method!r}", reason="METHOD_UNKNOWN", method=method)
 
 
 class FailedPreconditionError(ControlError):

@@ -51,7 +51,8 @@ def generate(output: pathlib.Path, source: pathlib.Path = ROOT / "proto") -> lis
             *protos,
         ]  # fmt: skip
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        stubs = sorted((pathlib.Path(temporary) / PACKAGE).iterdir())
+        without = {f"{path.stem}_pb2_grpc" for path in source.rglob("*.proto") if "\nservice " not in path.read_text()}
+        stubs = sorted(path for path in (pathlib.Path(temporary) / PACKAGE).iterdir() if path.stem not in without)
         return [pathlib.Path(shutil.copy(stub, folder)).relative_to(output) for stub in stubs]
 
 

@@ -2,11 +2,12 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from framegate.proxy.config.limits import UNLIMITED, LimitsConfig, RateLimits
+from framegate.proxy.config.key import keys
+from framegate.proxy.config.limits import RateLimits
 from framegate.proxy.config.log import LogFormat, LogLevel
-from framegate.proxy.config.model import Forwarding, PoolKind, TapRule
+from framegate.proxy.config.model import MAX_PROCESSORS, MAX_RECEIVE_SIZE, MIB, POOL_SIZE, Forwarding, PoolKind, ProxyConfig, TapRule
 from framegate.proxy.server.rows import EndpointRow
 
 __all__ = [
@@ -25,7 +26,6 @@ __all__ = [
     "Limit",
     "ListenerStatus",
     "LogStatus",
-    "NodeLimits",
     "Origin",
     "Outcome",
     "PoolShare",
@@ -43,6 +43,8 @@ __all__ = [
 
 RETIRED: Final = -1
 """The number of the slot that has the counters of all removed slots."""
+PROCESSORS: Final = keys(ProxyConfig)["processors"]._replace(range=(1, MAX_PROCESSORS))
+"""Of a number in force; in a file 0 stands for one that follows the container."""
 TAP_RULE: Final = "tap rule"
 """The kind of resource in errors (``NotFoundError``)."""
 Attributes = tuple[tuple[str, str], ...]
@@ -219,20 +221,11 @@ class ProcessorStatus:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class Limit(RateLimits):
     """The largest frame body, in bytes, that clients of a listener may send, and the listener's quotas."""
 
     listener: str
-    max_receive_size: int
-    quotas: RateLimits = UNLIMITED
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLimits:
-    """The quotas of the node, of addresses and of networks. ``etag`` changes with them."""
-
-    quotas: LimitsConfig
-    etag: str
+    max_receive_size: Annotated[int, MAX_RECEIVE_SIZE] = 100 * MIB
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,9 +256,9 @@ class PoolStatus:
     """
 
     kind: PoolKind
-    size: int
+    size: Annotated[int, POOL_SIZE]
     shares: tuple[PoolShare, ...]
-    processors: int
+    processors: Annotated[int, PROCESSORS]
     tap_limit: int
     guaranteed: Mapping[str, int]
     size_origin: Origin = "configuration"
@@ -350,12 +343,11 @@ class TapStop:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TapRuleStatus:
-    """One tap rule. ``etag`` changes with the rule; ``expired``: its time is over, and the next change removes it; ``stops`` by slot; ``losing``: the
+    """One tap rule. ``expired``: its time is over, and the next change removes it; ``stops`` by slot; ``losing``: the
     log does not take all frames that rules record.
     """
 
     rule: TapRule
-    etag: str
     expired: bool
     stops: tuple[TapStop, ...] = ()
     losing: bool = False
@@ -363,10 +355,13 @@ class TapRuleStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UserStatus:
-    """A user with a password: the iterations of the stored credentials, by mechanism. Nothing else of them is shown."""
+    """A user with a password: the iterations of the stored credentials, by mechanism. Nothing else of them is shown.
+    ``etag`` changes with them.
+    """
 
     name: str
     mechanisms: Mapping[str, int]
+    etag: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,6 +383,6 @@ class LogStatus:
     """
 
     format: LogFormat
-    level: LogLevel
-    silenced: tuple[str, ...]
-    dropped: int
+    level: LogLevel = "info"
+    silenced: tuple[str, ...] = ()
+    dropped: int = 0

@@ -10,7 +10,7 @@ from framegate.control.bounds import MAX_HOLDERS, MAX_PAGE_SIZE
 from framegate.control.cli import pools
 from framegate.control.cli.options import DEFAULT_ADDRESS
 from framegate.control.cli.taps import add, set_
-from framegate.control.service.taps import FIELDS
+from framegate.control.service.taps import RULE as RESOURCE
 from framegate.control.v1 import tap_service_pb2
 from framegate.proxy.config.key import Key, field_types, keys
 from framegate.proxy.config.model import MAX_PROCESSORS, MAX_RECEIVE_SIZE, AdminConfig, TapRule
@@ -18,6 +18,7 @@ from tests.fakes.cases import each_of
 
 PROTOS = Path(__file__).resolve().parents[1] / "proto" / "framegate" / "control" / "v1"
 RULE = keys(TapRule)
+FIELDS = {name: field for name, field in RESOURCE.fields.items() if name != "ttl"}
 RANGED = sorted(name for name, field in FIELDS.items() if RULE[field].range is not None)
 OUTPUT_ONLY = {"etag", "state", "stops"}
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from framegate.control.cli.client import calling, metadata, pages
-from framegate.control.cli.options import admin_options, example
-from framegate.control.cli.output import age_text, as_dict, print_messages, print_note, time_text, word
+from framegate.control.cli.client import calling, pages, send
+from framegate.control.cli.options import Change, admin_options, change_options, example
+from framegate.control.cli.output import age_text, as_dict, field_word, print_messages, print_note, time_text
 
 if TYPE_CHECKING:
     from framegate.control.v1.certificate_service_pb2 import Certificate, Reload
@@ -45,16 +45,16 @@ def _cells(item: "Certificate") -> tuple[Any, ...]:
     row = as_dict(item)
     left = item.end_time.ToNanoseconds() / 1e9 - time.time()
     return (
-        item.owner, item.use, item.file, item.subject or "-", ", ".join(item.names) or "-", item.issuer, item.fingerprint[:_SHORT],
+        item.owner, field_word(item, "use"), item.file, item.subject or "-", ", ".join(item.names) or "-", item.issuer, item.fingerprint[:_SHORT],
         time_text(row.get("begin_time")), time_text(row.get("end_time")), age_text(left) if left > 0 else "expired",
         item.store_number, time_text(row.get("load_time")), item.error or "-",
     )  # fmt: skip
 
 
 @certificates.command("reload", epilog=example("framegate certificates reload"))
-@click.option("--reason", default="", help="The reason, for the audit log.")
+@change_options("reason")
 @admin_options
-def reload(reason: str, address: str, output: str) -> None:
+def reload(change: Change, address: str, output: str) -> None:
     """Read all watched files again, and use the changed ones: certificates, keys, certificate authorities, users, token keys.
 
     A faulty file is refused and its previous contents stay in use; the exit code is then 1.
@@ -63,7 +63,7 @@ def reload(reason: str, address: str, output: str) -> None:
     from framegate.control.v1 import certificate_service_pb2_grpc as pb2_grpc
 
     with calling(address, change=True) as channel:
-        answer = pb2_grpc.CertificateServiceStub(channel).ReloadCertificates(pb2.ReloadCertificatesRequest(reason=reason), metadata=metadata())
+        answer = send(pb2_grpc.CertificateServiceStub(channel).ReloadCertificates, pb2.ReloadCertificatesRequest(), change, None)
     print_messages(answer.reloads, output, ("OWNER", "KIND", "RESULT", "FILE", "REASON"), _reload_cells)
     if not answer.reloads and output == "table":
         print_note("no files are watched")
@@ -72,4 +72,10 @@ def reload(reason: str, address: str, output: str) -> None:
 
 
 def _reload_cells(item: "Reload") -> tuple[Any, ...]:
-    return item.owner, item.kind, word(type(item).Result.Name(item.result), "RESULT_"), item.file or "-", item.reason or "-"
+    return (
+        item.owner,
+        field_word(item, "kind"),
+        field_word(item, "result"),
+        item.file or "-",
+        item.reason or "-",
+    )

@@ -7,15 +7,20 @@ import contextlib
 import getpass
 import os
 import sys
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
-from framegate.control.cli.options import EXIT_CONFLICT, EXIT_INTERRUPTED, EXIT_NOT_FOUND
+import click
+
+from framegate.control.bounds import FIELD_NAMES
+from framegate.control.cli.options import EXIT_CONFLICT, EXIT_INTERRUPTED, EXIT_NOT_FOUND, Change
 from framegate.control.cli.output import print_note
 
 if TYPE_CHECKING:
     import grpc
     from google.protobuf import any_pb2
+    from google.protobuf.message import Message
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # grpc would print lines of its own on stderr
 
@@ -30,6 +35,7 @@ __all__ = [
     "metadata",
     "names_from",
     "pages",
+    "send",
 ]
 
 CALL_TIMEOUT_S: Final = 10.0
@@ -54,6 +60,8 @@ EXIT_CODES: Final = {
 _ANSWERED: Final = ("AUDIT_BLOCKED",)
 """Reasons of an UNAVAILABLE call for which the admin API and the processors were reached, so that the exit code is ``EXIT_FAILED``."""
 _UNKNOWN: Final = "; the change may have taken effect"
+_OPTIONS: Final = {"ttl": "expires", "silenced_events": "events", "validate_only": "dry_run"}
+"""The options that set a field of another name, besides those of ``FIELD_NAMES``."""
 _REFUSALS: Final = ("failed to connect", "name resolution", "DNS")
 
 
@@ -78,6 +86,29 @@ def calling(address: str, *, change: bool = False) -> "Iterator[grpc.Channel]":
     except KeyboardInterrupt:
         print_note("interrupted" + (_UNKNOWN if change else ""))
         sys.exit(EXIT_INTERRUPTED)
+
+
+_Response = TypeVar("_Response")
+
+
+def send(method: Callable[..., _Response], request: "Message", change: Change, timeout_s: float | None = CALL_TIMEOUT_S) -> _Response:
+    """Call a method of a stub that changes something, or with ``--dry-run`` only checks the change; says so on standard error.
+
+    Args:
+        request: gets etag (in its resource, if it has one), reason, ``validate_only`` and a request id, as far as its type has these fields.
+        timeout_s: None: as long as it takes.
+    """
+    given: dict[str, object] = {"reason": change.reason, "validate_only": change.dry_run, "request_id": str(uuid.uuid4())}
+    for name in given.keys() & request.DESCRIPTOR.fields_by_name.keys():
+        setattr(request, name, given[name])
+    if change.etag:
+        inner = [getattr(request, field.name) for field in request.DESCRIPTOR.fields if field.message_type is not None and not field.is_repeated]
+        holder: Any = next(item for item in (request, *inner) if "etag" in item.DESCRIPTOR.fields_by_name)
+        holder.etag = change.etag
+    answer = method(request, timeout=timeout_s, metadata=metadata())
+    if change.dry_run:
+        print_note("nothing was changed: --dry-run")
+    return answer
 
 
 def names_from(address: str, ask: "Callable[[grpc.Channel], list[str]]") -> list[str]:
@@ -143,8 +174,21 @@ def explain(error: "grpc.Call", address: str, *, change: bool = False) -> Sequen
                 return [f"the server at {address} does not know this call; is it another version of framegate, or the health listener?"]
     bad = error_details_pb2.BadRequest()
     if any(detail.Unpack(bad) for detail in _details(error)):
-        return [f"{item.field}: {item.description}" for item in bad.field_violations]
+        return [f"{_option(item.field)}: {item.description}" for item in bad.field_violations]
     return [f"{error.details()} ({_reason(error) or error.code().name})"]
+
+
+def _option(field: str) -> str:
+    """The option of the command that runs which sets a field of the request; the field, if there is none."""
+    context = click.get_current_context(silent=True)
+    options = {} if context is None else {item.name: max(item.opts, key=len) for item in context.command.params if isinstance(item, click.Option)}
+    for part in reversed(field.split(".")):
+        name, bracket, index = part.partition("[")
+        own = FIELD_NAMES.get(name, name)
+        for known in (name, own, own.removesuffix("_ns"), _OPTIONS.get(name)):
+            if known in options:
+                return f"{options[known]}{bracket}{index}"
+    return field
 
 
 def _reason(error: "grpc.Call") -> str:

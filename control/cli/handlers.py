@@ -6,7 +6,7 @@ import click
 
 from framegate.control.cli.client import calling, pages
 from framegate.control.cli.options import admin_options, example
-from framegate.control.cli.output import age_text, as_dict, print_messages, size_text, time_text, word
+from framegate.control.cli.output import age_text, as_dict, field_word, print_messages, size_text, time_text, word
 
 if TYPE_CHECKING:
     import grpc
@@ -48,7 +48,7 @@ def ask_handlers(channel: "grpc.Channel") -> "list[HandlerProcess]":
 
 
 def _row(item: "HandlerProcess") -> tuple[object, ...]:
-    ended = f"{item.last_end_reason} {time_text(as_dict(item).get('last_end_time'))}" if item.last_end_reason else "-"
+    ended = f"{field_word(item, 'last_end_reason')} {time_text(as_dict(item).get('last_end_time'))}" if item.last_end_reason else "-"
     return (
         item.slot, item.pid or "-", word(type(item).State.Name(item.state), "STATE_"), item.restart_count, ended, item.handled_count,
         item.failed_count, item.in_handler_count, item.queued_count,

@@ -4,9 +4,9 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
+from framegate.control.cli.client import CALL_TIMEOUT_S, calling, send
 from framegate.control.cli.kinds import LISTENER
-from framegate.control.cli.options import admin_options, example
+from framegate.control.cli.options import Change, admin_options, change_options, example
 from framegate.control.cli.output import as_dict, print_json, print_line
 
 if TYPE_CHECKING:
@@ -35,14 +35,13 @@ def get(listener: str, address: str, output: str) -> None:
     _print(found, output)
 
 
-@kafka_rules.command("set", short_help="Change the rules.", epilog=example("framegate kafka-rules set --listener kafka rules.yaml --validate-only"))
+@kafka_rules.command("set", short_help="Change the rules.", epilog=example("framegate kafka-rules set --listener kafka rules.yaml --dry-run"))
 @click.argument("file", type=click.File(), required=False)
 @click.option("--listener", type=LISTENER, required=True, help="The listener.")
 @click.option("--report-only/--enforce", default=None, help="Only count and log what the rules would refuse; or refuse it.")
-@click.option("--etag", default="", help="Change the rules only if they still have this etag (see `--output json`).")
-@click.option("--validate-only", is_flag=True, help="Check the change, but do not make it.")
+@change_options()
 @admin_options
-def set_(file: IO[str] | None, listener: str, report_only: bool | None, etag: str, validate_only: bool, address: str, output: str) -> None:
+def set_(file: IO[str] | None, listener: str, report_only: bool | None, change: Change, address: str, output: str) -> None:
     """Change the rules of a listener to those of a file, in all processors or in none. Returns when the change is in force.
 
     The file is YAML with the keys `rules` and `report_only` of the section `kafka`; - reads standard input. Changes are lost at a restart, when the
@@ -58,15 +57,15 @@ def set_(file: IO[str] | None, listener: str, report_only: bool | None, etag: st
         wanted = ParseDict(given, pb2.KafkaRules())
     except ParseError as error:
         raise click.BadParameter(str(error), param_hint="FILE") from error
-    wanted.listener, wanted.etag = listener, etag
+    wanted.listener = listener
     if report_only is not None:
         wanted.report_only = report_only
     if not given and report_only is None:
         raise click.UsageError("give a file with rules, --report-only or --enforce")
-    request = pb2.UpdateKafkaRulesRequest(kafka_rules=wanted, validate_only=validate_only)
+    request = pb2.UpdateKafkaRulesRequest(kafka_rules=wanted)
     request.update_mask.paths.extend(name for name in _KEYS if name in given or (name == "report_only" and report_only is not None))
-    with calling(address, change=True) as channel:
-        found = KafkaRuleServiceStub(channel).UpdateKafkaRules(request, timeout=CALL_TIMEOUT_S, metadata=metadata()).kafka_rules
+    with calling(address, change=not change.dry_run) as channel:
+        found = send(KafkaRuleServiceStub(channel).UpdateKafkaRules, request, change).kafka_rules
     _print(found, output)
 
 

@@ -7,8 +7,10 @@ from typing import Final
 
 import click
 
-__all__ = ["ADDRESS", "CHANNEL", "DURATION", "JAVA_HEAP", "LISTENER", "MOMENT", "SIZE", "UPSTREAM", "Expiry"]
+__all__ = ["ADDRESS", "CHANNEL", "DURATION", "JAVA_HEAP", "LISTENER", "MAX_INT64", "MOMENT", "SIZE", "UPSTREAM", "Expiry"]
 
+MAX_INT64: Final = 2**63 - 1
+"""The greatest number of the API."""
 LEAST_HEAP: Final = 512 << 20
 """Bytes; Spark refuses less than 450 MiB."""
 
@@ -30,9 +32,12 @@ class Measure(click.ParamType[int]):
         from framegate.control.configuration.units import parse_duration_ms, parse_size
 
         try:
-            return parse_size(value) if self.name == "size" else parse_duration_ms(value)
+            found = parse_size(value) if self.name == "size" else parse_duration_ms(value)
         except ValueError as error:
             self.fail(f"{value!r} is {error}", param, ctx)
+        if found > MAX_INT64:
+            self.fail(f"{value!r} is too large", param, ctx)
+        return found
 
 
 class Name(click.ParamType[str]):

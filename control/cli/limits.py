@@ -1,14 +1,14 @@
 """``framegate limits``: show and change the frame size limit and the quotas."""
 
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from framegate.control.cli.client import CALL_TIMEOUT_S, EXIT_NOT_FOUND, calling, metadata, pages
-from framegate.control.cli.kinds import LISTENER, SIZE
-from framegate.control.cli.options import admin_options, example
+from framegate.control.cli.client import CALL_TIMEOUT_S, EXIT_NOT_FOUND, calling, pages, send
+from framegate.control.cli.kinds import LISTENER, MAX_INT64, SIZE
+from framegate.control.cli.options import Change, admin_options, change_options, example
 from framegate.control.cli.output import as_dict, print_json, print_line, print_messages, print_note, print_table, size_text
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ __all__ = ["limits"]
 
 F = TypeVar("F", bound=Callable[..., object])
 
-_COUNT: Final = click.IntRange(min=0)
+_COUNT: Final = click.IntRange(0, MAX_INT64)
 _QUOTAS: Final = {
     "connections": ("max_connection_count", _COUNT, "Open connections."),
     "connection_rate": ("connections_per_second", _COUNT, "Accepted connections per second."),
@@ -85,6 +85,7 @@ def get(listener: str | None, node: bool, address: str, output: str) -> None:
 @_quota_options
 @click.option("--access", type=click.Choice(["allow", "deny"]), help="Whether addresses of the network may connect.")
 @click.option("--remove", is_flag=True, help="Remove the override of the network: its addresses have the limits of --per-address again.")
+@change_options()
 @admin_options
 def set_(
     listener: str | None,
@@ -94,6 +95,7 @@ def set_(
     max_receive_size: int | None,
     access: str | None,
     remove: bool,
+    change: Change,
     address: str,
     output: str,
     **given: int | None,
@@ -105,8 +107,7 @@ def set_(
     from framegate.control.v1 import limit_service_pb2 as pb2
     from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 
-    _check({"max_receive_size": max_receive_size, **given})
-    quotas = {_QUOTAS[name][0]: value for name, value in given.items() if value is not None}
+    quotas: dict[str, Any] = {_QUOTAS[name][0]: value for name, value in given.items() if value is not None}
     network = None if network is None else _canonical(network)
     if sum((listener is not None, node, per_address, network is not None)) != 1:
         raise click.UsageError("give one of --listener, --node, --per-address and --network")
@@ -118,13 +119,13 @@ def set_(
         raise click.UsageError("--remove cannot be used with --access or a quota")
     if not (quotas or max_receive_size is not None or access is not None or remove):
         raise click.UsageError("give at least one limit to change")
-    with calling(address, change=True) as channel:
+    with calling(address, change=not change.dry_run) as channel:
         stub = LimitServiceStub(channel)
         if listener is not None:
             request = pb2.UpdateLimitRequest(limit=pb2.Limit(listener=listener, max_receive_size_bytes=max_receive_size, **quotas))
-            _print([stub.UpdateLimit(request, timeout=CALL_TIMEOUT_S, metadata=metadata()).limit], output)
+            _print([send(stub.UpdateLimit, request, change).limit], output)
         else:
-            _print_node(_set_node(stub, per_address, network, quotas, access, remove), output)
+            _print_node(_set_node(stub, per_address, network, quotas, access, remove, change), output)
 
 
 def _canonical(network: str) -> str:
@@ -139,20 +140,6 @@ def _canonical(network: str) -> str:
         raise click.BadParameter(str(error), param_hint="--network") from error
 
 
-def _check(given: Mapping[str, int | None]) -> None:
-    """Refuse a value out of range, with the name of the option; the API would name its field."""
-    from framegate.proxy.config.key import keys
-    from framegate.proxy.config.limits import RateLimits
-    from framegate.proxy.config.model import MAX_RECEIVE_SIZE
-
-    known = {"max_receive_size": MAX_RECEIVE_SIZE, **keys(RateLimits)}
-    for name, value in given.items():
-        key = known[name]
-        if value is not None and not key.takes(value):
-            unit = " bytes" if key.unit.startswith("bytes") else ""
-            raise click.BadParameter(f"must be {key.least} to {key.most}{unit}, not {value}", param_hint=f"--{name.replace('_', '-')}")
-
-
 def _node(stub: "pb2_grpc.LimitServiceStub") -> "pb2.NodeLimits":
     from framegate.control.v1 import limit_service_pb2 as pb2
 
@@ -160,7 +147,13 @@ def _node(stub: "pb2_grpc.LimitServiceStub") -> "pb2.NodeLimits":
 
 
 def _set_node(
-    stub: "pb2_grpc.LimitServiceStub", per_address: bool, network: str | None, quotas: dict[str, int], access: str | None, remove: bool
+    stub: "pb2_grpc.LimitServiceStub",
+    per_address: bool,
+    network: str | None,
+    quotas: dict[str, Any],
+    access: str | None,
+    remove: bool,
+    change: Change,
 ) -> "pb2.NodeLimits":
     from framegate.control.v1 import limit_service_pb2 as pb2
 
@@ -170,15 +163,15 @@ def _set_node(
     elif per_address:
         wanted = pb2.NodeLimits(per_address=pb2.AddressLimits(**quotas))
     else:
-        wanted = pb2.NodeLimits(**cast(dict[str, Any], quotas))
+        wanted = pb2.NodeLimits(**quotas)
     request = pb2.UpdateNodeLimitsRequest(node_limits=wanted)
     if network is not None:
         request.update_mask.paths.append("overrides")
-    return stub.UpdateNodeLimits(request, timeout=CALL_TIMEOUT_S, metadata=metadata()).node_limits
+    return send(stub.UpdateNodeLimits, request, change).node_limits
 
 
 def _overrides(
-    overrides: "list[pb2.LimitOverride]", network: str, quotas: dict[str, int], access: str | None, remove: bool
+    overrides: "list[pb2.LimitOverride]", network: str, quotas: dict[str, Any], access: str | None, remove: bool
 ) -> "list[pb2.LimitOverride]":
     """All overrides, with the change of one network."""
     from framegate.control.v1 import limit_service_pb2 as pb2
@@ -192,7 +185,7 @@ def _overrides(
     if found is None:
         found = pb2.LimitOverride(network=network)
         overrides.append(found)
-    found.limits.MergeFrom(pb2.AddressLimits(**quotas))
+    found.MergeFrom(pb2.LimitOverride(**quotas))
     if access is not None:
         found.access = pb2.NETWORK_ACCESS_DENY if access == "deny" else pb2.NETWORK_ACCESS_ALLOW
     return overrides
@@ -227,7 +220,7 @@ def _print_node(found: "pb2.NodeLimits", output: str) -> None:
     rows = [("node", "", *_cells(found)), ("each address", "", *_cells(found.per_address))]
     for item in found.overrides:
         denied = item.access == pb2.NETWORK_ACCESS_DENY
-        rows.append((f"each of {item.network}", "deny" if denied else "allow", *_cells(item.limits, "as others")))
+        rows.append((f"each of {item.network}", "deny" if denied else "allow", *_cells(item, "as others")))
     print_table(("OF", "ACCESS", *_COLUMNS), rows)
     if found.protected_listener:
         print_line(f"listener {found.protected_listener} is protected: the node's connection rate does not delay its connections")

@@ -8,7 +8,7 @@ import click
 from framegate.control.cli.client import calling, pages
 from framegate.control.cli.kinds import UPSTREAM
 from framegate.control.cli.options import admin_options, example
-from framegate.control.cli.output import as_dict, print_json, print_messages, print_note, print_table, size_text, time_text, word
+from framegate.control.cli.output import as_dict, field_word, print_json, print_messages, print_note, print_table, size_text, time_text, word
 
 __all__ = ["brokers", "listeners", "upstreams"]
 
@@ -66,10 +66,11 @@ def list_upstreams(address: str, output: str) -> None:
     def rows(item: pb2.Upstream) -> Iterator[tuple[object, ...]]:
         tls = "yes" if item.tls_enabled else "no"
         for each in item.endpoint_states:
-            why = f"{each.reason}: {each.detail}" if each.detail else each.reason
+            reason = field_word(each, "reason") if each.reason else ""
+            why = f"{reason}: {each.detail}" if each.detail else reason
             out = f"out in {each.out_processor_count} processors" if each.out_processor_count > 1 else ""
             yield (
-                item.name, each.address, each.node_id if each.HasField("node_id") else "-", word(pb2.Endpoint.State.Name(each.state), "STATE_"),
+                item.name, each.address, each.node_id if each.HasField("node_id") else "-", field_word(each, "state"),
                 time_text(each.since_time.ToJsonString() if each.HasField("since_time") else None), "; ".join(filter(None, (why, out))) or "-",
                 each.connection_count, each.weight, each.zone or "-", tls,
             )  # fmt: skip

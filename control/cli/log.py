@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
-from framegate.control.cli.options import admin_options, example
+from framegate.control.cli.client import CALL_TIMEOUT_S, calling, send
+from framegate.control.cli.options import Change, admin_options, change_options, example
 from framegate.control.cli.output import as_dict, counted, print_json, print_line, word
 
 if TYPE_CHECKING:
@@ -57,19 +57,30 @@ def get(address: str, output: str) -> None:
 @click.option(
     "--event", "events", type=EventSwitch(), multiple=True, help="Silence an event (EVENT=off), or log it again (EVENT=on). May be repeated."
 )
+@change_options()
 @admin_options
-def set_(level: str | None, events: tuple[tuple[str, bool], ...], address: str, output: str) -> None:
+def set_(level: str | None, events: tuple[tuple[str, bool], ...], change: Change, address: str, output: str) -> None:
     """Change what is logged, until the next restart. Audit rows are always written."""
     from framegate.control.v1 import log_service_pb2 as pb2
     from framegate.control.v1 import log_service_pb2_grpc as pb2_grpc
 
     if level is None and not events:
         raise click.UsageError("give --level, --event or both")
-    request = pb2.UpdateLogRequest(events=dict(events))
+    wanted, written = pb2.Log(), dict(events)
+    request = pb2.UpdateLogRequest()
     if level is not None:
-        request.level = pb2.Log.Level.Value(f"LEVEL_{level.upper()}")
-    with calling(address, change=True) as channel:
-        found = pb2_grpc.LogServiceStub(channel).UpdateLog(request, timeout=CALL_TIMEOUT_S, metadata=metadata()).log
+        wanted.level = pb2.Log.Level.Value(f"LEVEL_{level.upper()}")
+        request.update_mask.paths.append("level")
+    with calling(address, change=not change.dry_run) as channel:
+        stub = pb2_grpc.LogServiceStub(channel)
+        if written:
+            now = stub.GetLog(pb2.GetLogRequest(), timeout=CALL_TIMEOUT_S).log
+            kept = (name for name in now.silenced_events if name not in written)
+            wanted.silenced_events.extend([*kept, *(name for name in written if not written[name])])
+            wanted.etag = now.etag
+            request.update_mask.paths.append("silenced_events")
+        request.log.CopyFrom(wanted)
+        found = send(stub.UpdateLog, request, change).log
     _print(found, output)
 
 

@@ -1,8 +1,9 @@
 """Options that several commands share, and the examples at the end of a help text."""
 
+import functools
 import os
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -15,8 +16,10 @@ __all__ = [
     "EXIT_CONFLICT",
     "EXIT_INTERRUPTED",
     "EXIT_NOT_FOUND",
+    "Change",
     "address_option",
     "admin_options",
+    "change_options",
     "example",
     "output_option",
 ]
@@ -29,6 +32,36 @@ EXIT_INTERRUPTED: Final = 130
 ADDRESS_VARIABLE: Final = "FRAMEGATE_ADDRESS"
 
 F = TypeVar("F", bound=Callable[..., object])
+_CHANGE: Final = {
+    "etag": click.option("--etag", default="", help="Change it only if it still has this etag (see `--output json`)."),
+    "reason": click.option("--reason", default="", help="The reason, for the audit log."),
+    "dry_run": click.option("--dry-run", is_flag=True, help="Check the change and show its result, but do not make it."),
+}
+
+
+class Change(NamedTuple):
+    """The options that all commands have that change something."""
+
+    etag: str = ""
+    reason: str = ""
+    dry_run: bool = False
+
+
+def change_options(*names: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """``--etag``, ``--reason`` and ``--dry-run``, or those of ``names``, as the parameter ``change`` of the command."""
+
+    def decorate(function: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(function)
+        def command(*args: Any, **values: Any) -> object:
+            given = {name: values.pop(name) for name in names or _CHANGE}
+            return function(*args, change=Change(**given), **values)
+
+        decorated: Callable[..., object] = command
+        for name in reversed(names or tuple(_CHANGE)):
+            decorated = _CHANGE[name](decorated)
+        return decorated
+
+    return decorate
 
 
 def output_option(function: F) -> F:

@@ -24,6 +24,7 @@ __all__ = [
     "as_dict",
     "counted",
     "exit_unwritten",
+    "field_word",
     "print_fields",
     "print_json",
     "print_line",
@@ -184,6 +185,12 @@ def word(name: str, prefix: str) -> str:
     """An enum value without its prefix: CAUSE_PEER_RESET is peer_reset; ``-`` for unspecified."""
     text = name.removeprefix(prefix).lower()
     return "-" if text == "unspecified" else text
+
+
+def field_word(message: "Message", name: str) -> str:
+    """The value of a field that is an enum, without its prefix; ``-`` for unspecified."""
+    enum: Any = message.DESCRIPTOR.fields_by_name[name].enum_type
+    return word(enum.values_by_number[getattr(message, name)].name, enum.values[0].name.removesuffix("UNSPECIFIED"))
 
 
 def size_text(size: int) -> str:

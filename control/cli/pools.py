@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
+from framegate.control.cli.client import CALL_TIMEOUT_S, calling, send
 from framegate.control.cli.kinds import SIZE
-from framegate.control.cli.options import admin_options, example
+from framegate.control.cli.options import Change, admin_options, change_options, example
 from framegate.control.cli.output import age_text, as_dict, counted, print_json, print_line, print_table, size_text, word
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ def get(top: int, address: str, output: str) -> None:
 )
 @click.option("--size", type=SIZE, help="Size of the memory pool of all processors together, for example 64MiB.")
 @click.option("--processors", type=click.IntRange(1, _MAX_PROCESSORS), help="Number of processors.")
+@change_options()
 @admin_options
-def set_(size: int | None, processors: int | None, address: str, output: str) -> None:
+def set_(size: int | None, processors: int | None, change: Change, address: str, output: str) -> None:
     """Change the size of the memory pool or the number of processors. Returns when the change is in force.
 
     Removed processors end their connections first, which may take as long as a drain. Changes are lost at a restart, when the configuration file
@@ -60,32 +61,30 @@ def set_(size: int | None, processors: int | None, address: str, output: str) ->
     """
     from framegate.control.v1 import pool_service_pb2 as pb2
     from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
-    from framegate.proxy.config.model import POOL_SIZE
 
     if size is None and processors is None:
         raise click.UsageError("give --size, --processors or both")
-    if size is not None and not POOL_SIZE.takes(size):  # the API would name its field, not the option
-        raise click.BadParameter(f"must be {POOL_SIZE.least} to {POOL_SIZE.most} bytes, not {size}", param_hint="--size")
-    with calling(address, change=True) as channel:
+    if change.etag and size is not None and processors is not None:
+        raise click.UsageError("--etag is that of the memory pool or of the processors: give --size or --processors, not both")
+    with calling(address, change=not change.dry_run) as channel:
         stub = PoolServiceStub(channel)
         grows = size is not None and size > stub.GetMemoryPool(pb2.GetMemoryPoolRequest(), timeout=CALL_TIMEOUT_S).memory_pool.size_bytes
         # A larger pool comes before new processors, a smaller one after processors are removed: each needs a share of it.
         if size is not None and grows:
-            _set_size(stub, size)
+            _set_size(stub, size, change)
         if processors is not None:
-            request = pb2.UpdateProcessorPoolRequest(processor_pool=pb2.ProcessorPool(size=processors))
-            stub.UpdateProcessorPool(request, metadata=metadata())
+            request = pb2.UpdateProcessorPoolRequest(processor_pool=pb2.ProcessorPool(processor_count=processors))
+            send(stub.UpdateProcessorPool, request, change, None)
         if size is not None and not grows:
-            _set_size(stub, size)
+            _set_size(stub, size, change)
         memory, known = _read(stub)
     _print(memory, known, output)
 
 
-def _set_size(stub: "pb2_grpc.PoolServiceStub", size: int) -> None:
+def _set_size(stub: "pb2_grpc.PoolServiceStub", size: int, change: Change) -> None:
     from framegate.control.v1 import pool_service_pb2 as pb2
 
-    request = pb2.UpdateMemoryPoolRequest(memory_pool=pb2.MemoryPool(size_bytes=size))
-    stub.UpdateMemoryPool(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
+    send(stub.UpdateMemoryPool, pb2.UpdateMemoryPoolRequest(memory_pool=pb2.MemoryPool(size_bytes=size)), change)
 
 
 def _read(stub: "pb2_grpc.PoolServiceStub", holders: int = 0) -> "tuple[pb2.GetMemoryPoolResponse, pb2.ProcessorPool]":
@@ -102,7 +101,7 @@ def _print(got: "pb2.GetMemoryPoolResponse", processors: "pb2.ProcessorPool", ou
         return
     kind = word(type(memory).Kind.Name(memory.kind), "KIND_")
     used = f"{size_text(memory.usage_bytes)} in use"
-    size, count = f"{size_text(memory.size_bytes)}{origin_text(memory.size_origin, 'memory')}", f"{counted(processors.size, 'processor')}"
+    size, count = f"{size_text(memory.size_bytes)}{origin_text(memory.size_origin, 'memory')}", f"{counted(processors.processor_count, 'processor')}"
     print_line(f"memory pool {size}, {kind}, {used}; {count}{origin_text(processors.size_origin, 'CPUs')}")
     tap = f"; tap queues {size_text(memory.tap_bytes)} of {size_text(memory.tap_limit_bytes)}" if memory.tap_limit_bytes else ""
     waiting = f"{counted(memory.waiting_count, 'frame')} waiting for admission slots"
@@ -138,10 +137,13 @@ def _print_processors(memory: "pb2.MemoryPool", processors: "pb2.ProcessorPool")
 
 
 def _print_holders(got: "pb2.GetMemoryPoolResponse") -> None:
+    from framegate.control.v1.channel_service_pb2 import MuteCause
+
     now = time.time()
     rows = []
     for item in got.holders:
-        muted = f"{', '.join(item.mute_causes)} for {age_text(now - item.mute_time.ToNanoseconds() / 1e9)}" if item.mute_causes else "-"
+        causes = ", ".join(word(MuteCause.Name(cause), "MUTE_CAUSE_") for cause in item.mute_causes)
+        muted = f"{causes} for {age_text(now - item.mute_time.ToNanoseconds() / 1e9)}" if item.mute_causes else "-"
         side, kind = word(type(item).Side.Name(item.side), "SIDE_"), word(type(item).Kind.Name(item.kind), "KIND_")
         moved = f"{age_text(now - item.last_active_time.ToNanoseconds() / 1e9)} ago"
         rows.append((item.channel_id, item.listener, side, item.peer_address, kind, size_text(item.held_bytes), moved, muted))

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata, pages
+from framegate.control.cli.client import CALL_TIMEOUT_S, calling, pages, send
 from framegate.control.cli.handlers import ask_handlers
 from framegate.control.cli.kinds import DURATION
-from framegate.control.cli.options import admin_options, example
+from framegate.control.cli.options import Change, admin_options, change_options, example
 from framegate.control.cli.output import age_text, as_dict, counted, print_fields, print_json, print_line, size_text, time_text, word
 from framegate.control.cli.pools import origin_text
 
@@ -57,7 +57,7 @@ def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool", han
     yield "started", started
     yield "open connections", proxy.open_connection_count
     yield "config revision", proxy.config_revision
-    yield "processors", f"{running} of {processors.size} running{origin_text(processors.size_origin, 'CPUs')}"
+    yield "processors", f"{running} of {processors.processor_count} running{origin_text(processors.size_origin, 'CPUs')}"
     if handlers:
         yield "handler processes", f"{sum(item.state == type(item).STATE_RUNNING for item in handlers)} of {len(handlers)} running"
     yield "memory pool", f"{size_text(pool.usage_bytes)} of {size_text(pool.size_bytes)} in use{origin_text(pool.size_origin, 'memory')}{waiting}"
@@ -96,9 +96,9 @@ def _memory_text(memory: "Memory") -> str:
     help="refuse: accept no new connections and end the open ones. until-stop: serve both until SIGTERM.  [default: drain.accept of the "
     "configuration; with --wait or --timeout: refuse]",
 )
-@click.option("--reason", default="", help="The reason, for the audit log.")
+@change_options("reason")
 @admin_options
-def drain(timeout: int | None, wait: bool, accept: str | None, reason: str, address: str, output: str) -> None:
+def drain(timeout: int | None, wait: bool, accept: str | None, change: Change, address: str, output: str) -> None:
     """Drain framegate: report not ready, accept no new connections and end the open ones when nothing is in flight.
 
     Connections that are still open after the timeout are closed with the cause drain_timeout. The process keeps running. A drain cannot be undone;
@@ -114,11 +114,11 @@ def drain(timeout: int | None, wait: bool, accept: str | None, reason: str, addr
     if accept == "until-stop" and (timeout is not None or wait):
         raise click.UsageError("--accept until-stop needs --no-wait, and cannot be used with --timeout: it lasts until SIGTERM")
     chosen = DrainProxyRequest.Accept.Value(f"ACCEPT_{(accept or 'unspecified').upper().replace('-', '_')}")
-    request = DrainProxyRequest(wait=wait, reason=reason, accept=chosen)
+    request = DrainProxyRequest(wait=wait, accept=chosen)
     if timeout is not None:
         request.timeout.CopyFrom(Duration(seconds=timeout // 1000, nanos=timeout % 1000 * 10**6))
     with calling(address, change=True) as channel:
-        answer = ProxyServiceStub(channel).DrainProxy(request, timeout=None if wait else CALL_TIMEOUT_S, metadata=metadata())
+        answer = send(ProxyServiceStub(channel).DrainProxy, request, change, None if wait else CALL_TIMEOUT_S)
         accepting = not wait and output == "table" and _accepting(channel)
     if output == "json":
         print_json(as_dict(answer))

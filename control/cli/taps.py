@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
+from framegate.control.bounds import FIELD_NAMES
 from framegate.control.cli.kinds import LISTENER, SIZE, Expiry
-from framegate.control.cli.options import DEFAULT_ADDRESS, admin_options, example
+from framegate.control.cli.options import DEFAULT_ADDRESS, Change, admin_options, change_options, example
 from framegate.control.cli.output import as_dict, print_json, print_note, print_table, size_text, time_text, word
 
 if TYPE_CHECKING:
@@ -43,13 +44,6 @@ def _complete_listener(ctx: click.Context, param: click.Parameter, incomplete: s
         return [item.name for item in page.listeners]
 
     return _complete(ask, ctx, incomplete)
-
-
-_VALIDATE_ONLY: Final = click.option("--validate-only", is_flag=True, help="Check the change, but do not make it.")
-
-
-def _etag(change: str) -> Callable[[F], F]:
-    return click.option("--etag", default="", help=f"{change} the rule only if it still has this etag (see `framegate taps list --output json`).")
 
 
 def _rule_options(function: F) -> F:
@@ -98,7 +92,6 @@ def _rule_options(function: F) -> F:
         ),
         click.option("--max-loss-percent", type=percent, help="Turn the rule off when it loses more than this percentage of frames; 0 means never."),
         click.option("--max-cpu-percent", type=percent, help="Turn the rule off when it uses more than this percentage of a CPU; 0 means never."),
-        _VALIDATE_ONLY,
     )
     for option in reversed(options):
         function = option(function)
@@ -142,8 +135,9 @@ def _listed(channel: "grpc.Channel", timeout_s: float) -> "list[pb2.TapRule]":
 @click.argument("name")
 @_rule_options
 @_before_option("Insert the rule before this one.  [default: at the end]")
+@change_options("reason", "dry_run")
 @admin_options
-def add(name: str, before: str | None, validate_only: bool, address: str, output: str, **values: Any) -> None:
+def add(name: str, before: str | None, change: Change, address: str, output: str, **values: Any) -> None:
     """Add a rule, in all processors or in none. Returns when it is in force, also for open connections.
 
     Changes are lost at a restart, when the configuration file applies again.
@@ -151,8 +145,8 @@ def add(name: str, before: str | None, validate_only: bool, address: str, output
     from framegate.control.v1.tap_service_pb2 import CreateTapRuleRequest
 
     rule, _ = _rule(name, values)
-    request = CreateTapRuleRequest(tap_rule=rule, before=before or "", validate_only=validate_only)
-    _print([_change(address, lambda stub: stub.CreateTapRule, request).tap_rule], output)
+    request = CreateTapRuleRequest(tap_rule=rule, before=before or "")
+    _print([_change(address, lambda stub: stub.CreateTapRule, request, change).tap_rule], output)
 
 
 @taps.command(
@@ -165,11 +159,9 @@ def add(name: str, before: str | None, validate_only: bool, address: str, output
 @click.option("--clear", multiple=True, help="Reset a key of the rule to its default, for example networks. May be repeated.")
 @_before_option("Move the rule before this one.")
 @click.option("--last", is_flag=True, help="Move the rule to the end.")
-@_etag("Change")
+@change_options()
 @admin_options
-def set_(
-    name: str, clear: tuple[str, ...], before: str | None, last: bool, etag: str, validate_only: bool, address: str, output: str, **values: Any
-) -> None:
+def set_(name: str, clear: tuple[str, ...], before: str | None, last: bool, change: Change, address: str, output: str, **values: Any) -> None:
     """Change the given keys of a rule, in all processors or in none. Returns when the change is in force."""
     from framegate.control.v1.tap_service_pb2 import UpdateTapRuleRequest
 
@@ -181,47 +173,47 @@ def set_(
         raise click.UsageError("--clear names a key that another option sets, or names it twice")
     if not paths and not before and not last:
         raise click.UsageError("give at least one change")
-    rule.etag = etag
-    request = UpdateTapRuleRequest(tap_rule=rule, validate_only=validate_only)
+    request = UpdateTapRuleRequest(tap_rule=rule)
     request.update_mask.paths.extend(paths)
     if before or last:
         request.before = before or ""
-    _print([_change(address, lambda stub: stub.UpdateTapRule, request).tap_rule], output)
+    _print([_change(address, lambda stub: stub.UpdateTapRule, request, change).tap_rule], output)
 
 
 @taps.command(epilog=example("framegate taps remove debug"))
 @click.argument("name", shell_complete=_complete_rule)
-@_etag("Remove")
-@_VALIDATE_ONLY
+@change_options()
 @admin_options
-def remove(name: str, etag: str, validate_only: bool, address: str, output: str) -> None:
+def remove(name: str, change: Change, address: str, output: str) -> None:
     """Remove a rule, in all processors or in none. Prints the remaining rules."""
     from framegate.control.cli.client import CALL_TIMEOUT_S, calling
     from framegate.control.v1.tap_service_pb2 import DeleteTapRuleRequest
 
-    _change(address, lambda stub: stub.DeleteTapRule, DeleteTapRuleRequest(name=name, etag=etag, validate_only=validate_only))
-    with calling(address, change=not validate_only) as channel:
+    _change(address, lambda stub: stub.DeleteTapRule, DeleteTapRuleRequest(name=name), change)
+    with calling(address, change=not change.dry_run) as channel:
         left = _listed(channel, CALL_TIMEOUT_S)
     _print(left, output)
 
 
-def _change(address: str, method: "Callable[[pb2_grpc.TapServiceStub], Any]", request: Any) -> Any:
-    """Call a method of the tap service that changes something, unless the request only validates. Returns the response."""
-    from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
+def _change(address: str, method: "Callable[[pb2_grpc.TapServiceStub], Any]", request: Any, change: Change) -> Any:
+    """Call a method of the tap service that changes something. Returns the response."""
+    from framegate.control.cli.client import calling, send
     from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
 
-    with calling(address, change=not request.validate_only) as channel:
-        return method(TapServiceStub(channel))(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
+    with calling(address, change=not change.dry_run) as channel:
+        return send(method(TapServiceStub(channel)), request, change)
 
 
 def _cleared(word: str) -> str:
     """The field of the message for a configuration key."""
     from framegate.control.v1.tap_service_pb2 import TapRule
 
-    path = {"min_size": "min_size_bytes", "max_size": "max_size_bytes", "expires": "expire_time"}.get(word, word)
-    known = {field.name for field in TapRule.DESCRIPTOR.fields} - {"name", "etag", "state", "stops", "ttl"}
-    if path not in known:
-        words = sorted(name.removesuffix("_bytes") if name.endswith("size_bytes") else name for name in known - {"expire_time"} | {"expires"})
+    fixed = {"name", "etag", "state", "stops", "ttl"}
+    names = [field.name for field in TapRule.DESCRIPTOR.fields if field.name not in fixed]
+    known = {FIELD_NAMES.get(name, name).removesuffix("_ns"): name for name in names}
+    path = known.get(word, word)
+    if path not in known.values():
+        words = sorted(known)
         raise click.BadParameter(f"{word!r} is not a key of a rule; the keys are {', '.join(words)}", param_hint="--clear")
     return path
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
-from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata, pages
-from framegate.control.cli.options import address_option, example, output_option
+from framegate.control.cli.client import calling, pages, send
+from framegate.control.cli.options import Change, address_option, change_options, example, output_option
 from framegate.control.cli.output import print_json, print_note, print_table
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ __all__ = ["users"]
 
 F = TypeVar("F", bound=Callable[..., object])
 _EXIT_USAGE, _EXIT_NOT_FOUND, _EXIT_CONFLICT = 2, 3, 4
+_NO_CHANGE: Final = Change()
 _COLUMNS: Final = ("NAME", "MECHANISMS", "ITERATIONS")
 
 
@@ -31,15 +32,11 @@ def _where(function: F) -> F:
     return file(listener(address_option(function)))
 
 
-def _reason(function: F) -> F:
-    return click.option("--reason", default="", help="The reason, for the audit log. Only with --listener.")(function)
-
-
-def _check_where(path: pathlib.Path | None, listener: str | None, reason: str = "") -> None:
+def _check_where(path: pathlib.Path | None, listener: str | None, change: Change = _NO_CHANGE) -> None:
     if (path is None) == (listener is None):
         raise click.UsageError("give one of --file and --listener")
-    if reason and listener is None:
-        raise click.UsageError("--reason needs --listener: changes of a local file are not logged")
+    if change != _NO_CHANGE and listener is None:
+        raise click.UsageError("--etag, --reason and --dry-run need --listener: a local file is changed at once, and changes are not logged")
 
 
 @click.group(epilog=example("framegate users add alice --file users", "framegate users list --listener sasl"))
@@ -68,57 +65,58 @@ def users() -> None:
     show_default=True,
     help="Hash iterations; more make it slower to guess a password.",
 )
-@_reason
-def add(name: str, path: pathlib.Path | None, listener: str | None, address: str, replace: bool, iterations: int, reason: str) -> None:
+@change_options()
+def add(name: str, path: pathlib.Path | None, listener: str | None, address: str, replace: bool, iterations: int, change: Change) -> None:
     """Add a user. Asks for the password; if standard input is not a terminal, it must hold the password as its only line."""
     from framegate.control.identity.passwords import new_credentials
     from framegate.control.identity.users_file import changing, name_fault
 
-    _check_where(path, listener, reason)
+    _check_where(path, listener, change)
+    if change.etag and not replace:
+        raise click.UsageError("--etag needs --replace: a new user has none")
     fault = name_fault(name)
     if fault is not None:
         raise click.BadParameter(fault, param_hint="NAME")
     credentials = new_credentials(_password(), iterations=iterations)
     if path is None:
-        _send(str(listener), name, credentials, address, replace=replace, reason=reason)
+        _send(str(listener), name, credentials, address, change, replace=replace)
         return
     with _faults(path), changing(path) as file:
         file.add(name, credentials, replace=replace)
 
 
-def _send(listener: str, name: str, credentials: "Mapping[str, ScramCredential]", address: str, *, replace: bool, reason: str) -> None:
+def _send(listener: str, name: str, credentials: "Mapping[str, ScramCredential]", address: str, change: Change, *, replace: bool) -> None:
     """Send the credentials to a running framegate."""
     from framegate.control.v1 import user_service_pb2 as pb2
     from framegate.control.v1 import user_service_pb2_grpc as pb2_grpc
 
     user = pb2.User(name=name)
     for mechanism, item in credentials.items():
-        user.credentials.add(mechanism=mechanism, iterations=item.iterations, salt=item.salt, stored_key=item.stored_key, server_key=item.server_key)
-    with calling(address, change=True) as channel:
+        number = pb2.ScramMechanism.Value(f"SCRAM_MECHANISM_{mechanism.removeprefix('SCRAM-').replace('-', '_')}")
+        user.credentials.add(mechanism=number, iterations=item.iterations, salt=item.salt, stored_key=item.stored_key, server_key=item.server_key)
+    with calling(address, change=not change.dry_run) as channel:
         stub = pb2_grpc.UserServiceStub(channel)
         if replace:
-            request = pb2.UpdateUserRequest(listener=listener, user=user, allow_missing=True, reason=reason)
-            stub.UpdateUser(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
+            send(stub.UpdateUser, pb2.UpdateUserRequest(listener=listener, user=user, allow_missing=True), change)
         else:
-            stub.CreateUser(pb2.CreateUserRequest(listener=listener, user=user, reason=reason), timeout=CALL_TIMEOUT_S, metadata=metadata())
+            send(stub.CreateUser, pb2.CreateUserRequest(listener=listener, user=user), change)
 
 
 @users.command(epilog=example("framegate users remove alice --file users", "framegate users remove alice --listener sasl"))
 @click.argument("name")
 @_where
-@_reason
-def remove(name: str, path: pathlib.Path | None, listener: str | None, address: str, reason: str) -> None:
+@change_options()
+def remove(name: str, path: pathlib.Path | None, listener: str | None, address: str, change: Change) -> None:
     """Remove a user. The user's open connections end (`session_expired`), unless their listener has `close_revoked: false`."""
     from framegate.control.identity.users_file import changing, read_users
 
-    _check_where(path, listener, reason)
+    _check_where(path, listener, change)
     if path is None:
         from framegate.control.v1 import user_service_pb2 as pb2
         from framegate.control.v1 import user_service_pb2_grpc as pb2_grpc
 
-        request = pb2.DeleteUserRequest(listener=str(listener), name=name, reason=reason)
-        with calling(address, change=True) as channel:
-            pb2_grpc.UserServiceStub(channel).DeleteUser(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
+        with calling(address, change=not change.dry_run) as channel:
+            send(pb2_grpc.UserServiceStub(channel).DeleteUser, pb2.DeleteUserRequest(listener=str(listener), name=name), change)
         return
     with _faults(path):
         read_users(path)  # fails when there is no file
@@ -155,7 +153,8 @@ def _listed(listener: str, address: str) -> list[tuple[str, dict[str, int]]]:
         answers = list(pages(pb2_grpc.UserServiceStub(channel).ListUsers, pb2.ListUsersRequest(listener=listener)))
     if answers[-1].error:
         print_note(f"the present users file is not in force: {answers[-1].error}")
-    return [(user.name, {item.mechanism: item.iterations for item in user.credentials}) for answer in answers for user in answer.users]
+    words = {number: f"SCRAM-{name.removeprefix('SCRAM_MECHANISM_').replace('_', '-')}" for name, number in pb2.ScramMechanism.items()}
+    return [(user.name, {words[item.mechanism]: item.iterations for item in user.credentials}) for answer in answers for user in answer.users]
 
 
 def _password() -> str:

@@ -76,8 +76,9 @@ class Running:
         yield from self._clock(proxy)
         for item in upstreams.upstreams:
             for down in item.down_endpoints:
+                reason = upstream_service_pb2.Endpoint.Reason.Name(down.reason).removeprefix("REASON_").lower()
                 advice = "see what is said of this upstream below; framegate tries it again by itself"
-                yield _judged(f"upstream {item.name}, {down.address}", f"is left out: {down.reason} {down.detail}".strip(), warning=advice)
+                yield _judged(f"upstream {item.name}, {down.address}", f"is left out: {reason} {down.detail}".strip(), warning=advice)
         if self._around.config is not None:
             yield self._same(self._around.config, proxy, processors, pool, listeners.listeners, upstreams.upstreams)
 
@@ -103,13 +104,13 @@ class Running:
     def _state(self, proxy: "Proxy", processors: "ProcessorPool") -> Iterator[Finding]:
         state = type(proxy).State.Name(proxy.state).removeprefix("STATE_").lower()
         up = sum(item.state == type(item).STATE_RUNNING for item in processors.processors)
-        figures = {"open_connections": proxy.open_connection_count, "processors": processors.size, "running": up}
-        words = f"is {state}, with {counted(proxy.open_connection_count, 'open connection')} and {up} of {processors.size} processors"
+        figures = {"open_connections": proxy.open_connection_count, "processors": processors.processor_count, "running": up}
+        words = f"is {state}, with {counted(proxy.open_connection_count, 'open connection')} and {up} of {processors.processor_count} processors"
         subject = f"framegate {proxy.node}"
         if state != "serving":
             yield _judged(subject, words, figures, warning="it takes no connections now: its rows say why (framegate status)")
         else:
-            advice = "look at its rows of processors that died; it starts others by itself" if up < processors.size else None
+            advice = "look at its rows of processors that died; it starts others by itself" if up < processors.processor_count else None
             yield _judged(subject, words, figures, warning=advice if up else None, fault=None if up else advice)
         for warning in proxy.warnings:
             yield _judged(subject, warning, warning="see what is said of it below, and `framegate status`")
@@ -154,7 +155,7 @@ def _differences(
     """What differs between the file and the API. Numbers that are chosen at the start (0) are not compared."""
     yield from _differ("node", config.node, proxy.node)
     if config.processors:
-        yield from _differ("processors", config.processors, processors.size)
+        yield from _differ("processors", config.processors, processors.processor_count)
     if config.memory_pool.size:
         yield from _differ("memory_pool.size", config.memory_pool.size, pool.size_bytes)
     yield from _differ("listeners", sorted(item.name for item in config.listeners), sorted(listeners))

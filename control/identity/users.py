@@ -41,9 +41,10 @@ class Users:
     def __len__(self) -> int:
         return len(self._users)
 
-    def shown(self) -> list[tuple[str, dict[str, int]]]:
-        """Name, and iterations by mechanism, of each, in the order of the file."""
-        return [(name, {mechanism: item.iterations for mechanism, item in entry.items()}) for name, entry in self._users.items()]
+    @property
+    def entries(self) -> Mapping[str, Mapping[str, ScramCredential]]:
+        """Credentials by user and mechanism, users in the order of the file."""
+        return self._users
 
     def credential(self, auth_request: WantCredential) -> ScramCredential:
         """The stored credential of a user, or a decoy."""

@@ -7,6 +7,6 @@ schema      the catalog as JSON Schema and as a table (``python -m framegate.con
 """
 
 from framegate.control.logs.forms import Form, JsonForm, TextForm, form_of
-from framegate.control.logs.row_log import Levels, LibraryRows, RowCopy, RowLog
+from framegate.control.logs.row_log import Levels, LibraryRows, RowCopy, RowLog, check_silenced
 
-__all__ = ["Form", "JsonForm", "Levels", "LibraryRows", "RowCopy", "RowLog", "TextForm", "form_of"]
+__all__ = ["Form", "JsonForm", "Levels", "LibraryRows", "RowCopy", "RowLog", "TextForm", "check_silenced", "form_of"]

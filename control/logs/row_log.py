@@ -16,7 +16,7 @@ import queue
 import reprlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from framegate.control.errors import InvalidArgumentError, Violation
@@ -25,7 +25,7 @@ from framegate.control.logs.catalog import EVENTS
 from framegate.control.logs.forms import Form, JsonForm, as_json
 from framegate.proxy.config.log import LEVELS, LogFormat, LogLevel
 
-__all__ = ["Levels", "LibraryRows", "RowCopy", "RowLog"]
+__all__ = ["Levels", "LibraryRows", "RowCopy", "RowLog", "check_silenced"]
 
 _ALWAYS: Final = "audit"
 """The event whose rows are always written: a change is made only if its row can be kept."""
@@ -60,25 +60,14 @@ class Levels:
         """Whether a row is written."""
         return event == _ALWAYS or (_RANKS[level] >= _RANKS[self.level] and event not in self.silenced)
 
-    def change(self, level: LogLevel | None, events: Mapping[str, bool]) -> None:
-        """Change the level, and silence events or have them written again; all of it or nothing.
 
-        Args:
-            level: None: unchanged.
-            events: by name, whether their rows are written; events that are not named stay as they are.
-
-        Raises:
-            InvalidArgumentError: there is no such event, or its rows are always written.
-        """
-        faults = [Violation("events", f"there is no event {name!r:.100}; deploy/log.md lists them") for name in events if name not in EVENTS]
-        if not events.get(_ALWAYS, True):
-            faults.append(Violation("events", f"rows {_ALWAYS} are always written: audit rows cannot be silenced"))
-        if faults:
-            raise InvalidArgumentError(faults)
-        silent = {name for name, written in events.items() if not written}
-        self.silenced = (self.silenced | silent) - (events.keys() - silent)
-        if level is not None:
-            self.level = level
+def check_silenced(events: Iterable[str]) -> None:
+    """Raise InvalidArgumentError (``silenced``) for names of events that do not exist, or whose rows are always written."""
+    faults = [Violation("silenced", f"there is no event {name!r:.100}; deploy/log.md lists them") for name in events if name not in EVENTS]
+    if _ALWAYS in events:
+        faults.append(Violation("silenced", f"rows {_ALWAYS} are always written: audit rows cannot be silenced"))
+    if faults:
+        raise InvalidArgumentError(faults)
 
 
 class RowCopy(NamedTuple):

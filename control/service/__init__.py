@@ -2,7 +2,9 @@
 
     server       the API's server: start, lock and mode of the socket, reflection, stop
     interceptor  runs around every call: its duration, its audit row, its errors
-    access       the table of methods: which role each needs, and whether a call is audited
+    access       the methods, as the .proto files describe them: which role each needs, and whether a call is audited
+    request_ids  the first answer for calls that are repeated
+    update       the one implementation of an update: mask, values, ranges, audit row
     status       the table of errors: the gRPC code and details of each error of ``framegate.control.errors``
     validate     checks of requests, which report every wrong field at once; pages of lists
     convert      rows of channels as messages, ids as text

@@ -4,7 +4,7 @@ from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.service.convert import timestamp
 from framegate.control.service.interceptor import Context, note
-from framegate.control.service.validate import Violations, page, reason
+from framegate.control.service.validate import page
 from framegate.control.status import CertificateStatus, ReloadOutcome
 from framegate.control.v1 import certificate_service_pb2 as pb2
 from framegate.control.v1.certificate_service_pb2_grpc import CertificateServiceServicer
@@ -26,9 +26,6 @@ class Certificates(CertificateServiceServicer):
         return pb2.ListCertificatesResponse(certificates=map(_certificate, chosen), next_page_token=token)
 
     async def ReloadCertificates(self, request: pb2.ReloadCertificatesRequest, context: Context) -> pb2.ReloadCertificatesResponse:
-        violations = Violations()
-        reason(request.reason, violations)
-        violations.check()
         outcomes = await self._rotation.reload()
         note(after={f"{item.owner} ({item.kind})": item.result for item in outcomes if item.result != "unchanged"})
         return pb2.ReloadCertificatesResponse(reloads=map(_reload, outcomes))
@@ -37,7 +34,7 @@ class Certificates(CertificateServiceServicer):
 def _certificate(status: CertificateStatus) -> pb2.Certificate:
     return pb2.Certificate(
         owner=status.owner,
-        use=status.use,
+        use=pb2.Certificate.Use.Value(f"USE_{status.use.upper()}"),
         file=status.file,
         position=status.position,
         subject=status.subject,
@@ -56,7 +53,7 @@ def _certificate(status: CertificateStatus) -> pb2.Certificate:
 def _reload(outcome: ReloadOutcome) -> pb2.Reload:
     return pb2.Reload(
         owner=outcome.owner,
-        kind=outcome.kind,
+        kind=pb2.Reload.Kind.Value(f"KIND_{outcome.kind.upper()}"),
         result=pb2.Reload.Result.Value(f"RESULT_{outcome.result.upper()}"),
         file=outcome.file,
         reason=outcome.reason,

@@ -2,8 +2,11 @@
 has the methods that do).
 
 The audit row has the request, the values before and after, and the result; it is written for failed changes, too. The handler of a change passes the
-values to ``note``. A change whose row cannot be kept is refused. grpc does not know the peer of a Unix socket, but its mode lets in only the user
-that runs framegate (and root), so ``who`` is that user; ``client`` is the name that the client sends.
+values to ``note``. A change whose row cannot be kept is refused. A change whose call has ended is taken back or completed, and has its row then; so
+rows chain: each ``before`` is the last ``after``. A repeated request id gets the first answer.
+
+grpc does not know the peer of a Unix socket, but its mode lets in only the user that runs framegate (and root), so ``who`` is that user; ``client``
+is the name that the client sends.
 """
 
 import asyncio
@@ -12,6 +15,7 @@ import getpass
 import logging
 import os
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,22 +23,29 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from grpc_status import rpc_status
 
-from framegate.control.errors import ControlError, MalformedRequestError
+from framegate.control.errors import ControlError, ExhaustedError, MalformedRequestError, UnknownMethodError
 from framegate.control.events import Row
 from framegate.control.service.access import access_of
 from framegate.control.service.quoting import shown
+from framegate.control.service.request_ids import RequestIds
 from framegate.control.service.status import code_of, status_of
+from framegate.control.service.validate import Violations
+from framegate.control.service.validate import reason as check_reason
 from framegate.control.steering.rows import Audit
 
 if TYPE_CHECKING:
     from framegate.control.telemetry.traces import CallSpan, CallSpans
 
-__all__ = ["CLIENT_KEY", "CallInterceptor", "CallObserver", "Context", "caller", "note"]
+__all__ = ["CLIENT_KEY", "MAX_CALLS", "MAX_REQUEST", "CallInterceptor", "CallObserver", "Context", "caller", "note"]
 
 Context = grpc.aio.ServicerContext[Any, Any]
 CallObserver = Callable[[str, str, float], None]
 """Called for every call that ended: ``package.Service/Method``, the code's name, seconds."""
 
+MAX_CALLS: Final = 64
+"""Calls in progress at once, including those that wait for a drain; others are refused before their request is read."""
+MAX_REQUEST: Final = 256 * 1024
+"""Bytes. The largest useful requests are a thousand overrides, or a tap rule with a thousand principals."""
 CLIENT_KEY: Final = "framegate-client"
 """Metadata with the client's name for itself; at most 256 characters are kept."""
 _CLIENT_LIMIT: Final = 256
@@ -47,12 +58,8 @@ _notes: contextvars.ContextVar[Row] = contextvars.ContextVar("framegate_audit")
 
 
 def note(before: Any = None, after: Any = None) -> None:
-    """Set the values before and after a change in the audit row of the current call, in one call or two."""
-    row = _notes.get()
-    if before is not None:
-        row["before"] = before
-    if after is not None:
-        row["after"] = after
+    """Set the values before and after a change in the audit row of the current call."""
+    _notes.get().update(before=before, after=after)
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
@@ -69,6 +76,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._observe = observe
         self._tracer = tracer
         self._user = _user()
+        self._request_ids = RequestIds()
+        self._running = 0
+        self._changes: set[asyncio.Task[Any]] = set()
 
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
@@ -77,7 +87,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         method = str(handler_call_details.method).lstrip("/")
         if handler is None:
-            return grpc.stream_unary_rpc_method_handler(self._unknown(method))
+            return grpc.stream_unary_rpc_method_handler(self._refused(OTHER, UnknownMethodError(method[:_METHOD_LIMIT]), method[:_METHOD_LIMIT]))
+        if handler.unary_unary is not None and self._running >= MAX_CALLS:
+            error = ExhaustedError(f"{MAX_CALLS} calls are in progress", reason="TOO_MANY_CALLS", limit=str(MAX_CALLS))
+            return grpc.stream_unary_rpc_method_handler(self._refused(method, error))
         if handler.unary_unary is not None:
             inner = self._unary(method, handler.unary_unary, handler.request_deserializer)
             return grpc.unary_unary_rpc_method_handler(inner, None, handler.response_serializer)
@@ -93,34 +106,64 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         async def call(data: bytes, context: Context) -> Any:
             started = time.perf_counter()
-            code, failure = grpc.StatusCode.OK, None
-            row: Row = {}
-            reserved = False
-            answer = request = None
-            _notes.set(row)
+            code, failure, answer = grpc.StatusCode.OK, None, None
             span = self._span(method, context, current=True)
+            self._running += 1
             try:
                 if audited:
-                    self._audit.reserve()
-                    reserved = True
-                request = _parsed(data, parse)
-                answer = await inner(request, context)
+                    row: Row = {"who": self._user, "client": caller(context), "method": method, **({} if span is None else span.fields)}
+                    work = asyncio.create_task(self._change(row, data, parse, lambda request: inner(request, context)))
+                    self._changes.add(work)
+                    work.add_done_callback(self._changed)
+                    try:
+                        answer = await asyncio.shield(work)
+                    except asyncio.CancelledError:
+                        work.cancel()
+                        raise
+                else:
+                    answer = await inner(_parsed(data, parse), context)
             except asyncio.CancelledError:
                 code = grpc.StatusCode.CANCELLED
                 raise
             except Exception as error:
-                if not isinstance(error, ControlError):
+                if not audited and not isinstance(error, ControlError):
                     _log.exception("a call failed", extra={"method": method})
                 code, failure = _code(error), error.with_traceback(None)  # it would keep this frame, and so the request, in memory
             finally:
-                if reserved:
-                    self._audit.publish({**self._row(method, request, context, row, code, failure), **({} if span is None else span.fields)})
+                self._running -= 1
                 self._ended(method, code, started, span, getattr(failure, "reason", ""))
             if failure is not None:  # sent last: a client that has the answer finds the row
                 await context.abort_with_status(rpc_status.to_status(status_of(failure)))
             return answer
 
         return call
+
+    async def _change(self, row: Row, data: bytes, parse: Callable[[bytes], Message], inner: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Make a change, and write its audit row. When its call ends before, it goes on until the change is taken back or in force."""
+        self._audit.reserve()
+        noted: Row = {"request": None, "before": None, "after": None}
+        _notes.set(noted)
+        code, reason = grpc.StatusCode.OK, ""
+        try:
+            request = _parsed(data, parse)
+            noted["request"] = shown(request)
+            _check(request)
+            request_id = getattr(request, "request_id", "")
+            return await (self._request_ids.once(row["method"], request_id, data, lambda: inner(request)) if request_id else inner(request))
+        except BaseException as error:
+            code, reason = _code(error), getattr(error, "reason", type(error).__name__)
+            raise
+        finally:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                code, reason = grpc.StatusCode.CANCELLED, ""
+            self._audit.publish({"event": "audit", **row, **noted, "result": code.name, "error": reason})
+
+    def _changed(self, work: asyncio.Task[Any]) -> None:
+        self._changes.discard(work)
+        error = None if work.cancelled() else work.exception()
+        if error is not None and not isinstance(error, ControlError):
+            _log.error("a change failed", exc_info=error)
 
     def _stream(self, method: str, inner: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[[Any, Any], AsyncIterator[Any]]:
         async def call(requests: Any, context: Context) -> AsyncIterator[Any]:
@@ -138,12 +181,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         return call
 
-    def _unknown(self, method: str) -> Callable[[Any, Any], Awaitable[Any]]:
+    def _refused(self, method: str, error: ControlError, original: str = "") -> Callable[[Any, Any], Awaitable[Any]]:
+        """A handler that refuses a call, and does not read its request."""
+
         async def call(requests: Any, context: Context) -> None:
             started = time.perf_counter()
-            span = self._span(OTHER, context, current=False, original=method[:_METHOD_LIMIT])
-            self._ended(OTHER, grpc.StatusCode.UNIMPLEMENTED, started, span)
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")  # gRPC's own text
+            self._ended(method, code_of(error), started, self._span(method, context, current=False, original=original), error.reason)
+            await context.abort_with_status(rpc_status.to_status(status_of(error)))
 
         return call
 
@@ -167,29 +211,24 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         except Exception:
             _log.exception("a call was not measured", extra={"method": method})
 
-    def _row(
-        self,
-        method: str,
-        request: Message | None,
-        context: Context,
-        noted: Row,
-        code: grpc.StatusCode,
-        failure: Exception | None,
-    ) -> Row:
-        return {
-            "event": "audit",
-            "who": self._user,
-            "client": caller(context),
-            "method": method,
-            "request": None if request is None else shown(request),
-            "before": noted.get("before"),
-            "after": noted.get("after"),
-            "result": code.name,
-            "error": "" if failure is None else getattr(failure, "reason", type(failure).__name__),
-        }
+
+def _check(request: Message) -> None:
+    """Check the fields that requests of many methods have."""
+    violations, fields = Violations(), request.DESCRIPTOR.fields_by_name
+    if "reason" in fields:
+        check_reason(request.reason, violations)  # type: ignore[attr-defined]
+    if "request_id" in fields and (given := request.request_id):  # type: ignore[attr-defined]
+        try:
+            uuid.UUID(given)
+        except ValueError:
+            violations.add("request_id", "must be a UUID, as in 7f1e8a52-0b3c-4d7e-9a66-0d5f4c1b2a39")
+    violations.check()
 
 
 def _parsed(data: bytes, parse: Callable[[bytes], Message]) -> Message:
+    if len(data) > MAX_REQUEST:
+        text = f"the request has {len(data)} bytes, and the API takes {MAX_REQUEST}"
+        raise ExhaustedError(text, reason="REQUEST_TOO_LARGE", size=str(len(data)), limit=str(MAX_REQUEST))
     try:
         return parse(data)
     except DecodeError as error:

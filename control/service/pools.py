@@ -1,19 +1,26 @@
 """PoolService."""
 
+from typing import Final
+
 from framegate.control.bounds import MAX_HOLDERS
 from framegate.control.service.convert import duration, timestamp
-from framegate.control.service.interceptor import Context, note
-from framegate.control.service.validate import Violations, changed_fields
+from framegate.control.service.interceptor import Context
+from framegate.control.service.update import Resource, update
+from framegate.control.service.validate import Violations
 from framegate.control.status import Holder, Origin, PoolStatus, ProcessorStatus
 from framegate.control.steering.channels import Channels
 from framegate.control.steering.pool import Pool
 from framegate.control.steering.state import State
+from framegate.control.steering.transactions import etag_of
 from framegate.control.v1 import pool_service_pb2 as pb2
+from framegate.control.v1.channel_service_pb2 import MuteCause
 from framegate.control.v1.pool_service_pb2_grpc import PoolServiceServicer
-from framegate.proxy.config.model import MAX_PROCESSORS, POOL_SIZE
 from framegate.proxy.network.connection_id import format_connection_id
 
-__all__ = ["Pools"]
+__all__ = ["MEMORY", "PROCESSORS", "Pools"]
+
+MEMORY: Final = Resource(pb2.MemoryPool, PoolStatus, "memory_pool", fixed=("kind", "shares", "size_origin"))
+PROCESSORS: Final = Resource(pb2.ProcessorPool, PoolStatus, "processor_pool", fixed=("processors", "size_origin"))
 
 
 class Pools(PoolServiceServicer):
@@ -35,35 +42,23 @@ class Pools(PoolServiceServicer):
 
     async def UpdateMemoryPool(self, request: pb2.UpdateMemoryPoolRequest, context: Context) -> pb2.UpdateMemoryPoolResponse:
         """Change the size in every processor or in none."""
-        violations = Violations()
-        changed_fields(request.memory_pool, request.update_mask, ("size_bytes",), "memory_pool", violations)
-        size = request.memory_pool.size_bytes
-        if request.memory_pool.HasField("size_bytes") and not POOL_SIZE.takes(size):
-            violations.add("memory_pool.size_bytes", f"must be {POOL_SIZE.least} to {POOL_SIZE.most}, not {size}")
-        violations.check()
-        note(before={"size_bytes": self._pool.status().size})
-        after = await self._pool.set_size(size)
-        note(after={"size_bytes": after.size})
+        after = await update(request, MEMORY, lambda changes, **how: self._pool.set_size(changes["size"], **how))
         return pb2.UpdateMemoryPoolResponse(memory_pool=_memory_pool(after))
 
     async def GetProcessorPool(self, request: pb2.GetProcessorPoolRequest, context: Context) -> pb2.GetProcessorPoolResponse:
-        return pb2.GetProcessorPoolResponse(processor_pool=self._processors())
+        return pb2.GetProcessorPoolResponse(processor_pool=self._processors(self._pool.status()))
 
     async def UpdateProcessorPool(self, request: pb2.UpdateProcessorPoolRequest, context: Context) -> pb2.UpdateProcessorPoolResponse:
-        violations = Violations()
-        changed_fields(request.processor_pool, request.update_mask, ("size",), "processor_pool", violations)
-        size = request.processor_pool.size
-        if request.processor_pool.HasField("size") and not 1 <= size <= MAX_PROCESSORS:
-            violations.add("processor_pool.size", f"must be 1 to {MAX_PROCESSORS}, not {size}")
-        violations.check()
-        note(before={"size": self._pool.status().processors})
-        note(after={"size": (await self._pool.set_processors(size)).processors})
-        return pb2.UpdateProcessorPoolResponse(processor_pool=self._processors())
+        after = await update(request, PROCESSORS, lambda changes, **how: self._pool.set_processors(changes["processors"], **how))
+        return pb2.UpdateProcessorPoolResponse(processor_pool=self._processors(after))
 
-    def _processors(self) -> pb2.ProcessorPool:
-        pool = self._pool.status()
-        processors = map(_processor, self._state.processor_statuses())
-        return pb2.ProcessorPool(size=pool.processors, processors=processors, size_origin=_origin(pool.processors_origin))
+    def _processors(self, pool: PoolStatus) -> pb2.ProcessorPool:
+        return pb2.ProcessorPool(
+            processor_count=pool.processors,
+            processors=map(_processor, self._state.processor_statuses()),
+            size_origin=_origin(pool.processors_origin),
+            etag=etag_of(pool.processors),
+        )
 
 
 def _memory_pool(status: PoolStatus) -> pb2.MemoryPool:
@@ -92,6 +87,7 @@ def _memory_pool(status: PoolStatus) -> pb2.MemoryPool:
         waiting_count=sum(item.waiting for item in status.shares),
         guaranteed_percents=status.guaranteed,
         size_origin=_origin(status.size_origin),
+        etag=etag_of(status.size),
     )
 
 
@@ -107,7 +103,7 @@ def _holder(holder: Holder) -> pb2.MemoryHolder:
         peer_address=holder.peer,
         kind=pb2.MemoryHolder.Kind.Value(f"KIND_{holder.kind.upper()}"),
         held_bytes=holder.bytes,
-        mute_causes=holder.muted,
+        mute_causes=[MuteCause.Value(f"MUTE_CAUSE_{word.upper()}") for word in holder.muted],
         mute_time=timestamp(holder.muted_ns) if holder.muted_ns else None,
         last_active_time=timestamp(holder.last_active_ns),
     )

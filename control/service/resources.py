@@ -107,7 +107,7 @@ def _upstream(status: UpstreamStatus) -> upstream_pb2.Upstream:
         max_receive_size_bytes=status.max_receive_size,
         resolution_error=status.error,
         down_endpoints=[
-            upstream_pb2.DownEndpoint(address=item["endpoint"], reason=item["reason"], detail=item["detail"], processor_count=item["out"])
+            upstream_pb2.DownEndpoint(address=item["endpoint"], reason=_reason(item), detail=item["detail"], processor_count=item["out"])
             for item in status.states
             if item["out"]
         ],
@@ -115,12 +115,16 @@ def _upstream(status: UpstreamStatus) -> upstream_pb2.Upstream:
     )
 
 
+def _reason(row: EndpointRow) -> upstream_pb2.Endpoint.Reason.ValueType:
+    return upstream_pb2.Endpoint.Reason.Value(f"REASON_{row['reason'].upper() or 'UNSPECIFIED'}")
+
+
 def _endpoint(row: EndpointRow) -> upstream_pb2.Endpoint:
     return upstream_pb2.Endpoint(
         address=row["endpoint"],
         node_id=row.get("broker"),
         state=upstream_pb2.Endpoint.State.Value(f"STATE_{row['state'].upper()}"),
-        reason=row["reason"],
+        reason=_reason(row),
         detail=row["detail"],
         since_time=timestamp(row["since_ns"]) if row["since_ns"] else None,
         out_processor_count=row["out"],
@@ -152,7 +156,7 @@ def _handler_process(status: HandlerProcessStatus) -> handler_pb2.HandlerProcess
         state=handler_pb2.HandlerProcess.State.Value(f"STATE_{status.state.upper()}"),
         restart_count=status.restarts,
         start_time=timestamp(status.started_ns) if status.started_ns else None,
-        last_end_reason=status.last_reason,
+        last_end_reason=handler_pb2.HandlerProcess.EndReason.Value(f"END_REASON_{status.last_reason.upper() or 'UNSPECIFIED'}"),
         last_end_time=timestamp(status.last_ended_ns) if status.last_ended_ns else None,
         handled_count=status.handled,
         failed_count=status.failed,

@@ -19,7 +19,7 @@ from framegate.control.errors import StartError
 from framegate.control.service.access import METHODS
 from framegate.control.service.certificates import Certificates
 from framegate.control.service.channels import Channels, ClosedChannels
-from framegate.control.service.interceptor import CallInterceptor, CallObserver
+from framegate.control.service.interceptor import MAX_CALLS, MAX_REQUEST, CallInterceptor, CallObserver
 from framegate.control.service.kafka_rules import KafkaRules
 from framegate.control.service.limits import Limits
 from framegate.control.service.logs import Logs
@@ -36,17 +36,17 @@ from framegate.proxy.config.model import ProxyConfig
 if TYPE_CHECKING:
     from framegate.control.telemetry.traces import CallSpans
 
-__all__ = ["MAX_CALLS", "MAX_REQUEST", "SERVICE_NAMES", "Service", "start"]
+__all__ = ["SERVICE_NAMES", "Service", "start"]
 
 SERVICE_NAMES: Final = tuple(dict.fromkeys(method.partition("/")[0] for method in METHODS))
 _REFLECTION: Final = "grpc.reflection.v1alpha.ServerReflection"
 _UNIX: Final = "unix:"
-MAX_REQUEST: Final = 256 * 1024
-"""Bytes. The largest useful requests are a thousand overrides, or a tap rule with a thousand principals. Larger ones are refused by their header."""
-_OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_REQUEST), ("grpc.http2.bdp_probe", 0))
+_MOST_BYTES: Final = 4 * MAX_REQUEST
+"""Requests above it are refused by gRPC itself, by their header, so without a reason: to give one, it would have to read them into memory."""
+_MOST_CALLS: Final = 2 * MAX_CALLS
+"""Calls above it are refused by gRPC itself; it counts those whose requests are being read, too."""
+_OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _MOST_BYTES), ("grpc.http2.bdp_probe", 0))
 """Without the probe, which measures a Unix socket as so fast that gRPC reads whole requests of hundreds of waiting calls into memory."""
-MAX_CALLS: Final = 64
-"""Calls in progress at once, including those that wait for a drain; others are refused (RESOURCE_EXHAUSTED) before their request is read."""
 
 
 class Service:
@@ -105,7 +105,7 @@ async def start(parts: Parts, config: ProxyConfig, observe: CallObserver | None 
 
 
 def _api_server(parts: Parts, closed: ClosedChannels, observe: CallObserver | None, tracer: "CallSpans | None") -> grpc.aio.Server:
-    server = grpc.aio.server(interceptors=[CallInterceptor(parts.audit, observe, tracer)], options=_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
+    server = grpc.aio.server(interceptors=[CallInterceptor(parts.audit, observe, tracer)], options=_OPTIONS, maximum_concurrent_rpcs=_MOST_CALLS)
     servicers = (
         Certificates(parts.certificates, parts.rotation),
         Channels(parts.channels, closed, parts.state),

@@ -17,12 +17,14 @@ from framegate.control.errors import (
     AlreadyExistsError,
     ControlError,
     EtagError,
+    ExhaustedError,
     FailedPreconditionError,
     InvalidArgumentError,
     MalformedRequestError,
     NotFoundError,
     StartError,
     UnavailableError,
+    UnknownMethodError,
     Violation,
 )
 from framegate.control.service.quoting import cut
@@ -44,6 +46,8 @@ CODES: Final[dict[type[ControlError], grpc.StatusCode]] = {
     InvalidArgumentError: grpc.StatusCode.INVALID_ARGUMENT,
     MalformedRequestError: grpc.StatusCode.INVALID_ARGUMENT,
     FailedPreconditionError: grpc.StatusCode.FAILED_PRECONDITION,
+    ExhaustedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    UnknownMethodError: grpc.StatusCode.UNIMPLEMENTED,
     AbortedError: grpc.StatusCode.ABORTED,
     UnavailableError: grpc.StatusCode.UNAVAILABLE,
     StartError: grpc.StatusCode.INTERNAL,
@@ -69,7 +73,7 @@ def _details(error: ControlError) -> list[Message]:
         case FailedPreconditionError():
             violation = error_details_pb2.PreconditionFailure.Violation(type=error.reason, subject=_DOMAIN, description=cut(error.message, _TEXT))
             return [error_details_pb2.PreconditionFailure(violations=[violation])]
-        case AbortedError() | UnavailableError():
+        case AbortedError() | UnavailableError() | ExhaustedError() if error.reason != "REQUEST_TOO_LARGE":
             delay = duration_pb2.Duration()
             delay.FromMilliseconds(_RETRY_DELAY_MS)
             return [error_details_pb2.RetryInfo(retry_delay=delay)]

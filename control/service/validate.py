@@ -2,11 +2,8 @@
 
 import base64
 import binascii
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeVar
-
-from google.protobuf.field_mask_pb2 import FieldMask
-from google.protobuf.message import Message
 
 from framegate.control.bounds import rows_per_page
 from framegate.control.errors import InvalidArgumentError, Violation
@@ -14,7 +11,7 @@ from framegate.control.service.convert import channel_number
 from framegate.control.service.quoting import cut
 from framegate.control.v1.channel_service_pb2 import ChannelSelector
 
-__all__ = ["MAX_IDS", "MAX_REASON", "Violations", "changed_fields", "check_required", "page", "reason", "required", "selection"]
+__all__ = ["MAX_IDS", "MAX_REASON", "Violations", "check_required", "page", "reason", "required", "selection"]
 
 MAX_IDS: Final = 1_000
 MAX_REASON: Final = 256
@@ -86,41 +83,6 @@ def selection(selector: ChannelSelector, violations: Violations) -> tuple[tuple[
         case _:
             violations.add("selector", "must name channels, a listener or a principal")
             return (), None, None
-
-
-def changed_fields(
-    message: Message,
-    mask: FieldMask,
-    known: Sequence[str],
-    field: str,
-    violations: Violations,
-    *,
-    optional: Collection[str] = (),
-    empty: bool = False,
-) -> set[str]:
-    """The fields that an update changes (AIP-134): those of the mask, or, if it is empty, those that are set; ``*`` means all.
-
-    Args:
-        message: has the new values.
-        mask: ``update_mask`` of the request.
-        known: the fields that may be changed.
-        field: the name of ``message`` in the request.
-        violations: gets unknown paths, fields of the mask without a value, and that nothing is changed.
-        optional: fields that the mask may name without a value.
-        empty: whether a request may change nothing.
-    """
-    present = {described.name for described, _ in message.ListFields()} & set(known)
-    for path in mask.paths:
-        if path != "*" and path not in known:
-            violations.add("update_mask", f"has the unknown path {path!r}; known are {', '.join(known)} and *")
-    if not mask.paths:
-        if not present and not empty:
-            violations.add(field, f"sets none of {', '.join(known)}")
-        return present
-    changed = set(known) if "*" in mask.paths else set(mask.paths) & set(known)
-    for name in sorted(changed - present - set(optional)):
-        violations.add(f"{field}.{name}", "is required, for the update mask names it")
-    return changed
 
 
 def page(items: Sequence[tuple[str, T]], asked: int, token: str) -> tuple[list[T], str]:

@@ -2,27 +2,18 @@
 
 import asyncio
 import dataclasses
-import hashlib
 import importlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from framegate.control.errors import EtagError, FailedPreconditionError, InvalidArgumentError, Violation
-from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.errors import FailedPreconditionError, InvalidArgumentError, Violation
 from framegate.control.fleet.supervisor import Supervisor
-from framegate.control.steering.listeners import find_listener
-from framegate.control.steering.transactions import Transaction, Transactions
-from framegate.proxy.config.model import KafkaRules, kafka_rules_to_wire
+from framegate.control.steering.listeners import find_listener, with_listener
+from framegate.control.steering.transactions import Changed, Part, Transactions, replaced
+from framegate.proxy.config.model import KafkaRules, ProxyConfig, kafka_rules_to_wire
 from framegate.proxy.server.messages import Change
 
-__all__ = ["RulesAboutKafka", "etag_of"]
-
-
-def etag_of(rules: KafkaRules) -> str:
-    """Identifies rules."""
-    text = json.dumps(dataclasses.asdict(rules), sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+__all__ = ["RulesAboutKafka"]
 
 
 class RulesAboutKafka:
@@ -34,51 +25,41 @@ class RulesAboutKafka:
 
     def get(self, listener: str) -> KafkaRules:
         """The rules in force of a listener. Raises NotFoundError, or FailedPreconditionError (NO_KAFKA_RULES): it has no section ``kafka``."""
-        rules = find_listener(self._supervisor.desired.config, listener).kafka
-        if rules is None:
-            text = f"the listener {listener} has no section `kafka`: add it, perhaps without rules, and restart"
-            raise FailedPreconditionError(text, reason="NO_KAFKA_RULES", listener=listener)
-        return rules
+        return _rules_of(self._supervisor.desired.config, listener)
 
-    async def change(self, listener: str, changes: Mapping[str, Any], etag: str = "", *, validate_only: bool = False) -> KafkaRules:
+    async def change(self, listener: str, changes: Mapping[str, Any], etag: str = "", *, validate_only: bool = False) -> Changed[KafkaRules]:
         """Change ``report_only``, ``rules`` or both, for the next requests.
 
         Args:
             changes: new values by the name of ``KafkaRules``' field.
-            etag: that of the rules that the caller has seen; empty: change any.
-            validate_only: only check, and return the result.
+            etag, validate_only: as of ``Transactions.update``.
 
         Raises:
             NotFoundError, FailedPreconditionError: as of ``get``. InvalidArgumentError: rules that are not valid; the violations' fields are as in
-            ``rules[0].deny[1]``. EtagError: the rules have changed. AbortedError: a processor refused; none has them. UnavailableError: the change is
-            decided, but not confirmed everywhere.
+            ``rules[0].deny[1]``. Others as ``Transactions.update``.
         """
         validation = await asyncio.to_thread(importlib.import_module, "framegate.control.configuration.kafka_rules")  # with the reader of YAML
 
-        def changed() -> KafkaRules:
-            before = self.get(listener)
-            if etag and etag != etag_of(before):
-                raise EtagError("rules about Kafka", listener)
-            after = dataclasses.replace(before, **changes)
+        def edit(before: KafkaRules) -> KafkaRules:
+            after = replaced(before, changes)
             faults = validation.kafka_rule_faults(after)
             if faults:
                 raise InvalidArgumentError([Violation(field, reason) for field, reason in faults])
             return after
 
-        if validate_only:
-            return changed()
-        after = self.get(listener)
+        part = Part(
+            "rules about Kafka",
+            listener,
+            lambda config: _rules_of(config, listener),
+            lambda config, rules: with_listener(config, dataclasses.replace(find_listener(config, listener), kafka=rules)),
+            lambda changed, config: Change(kafka_rules={listener: kafka_rules_to_wire(changed.after)}),
+        )
+        return await self._transactions.update(self._supervisor, part, edit, etag, validate_only=validate_only)
 
-        def check() -> None:
-            nonlocal after
-            after = changed()
 
-        def commit(desired: DesiredState) -> None:
-            listeners = (dataclasses.replace(item, kafka=after) if item.name == listener else item for item in desired.config.listeners)
-            desired.config = dataclasses.replace(desired.config, listeners=tuple(listeners))
-
-        async def make(transaction: Transaction) -> KafkaRules:
-            await self._supervisor.change(lambda slot: Change(kafka_rules={listener: kafka_rules_to_wire(after)}), commit, check, transaction.decide)
-            return after
-
-        return await self._transactions.change(f"rules about Kafka of {listener}", make)
+def _rules_of(config: ProxyConfig, listener: str) -> KafkaRules:
+    rules = find_listener(config, listener).kafka
+    if rules is None:
+        text = f"the listener {listener} has no section `kafka`: add it, perhaps without rules, and restart"
+        raise FailedPreconditionError(text, reason="NO_KAFKA_RULES", listener=listener)
+    return rules

@@ -5,24 +5,21 @@ A change goes to every processor in two phases (``control.fleet.two_phases``), a
 
 import asyncio
 import dataclasses
-import hashlib
-import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from framegate.control.accept.acceptor import Acceptor
-from framegate.control.configuration.limit_rules import limit_faults, quota_faults
-from framegate.control.errors import EtagError, InvalidArgumentError, UnavailableError, Violation
-from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.configuration.limit_rules import limit_faults
+from framegate.control.errors import InvalidArgumentError, UnavailableError, Violation
 from framegate.control.fleet.processor import Processor
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
-from framegate.control.status import Limit, NodeLimits
-from framegate.control.steering.listeners import find_listener
+from framegate.control.status import Limit
+from framegate.control.steering.listeners import find_listener, with_listener
 from framegate.control.steering.pool import Pool, too_small
-from framegate.control.steering.transactions import Transaction, Transactions
-from framegate.proxy.config.limits import LimitsConfig, limits_in_force
-from framegate.proxy.config.model import MAX_RECEIVE_SIZE, ListenerConfig, ProxyConfig, forwarding_of, quotas_to_wire, whole_request
+from framegate.control.steering.transactions import Changed, Part, Transactions, replaced
+from framegate.proxy.config.limits import LimitsConfig, RateLimits, limits_in_force
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, forwarding_of, quotas_to_wire, whole_request
 from framegate.proxy.server.messages import Change
 from framegate.proxy.server.protocol import evict_request
 from framegate.proxy.server.rows import LimitsRow
@@ -34,12 +31,11 @@ EVICTION_LIMIT_S: Final = 30.0
 _PATIENCE_MS: Final = 5_000
 _AT_ONCE: Final = 1_000
 """Connections of one processor in one call; the rest follows in the next one."""
-_NODE: Final = "node limits"
-_CHANGEABLE: Final = tuple(field.name for field in dataclasses.fields(LimitsConfig) if field.name != "protected_listener")
+T = TypeVar("T")
 
 
 class Limits:
-    """Shows and changes them; no largest frame may be above a processor's share of the pool."""
+    """Shows and changes them; no largest frame may be above a processor's share of the pool. Ranges are checked by the callers."""
 
     def __init__(self, supervisor: Supervisor, acceptor: Acceptor, transactions: Transactions, pool: Pool) -> None:
         self._supervisor = supervisor
@@ -56,121 +52,86 @@ class Limits:
         listeners = self._config.listeners if listener is None else (find_listener(self._config, listener),)
         return [_limit(item) for item in listeners]
 
-    def get_node(self) -> NodeLimits:
+    def get_node(self) -> LimitsConfig:
         """The quotas in force of the node, of addresses and of networks."""
-        return NodeLimits(quotas=self._config.limits, etag=_etag(self._config.limits))
+        return self._config.limits
 
-    async def change(self, listener: str, max_receive_size: int | None = None, quotas: Mapping[str, int] | None = None) -> Limit:
+    async def change(self, listener: str, changes: Mapping[str, Any], etag: str = "", *, validate_only: bool = False) -> Changed[Limit]:
         """Change maxReceiveSize, for every header scanned from now on, and quotas of a listener.
 
         Args:
-            max_receive_size: None: it stays.
-            quotas: new values by the name of ``RateLimits``' field; None: they stay.
+            changes: new values by the name of ``Limit``'s field.
+            etag, validate_only: as of ``Transactions.update``.
 
         Raises:
-            NotFoundError: no such listener. InvalidArgumentError: nothing to change, or out of range. FailedPreconditionError: above a processor's
-            share of the pool. AbortedError: a processor refused; none has it. UnavailableError: it is decided, but not confirmed everywhere.
+            NotFoundError: no such listener. FailedPreconditionError: above a processor's share of the pool. Others as ``Transactions.update``.
         """
 
-        def changed(config: ProxyConfig) -> ProxyConfig:
-            before = find_listener(config, listener)
-            size = before.max_receive_size if max_receive_size is None else max_receive_size
-            after = dataclasses.replace(before, max_receive_size=size, limits=dataclasses.replace(before.limits, **(quotas or {})))
-            return dataclasses.replace(config, listeners=tuple(after if item is before else item for item in config.listeners))
-
-        def check() -> None:
-            if max_receive_size is None:
-                return
-            whole = whole_request(max_receive_size, forwarding_of(find_listener(self._config, listener)).requests)
-            if whole > self._pool.least_share():
+        def edit(before: Limit) -> Limit:
+            after = replaced(before, changes)
+            whole = whole_request(after.max_receive_size, forwarding_of(find_listener(self._config, listener)).requests)
+            if "max_receive_size" in changes and whole > self._pool.least_share():
                 raise too_small(self._pool.least_share(), whole)
+            return after
 
-        async def make(transaction: Transaction) -> Limit:
-            find_listener(self._config, listener)
-            if max_receive_size is None and not quotas:
-                raise InvalidArgumentError([Violation("limit", "changes nothing")])
-            _check(max_receive_size, quotas or {})
-            sizes = {} if max_receive_size is None else {listener: max_receive_size}
-            await self._make(changed, check, sizes, bool(quotas), transaction)
-            return _limit(find_listener(self._config, listener))
+        def change(changed: Changed[Limit], config: ProxyConfig) -> Change:
+            quotas = _quotas(changed.before) != _quotas(changed.after)
+            made = self._quotas_change(config) if quotas else Change()
+            if changed.before.max_receive_size != changed.after.max_receive_size:
+                made["max_receive_size"] = {listener: changed.after.max_receive_size}
+            return made
 
-        return await self._transactions.change(f"limit of {listener}", make)
+        def into(config: ProxyConfig, limit: Limit) -> ProxyConfig:
+            found = find_listener(config, listener)
+            return with_listener(config, dataclasses.replace(found, max_receive_size=limit.max_receive_size, limits=_quotas(limit)))
 
-    async def change_node(self, changes: Mapping[str, Any], etag: str = "") -> NodeLimits:
+        part = Part("limit", listener, lambda config: _limit(find_listener(config, listener)), into, change)
+        return await self._update(part, edit, etag, validate_only=validate_only)
+
+    async def change_node(self, changes: Mapping[str, Any], etag: str = "", *, validate_only: bool = False) -> Changed[LimitsConfig]:
         """Change quotas of the node, of addresses and of networks, for the next connection and the next frames.
 
         Args:
             changes: new values by the name of ``LimitsConfig``'s field: of ``per_address`` a mapping of those that change, of ``overrides`` all.
-            etag: that of the quotas that the caller has seen; empty: change any.
+            etag, validate_only: as of ``Transactions.update``.
 
         Raises:
-            InvalidArgumentError: nothing to change, out of range, ``protected_listener``, or networks that are not valid. EtagError: the quotas have
-            changed. AbortedError, UnavailableError: as of ``change``.
+            InvalidArgumentError: networks that are not valid. Others as ``Transactions.update``.
         """
 
-        def changed(config: ProxyConfig) -> ProxyConfig:
-            values = dict(changes)
-            if "per_address" in values:
-                values["per_address"] = dataclasses.replace(config.limits.per_address, **values["per_address"])
-            return dataclasses.replace(config, limits=dataclasses.replace(config.limits, **values))
-
-        def check() -> None:
-            if etag and etag != _etag(self._config.limits):
-                raise EtagError(_NODE, self._config.node)
-            faults = limit_faults(changed(self._config).limits, [item.name for item in self._config.listeners])
+        def edit(before: LimitsConfig) -> LimitsConfig:
+            after = replaced(before, changes)
+            faults = limit_faults(after, [item.name for item in self._config.listeners])
             if faults:
                 raise InvalidArgumentError([Violation(*fault) for fault in faults])
+            return after
 
-        async def make(transaction: Transaction) -> NodeLimits:
-            unknown = [name for name in changes if name not in _CHANGEABLE]
-            if unknown or not changes:
-                text = f"has {unknown[0]}, which cannot be changed" if unknown else f"sets none of {', '.join(_CHANGEABLE)}"
-                raise InvalidArgumentError([Violation("node_limits", text)])
-            _check(None, changes.get("per_address", {}))
-            await self._make(changed, check, {}, True, transaction)
-            return self.get_node()
+        part = Part(
+            "node limits",
+            self._config.node,
+            lambda config: config.limits,
+            lambda config, limits: dataclasses.replace(config, limits=limits),
+            lambda changed, config: self._quotas_change(config),
+        )
+        return await self._update(part, edit, etag, validate_only=validate_only)
 
-        return await self._transactions.change(_NODE, make)
+    def _quotas_change(self, config: ProxyConfig) -> Change:
+        return Change(limits=cast(LimitsRow, quotas_to_wire(config)))
 
-    async def _make(
-        self, changed: Callable[[ProxyConfig], ProxyConfig], check: Callable[[], None], sizes: dict[str, int], quotas: bool, transaction: Transaction
-    ) -> None:
-        """Make a change. ``changed`` is called with the configuration that is in force when earlier changes are done."""
+    async def _update(self, part: Part[T], edit: Callable[[T], T], etag: str, *, validate_only: bool) -> Changed[T]:
+        def decided(changed: Changed[T]) -> None:
+            config = self._config
+            self._acceptor.set_limits(limits_in_force(config.limits, {item.name: item.limits for item in config.listeners}))
 
-        def build(slot: int) -> Change:
-            del slot
-            change = Change()
-            if sizes:
-                change["max_receive_size"] = sizes
-            if quotas:
-                change["limits"] = cast(LimitsRow, quotas_to_wire(changed(self._config)))
-            return change
-
-        def commit(desired: DesiredState) -> None:
-            desired.config = config = changed(desired.config)
-            if quotas:
-                self._acceptor.set_limits(limits_in_force(config.limits, {item.name: item.limits for item in config.listeners}))
-
-        await self._supervisor.change(build, commit, check, transaction.decide)
+        return await self._transactions.update(self._supervisor, part, edit, etag, validate_only=validate_only, decided=decided)
 
 
 def _limit(listener: ListenerConfig) -> Limit:
-    return Limit(listener=listener.name, max_receive_size=listener.max_receive_size, quotas=listener.limits)
+    return Limit(listener=listener.name, max_receive_size=listener.max_receive_size, **dataclasses.asdict(listener.limits))
 
 
-def _check(max_receive_size: int | None, quotas: Mapping[str, int]) -> None:
-    """Raises InvalidArgumentError for values out of range."""
-    violations = [Violation(*fault) for fault in quota_faults(quotas)]
-    if max_receive_size is not None and not MAX_RECEIVE_SIZE.takes(max_receive_size):
-        ends = f"{MAX_RECEIVE_SIZE.least} to {MAX_RECEIVE_SIZE.most}"
-        violations.append(Violation("max_receive_size", f"must be from {ends} bytes, not {max_receive_size}"))
-    if violations:
-        raise InvalidArgumentError(violations)
-
-
-def _etag(limits: LimitsConfig) -> str:
-    text = json.dumps(dataclasses.asdict(limits), sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+def _quotas(limit: Limit) -> RateLimits:
+    return RateLimits(**{field.name: getattr(limit, field.name) for field in dataclasses.fields(RateLimits)})
 
 
 class Eviction:

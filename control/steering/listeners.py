@@ -1,6 +1,7 @@
 """The status of listeners and upstreams; and the addresses of upstreams, which the resolver finds and every processor gets."""
 
 import asyncio
+import dataclasses
 import typing
 from collections.abc import Sequence
 from typing import Any, Final
@@ -29,6 +30,11 @@ def find_listener(config: ProxyConfig, name: str) -> ListenerConfig:
         if listener.name == name:
             return listener
     raise NotFoundError("listener", name)
+
+
+def with_listener(config: ProxyConfig, changed: ListenerConfig) -> ProxyConfig:
+    """The configuration with another value of the listener of that name."""
+    return dataclasses.replace(config, listeners=tuple(changed if item.name == changed.name else item for item in config.listeners))
 
 
 async def endpoint_rows(supervisor: Supervisor) -> list[list[EndpointRow]]:

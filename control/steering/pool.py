@@ -13,20 +13,21 @@ the number of processors (``_counting``).
 """
 
 import asyncio
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from typing import Final
 
 from framegate.control.configuration.units import format_size
-from framegate.control.errors import ControlError, FailedPreconditionError, InvalidArgumentError, UnavailableError, Violation
+from framegate.control.errors import ControlError, FailedPreconditionError, UnavailableError
 from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
 from framegate.control.status import Origin, PoolShare, PoolStatus
-from framegate.control.steering.transactions import Transaction, Transactions
+from framegate.control.steering.transactions import Changed, Transaction, Transactions, check_etag
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.cells import MEMORY_KINDS, CellReader
-from framegate.proxy.config.model import MAX_PROCESSORS, POOL_SIZE, largest_whole
+from framegate.proxy.config.model import largest_whole
 from framegate.proxy.server.messages import Change
 
 __all__ = ["Need", "Pool", "Sample", "equal_shares", "moved_shares", "too_small"]
@@ -182,35 +183,65 @@ class Pool:
 
     # --- shares ------------------------------------------------------------------------------------------------------------------
 
-    async def set_size(self, size: int, origin: Origin = "operator") -> PoolStatus:
+    async def set_size(self, size: int, origin: Origin = "operator", etag: str = "", *, validate_only: bool = False) -> Changed[PoolStatus]:
         """Resize the memory pool, in bytes, divided over the processors. ``origin`` decides the size from then on.
 
-        Raises InvalidArgumentError (not positive), FailedPreconditionError (a share would be below the largest maxReceiveSize), AbortedError.
+        Args:
+            size: within the range of ``POOL_SIZE``.
+            etag: that of the size that the caller has seen; empty: change any.
+            validate_only: only check, and return the result.
+
+        Raises:
+            FailedPreconditionError: a share would be below the largest maxReceiveSize. EtagError: the size has changed. AbortedError,
+            UnavailableError: as of ``Transactions.update``.
         """
 
-        async def resize(transaction: Transaction) -> PoolStatus:
-            if not POOL_SIZE.takes(size):
-                raise InvalidArgumentError([Violation("size", f"must be from {POOL_SIZE.least} to {POOL_SIZE.most} bytes, not {size}")])
+        def checked() -> PoolStatus:
+            before = self.status()
+            check_etag("memory pool", self._desired.config.node, etag, before.size)
+            return before
+
+        if validate_only:
+            before = checked()
+            self._check_shares(equal_shares(size, before.processors))
+            return Changed(before, dataclasses.replace(before, size=size))
+
+        async def resize(transaction: Transaction) -> Changed[PoolStatus]:
             async with self._scale:
+                before = checked()
                 if origin == "container" and self.size_origin == "operator":
-                    return self.status()  # an operator has set it meanwhile
-                await self._put_shares(equal_shares(size, len(self.wanted_slots())), size, transaction)
+                    return Changed(before, before)  # an operator has set it meanwhile
+                with self._decided_anyway(before, transaction):
+                    await self._put_shares(equal_shares(size, before.processors), size, transaction)
                 self.size_origin = origin
-            return self.status()
+                return Changed(before, self.status())
 
         return await self._transactions.change("memory pool size", resize)
 
+    @contextlib.contextmanager
+    def _decided_anyway(self, before: PoolStatus, transaction: Transaction) -> Iterator[None]:
+        """An error of a change that is decided states what was changed."""
+        try:
+            yield
+        except UnavailableError as error:
+            if transaction.decided:
+                error.changed = Changed(before, self.status())
+            raise
+
+    def _check_shares(self, shares: Mapping[int, int]) -> None:
+        if min(shares.values()) < self._largest_frame():
+            raise too_small(min(shares.values()), self._largest_frame())
+
     async def _put_shares(self, shares: dict[int, int], size: int, transaction: Transaction | None = None) -> None:
-        def check() -> None:
-            if min(shares.values()) < self._largest_frame():
-                raise too_small(min(shares.values()), self._largest_frame())
 
         def commit(desired: DesiredState) -> None:
             pool = dataclasses.replace(desired.config.memory_pool, size=size)
             desired.config = dataclasses.replace(desired.config, memory_pool=pool)
             desired.shares = dict(shares)
 
-        await self._supervisor.change(lambda slot: Change(share=shares[slot]), commit, check, (transaction or Transaction()).decide)
+        await self._supervisor.change(
+            lambda slot: Change(share=shares[slot]), commit, lambda: self._check_shares(shares), (transaction or Transaction()).decide
+        )
 
     async def _balance(self) -> None:
         slots = set(self.wanted_slots())
@@ -240,28 +271,37 @@ class Pool:
 
     # --- processors --------------------------------------------------------------------------------------------------------------
 
-    async def set_processors(self, count: int, origin: Origin = "operator") -> PoolStatus:
-        """Start or drain and stop processors until ``count`` (1 to ``MAX_PROCESSORS``) run. Growing returns when the new ones are ready; shrinking
-        when the drained ones have ended or their drain timeout has passed. ``origin`` decides the number from then on. Errors as ``set_size``.
+    async def set_processors(self, count: int, origin: Origin = "operator", etag: str = "", *, validate_only: bool = False) -> Changed[PoolStatus]:
+        """Start or drain and stop processors until ``count`` (at least 1) run. Growing returns when the new ones are ready; shrinking
+        when the drained ones have ended or their drain timeout has passed. ``origin`` decides the number from then on. Others as ``set_size``.
         """
 
-        async def scale(transaction: Transaction) -> PoolStatus:
-            if not 1 <= count <= MAX_PROCESSORS:
-                raise InvalidArgumentError([Violation("processors", f"must be from 1 to {MAX_PROCESSORS}, not {count}")])
+        def checked() -> PoolStatus:
+            if self.draining:
+                raise FailedPreconditionError("the proxy drains", reason="DRAINING")
+            before = self.status()
+            check_etag("processor pool", self._desired.config.node, etag, before.processors)
+            return before
+
+        if validate_only:
+            before = checked()
+            self._check_shares(equal_shares(self._size, count))
+            return Changed(before, dataclasses.replace(before, processors=count))
+
+        async def scale(transaction: Transaction) -> Changed[PoolStatus]:
             async with self._counting:
-                if self.draining:
-                    raise FailedPreconditionError("the proxy drains", reason="DRAINING")
-                now = len(self.wanted_slots())
+                before = checked()
                 if origin == "container" and self.processors_origin == "operator":
-                    return self.status()  # an operator has set it meanwhile
-                if count > now:
+                    return Changed(before, before)  # an operator has set it meanwhile
+                if count > before.processors:
                     async with self._scale:
-                        await self._grow(now, count, transaction)
+                        await self._grow(before.processors, count, transaction)
                 self.processors_origin = origin
-                if count < now:
+                if count < before.processors:
                     transaction.decide()
-                    await self._shrink(now, count)
-            return self.status()
+                    with self._decided_anyway(before, transaction):
+                        await self._shrink(before.processors, count)
+                return Changed(before, self.status())
 
         return await self._transactions.change("number of processors", scale)
 

@@ -4,18 +4,18 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
-from framegate.control.errors import UnavailableError
+from framegate.control.errors import EtagError, UnavailableError
 from framegate.control.events import Bus, Row
 from framegate.control.fleet.processor import Processor
 from framegate.control.fleet.supervisor import Supervisor
-from framegate.control.logs import RowLog
+from framegate.control.logs import RowLog, check_silenced
 from framegate.control.status import LogStatus
-from framegate.proxy.config.log import LogLevel
+from framegate.control.steering.transactions import Changed, etag_of, replaced
 from framegate.proxy.server.protocol import access_request
 
-__all__ = ["AccessRows", "Audit", "LogRows", "interval_s"]
+__all__ = ["AccessRows", "Audit", "LogRows", "interval_s", "log_etag"]
 
 PAGE: Final = 100
 """Access rows in one answer: 60 KiB on the link, under 1 ms of work in the processor and in control."""
@@ -47,6 +47,11 @@ class Audit:
         self._events.publish({"event": "audit", **record}, size=len(repr(record)), reserved=True)
 
 
+def log_etag(status: LogStatus) -> str:
+    """Identifies what can be changed of the log."""
+    return etag_of([status.level, *status.silenced])
+
+
 class LogRows:
     """The levels of the log."""
 
@@ -59,20 +64,26 @@ class LogRows:
         levels = self._log.levels
         return LogStatus(format=self._log.format, level=levels.level, silenced=tuple(sorted(levels.silenced)), dropped=self._log.dropped)
 
-    def change(self, level: LogLevel | None = None, events: Mapping[str, bool] | None = None) -> LogStatus:
+    async def change(self, changes: Mapping[str, Any], etag: str = "", *, validate_only: bool = False) -> Changed[LogStatus]:
         """Change which rows are written, at once.
 
         Args:
-            level: the lowest level that is written; None: it stays.
-            events: by name, whether their rows are written; others stay as they are.
+            changes: ``level``, ``silenced`` or both: new values by the name of ``LogStatus``' field.
+            etag, validate_only: as of ``Transactions.update``.
 
         Raises:
-            InvalidArgumentError: there is no such event, or its rows are always written.
+            InvalidArgumentError: there is no such event, or its rows are always written. EtagError: the settings have changed.
         """
-        self._log.levels.change(level, events or {})
-        desired = self._supervisor.desired
-        desired.config = dataclasses.replace(desired.config, log=dataclasses.replace(desired.config.log, level=self._log.levels.level))
-        return self.status()
+        before = self.status()
+        if etag and etag != log_etag(before):
+            raise EtagError("log", self._supervisor.desired.config.node)
+        after = replaced(before, {**changes, "silenced": tuple(sorted(set(changes.get("silenced", before.silenced))))})
+        check_silenced(after.silenced)
+        if not validate_only:
+            self._log.levels.level, self._log.levels.silenced = after.level, frozenset(after.silenced)
+            desired = self._supervisor.desired
+            desired.config = dataclasses.replace(desired.config, log=dataclasses.replace(desired.config.log, level=after.level))
+        return Changed(before, after)
 
 
 def interval_s(every_ms: int) -> float:

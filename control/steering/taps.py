@@ -6,25 +6,22 @@ except the rule that is changed.
 
 import asyncio
 import dataclasses
-import hashlib
 import importlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from framegate.control.errors import AlreadyExistsError, EtagError, FailedPreconditionError, InvalidArgumentError, NotFoundError, Violation
+from framegate.control.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError, Violation
 from framegate.control.events import Event, Gap
-from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
 from framegate.control.status import TAP_RULE, TapRuleStatus, TapStop
-from framegate.control.steering.transactions import Transaction, Transactions
+from framegate.control.steering.transactions import Changed, Part, Transactions, check_etag, replaced
 from framegate.proxy.cells import CellReader
-from framegate.proxy.config.model import ProxyConfig, TapRule, rules_to_wire
+from framegate.proxy.config.model import ProxyConfig, TapConfig, TapRule, rules_to_wire
 from framegate.proxy.server.messages import Change
 
-__all__ = ["MAX_RULES", "REASONS", "STOPPED_EVENT", "Rules", "TapLosses", "Taps", "etag_of", "has_expired"]
+__all__ = ["MAX_RULES", "REASONS", "STOPPED_EVENT", "Rules", "TapLosses", "Taps", "has_expired"]
 
 MAX_RULES: Final = 256
 """Each is evaluated for each direction of each new connection, and of all open ones when the rules change."""
@@ -34,12 +31,6 @@ REASONS: Final = ("queue_full", "disk_full", "disk_error")
 EACH_S: Final = 60.0
 OVER_S: Final = 10.0
 Rules = tuple[TapRule, ...]
-
-
-def etag_of(rule: TapRule) -> str:
-    """Identifies the contents of a rule, without its position."""
-    text = json.dumps(dataclasses.asdict(rule), sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def has_expired(rule: TapRule, now_ns: int) -> bool:
@@ -166,15 +157,15 @@ class Taps:
 
     def rules(self) -> list[TapRuleStatus]:
         """Every tap rule, in order; none without a tap."""
-        return [] if self._config.tap is None else [self._status(rule) for rule in self._config.tap.rules]
+        return [] if self._config.tap is None else [self.status(rule) for rule in self._config.tap.rules]
 
-    def _status(self, rule: TapRule) -> TapRuleStatus:
+    def status(self, rule: TapRule) -> TapRuleStatus:
+        """A rule with its state."""
         slots = self._supervisor.slots
         told = sorted(self._stops.get(rule.name, {}).items())
         stops = tuple(stop for number, (generation, stop) in told if number in slots and slots[number].generation == generation)
         return TapRuleStatus(
             rule=rule,
-            etag=etag_of(rule),
             expired=has_expired(rule, time.time_ns()),
             stops=stops,
             losing=self._losses is not None and self._losses.losing,
@@ -182,13 +173,16 @@ class Taps:
 
     # --- changes -----------------------------------------------------------------------------------------------------------------
 
-    async def create(self, rule: TapRule, before: str = "", *, validate_only: bool = False) -> TapRuleStatus:
+    async def create(self, rule: TapRule, before: str = "", *, validate_only: bool = False) -> Changed[Rules]:
         """Put a new rule before the one that is named, or last. Connections that are open follow at once.
 
         Args:
             rule: is validated like one of a configuration file.
             before: the name of a rule; empty: none.
             validate_only: only validate, and return the result; no processor is asked.
+
+        Returns:
+            All rules, before and after.
 
         Raises:
             AlreadyExistsError: a rule has the name, and has not expired. InvalidArgumentError: the rule is not valid; the violations' fields are
@@ -203,11 +197,11 @@ class Taps:
                 raise AlreadyExistsError(TAP_RULE, rule.name, "tap_rule.name")
             return _placed(_without(rules, rule.name), rule, before)
 
-        return _found(await self._change(rule.name, edit, validate_only=validate_only), rule.name)
+        return await self._change(rule.name, edit, validate_only=validate_only)
 
     async def update(
         self, name: str, changes: Mapping[str, Any], before: str | None = None, etag: str = "", *, validate_only: bool = False
-    ) -> TapRuleStatus:
+    ) -> Changed[Rules]:
         """Change fields of a rule, or move it. A rule that has turned itself off is on again.
 
         Args:
@@ -221,69 +215,63 @@ class Taps:
         """
 
         def edit(rules: Rules) -> Rules:
-            rule = dataclasses.replace(_known(rules, name, etag), **changes)
+            rule = replaced(_known(rules, name, etag), changes)
             if before is None or before == name:
                 return tuple(rule if item.name == name else item for item in rules)
             return _placed(_without(rules, name), rule, before)
 
-        return _found(await self._change(name, edit, validate_only=validate_only), name)
+        return await self._change(name, edit, validate_only=validate_only)
 
-    async def delete(self, name: str, etag: str = "", *, validate_only: bool = False) -> None:
+    async def delete(self, name: str, etag: str = "", *, validate_only: bool = False) -> Changed[Rules]:
         """Take a rule away. Arguments and errors as ``update``."""
 
         def edit(rules: Rules) -> Rules:
             _known(rules, name, etag)
             return _without(rules, name)
 
-        await self._change(name, edit, validate_only=validate_only)
+        return await self._change(name, edit, validate_only=validate_only)
 
-    async def _change(self, name: str, edit: Callable[[Rules], Rules], *, validate_only: bool) -> list[TapRuleStatus]:
-        """Change the rules with ``edit``, called with those in force when earlier changes are done. Returns the new rules."""
+    async def _change(self, name: str, edit: Callable[[Rules], Rules], *, validate_only: bool) -> Changed[Rules]:
         validation = await asyncio.to_thread(importlib.import_module, "framegate.control.configuration.tap_rules")  # 2 MiB, at the first change
+        number = 0
 
-        def edited() -> Rules:
-            rules = self._edited(name, edit)
+        def edited(before: Rules) -> Rules:
+            now_ns = time.time_ns()
+            rules = tuple(rule for rule in edit(before) if rule.name == name or not has_expired(rule, now_ns))
+            if len(rules) > max(MAX_RULES, len(before)):
+                text = f"there are {MAX_RULES} tap rules already"
+                raise FailedPreconditionError(text, reason="TOO_MANY_TAP_RULES", limit=str(MAX_RULES))
             speaks_kafka = {listener.name: listener.protocol == "kafka" for listener in self._config.listeners}
             faults = [fault for rule in rules if rule.name == name for fault in validation.tap_rule_faults(rule, speaks_kafka)]
             if faults:
                 raise InvalidArgumentError([Violation(field, reason) for field, reason in faults])
             return rules
 
-        if validate_only:
-            return [self._status(rule) for rule in edited()]
-        after: Rules = ()
-        number = 0
-
-        def check() -> None:
-            nonlocal after
-            after = edited()
-
-        def commit(desired: DesiredState) -> None:
+        def decided(changed: Changed[Rules]) -> None:
             nonlocal number
             number = self._decided = self._decided + 1
-            assert desired.config.tap is not None, "``check`` has seen it"
-            self._tapped((*desired.config.tap.rules, *after))
-            desired.config = dataclasses.replace(desired.config, tap=dataclasses.replace(desired.config.tap, rules=after))
+            self._tapped((*changed.before, *changed.after))
             self._stops.pop(name, None)
 
-        async def make(transaction: Transaction) -> list[TapRuleStatus]:
-            await self._supervisor.change(lambda slot: Change(tap_rules=rules_to_wire(after), tap_rule=name), commit, check, transaction.decide)
+        def done(changed: Changed[Rules]) -> None:
             self._stops.pop(name, None)  # it may have turned itself off between the phases
             if number == self._decided:  # otherwise a later change is decided, and will report its rules
-                self._tapped(after)
-            return [self._status(rule) for rule in after]
+                self._tapped(changed.after)
 
-        return await self._transactions.change(f"{TAP_RULE} {name}", make)
+        part = Part(
+            TAP_RULE,
+            name,
+            lambda config: _tap_of(config).rules,
+            lambda config, rules: dataclasses.replace(config, tap=dataclasses.replace(_tap_of(config), rules=rules)),
+            lambda changed, config: Change(tap_rules=rules_to_wire(changed.after), tap_rule=name),
+        )
+        return await self._transactions.update(self._supervisor, part, edited, validate_only=validate_only, decided=decided, done=done)
 
-    def _edited(self, name: str, edit: Callable[[Rules], Rules]) -> Rules:
-        tap = self._config.tap
-        if tap is None:
-            raise FailedPreconditionError("there is no tap: the configuration needs a section `tap` with a directory", reason="NO_TAP")
-        now_ns = time.time_ns()
-        rules = tuple(rule for rule in edit(tap.rules) if rule.name == name or not has_expired(rule, now_ns))
-        if len(rules) > max(MAX_RULES, len(tap.rules)):
-            raise FailedPreconditionError(f"there are {MAX_RULES} tap rules already", reason="TOO_MANY_TAP_RULES", limit=str(MAX_RULES))
-        return rules
+
+def _tap_of(config: ProxyConfig) -> TapConfig:
+    if config.tap is None:
+        raise FailedPreconditionError("there is no tap: the configuration needs a section `tap` with a directory", reason="NO_TAP")
+    return config.tap
 
 
 def _index(rules: Rules, name: str) -> int | None:
@@ -294,8 +282,7 @@ def _known(rules: Rules, name: str, etag: str) -> TapRule:
     index = _index(rules, name)
     if index is None:
         raise NotFoundError(TAP_RULE, name)
-    if etag and etag != etag_of(rules[index]):
-        raise EtagError(TAP_RULE, name)
+    check_etag(TAP_RULE, name, etag, rules[index])
     return rules[index]
 
 
@@ -309,7 +296,3 @@ def _placed(rules: Rules, rule: TapRule, before: str) -> Rules:
     if index is None:
         raise NotFoundError(TAP_RULE, before)
     return (*rules[:index], rule, *rules[index:])
-
-
-def _found(statuses: list[TapRuleStatus], name: str) -> TapRuleStatus:
-    return next(status for status in statuses if status.rule.name == name)

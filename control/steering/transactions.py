@@ -1,20 +1,72 @@
-"""Changes that are completed or taken back even if their call is cancelled (Ctrl-C, a deadline).
+"""Changes of the configuration in force: what was and what is, read inside the change; and changes that are completed or taken back even if their
+call is cancelled (Ctrl-C, a deadline).
 
-The call ends at once. The transaction is taken back if it is not decided yet; otherwise it goes on to its end. The row ``change_settled`` says how a
-transaction ended whose call was cancelled.
+A transaction whose call is cancelled is taken back if it is not decided yet; otherwise it goes on to its end. The call waits for that and has
+its result. The row ``change_settled`` says how a transaction ended whose call was cancelled.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+import dataclasses
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from framegate.control.errors import ControlError, InvalidArgumentError
+from framegate.control.errors import ControlError, EtagError, InvalidArgumentError, UnavailableError
 from framegate.control.events import Bus, Row
 from framegate.control.meters import Meters
+from framegate.proxy.config.model import ProxyConfig
+from framegate.proxy.server.messages import Change
 
-__all__ = ["Transaction", "Transactions"]
+if TYPE_CHECKING:
+    from framegate.control.fleet.desired_state import DesiredState
+    from framegate.control.fleet.supervisor import Supervisor
+
+__all__ = ["Changed", "Part", "Transaction", "Transactions", "check_etag", "etag_of", "replaced"]
 
 T = TypeVar("T")
+
+
+class Changed(NamedTuple, Generic[T]):
+    """A resource before and after a change, both read inside it."""
+
+    before: T
+    after: T
+
+
+class Part(NamedTuple, Generic[T]):
+    """A resource that is a part of the configuration.
+
+    Attributes:
+        kind, name: for errors and rows.
+        of: the resource in a configuration; raises if it does not exist.
+        into: the configuration with another value of the resource.
+        change: what a processor must have after a change; called with the configuration as it will be.
+    """
+
+    kind: str
+    name: str
+    of: Callable[[ProxyConfig], T]
+    into: Callable[[ProxyConfig, T], ProxyConfig]
+    change: Callable[[Changed[T], ProxyConfig], Change]
+
+
+def etag_of(value: Any, key: bytes = b"") -> str:
+    """Identifies the contents of a resource: a model or JSON values. ``key``: of values that must not be guessed."""
+    text = json.dumps(dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8, key=key).hexdigest()
+
+
+def check_etag(kind: str, name: str, wanted: str, value: Any) -> None:
+    """Raise EtagError if a caller has seen another value of a resource; an empty etag allows any."""
+    if wanted and wanted != etag_of(value):
+        raise EtagError(kind, name)
+
+
+def replaced(model: T, changes: Mapping[str, Any]) -> T:
+    """A model with other values of some fields; a mapping changes fields of the model in that field."""
+    values = {name: replaced(getattr(model, name), value) if isinstance(value, Mapping) else value for name, value in changes.items()}
+    return dataclasses.replace(model, **values)  # type: ignore[type-var]
 
 
 class Transaction:
@@ -36,6 +88,60 @@ class Transactions:
         self._meters = meters
         self._running: dict[asyncio.Task[Any], Transaction] = {}
 
+    async def update(
+        self,
+        supervisor: "Supervisor",
+        part: Part[T],
+        edit: Callable[[T], T],
+        etag: str = "",
+        *,
+        validate_only: bool = False,
+        decided: Callable[[Changed[T]], None] = lambda changed: None,
+        done: Callable[[Changed[T]], None] = lambda changed: None,
+    ) -> Changed[T]:
+        """Change a part of the configuration in every processor or in none, and return when it is in force.
+
+        Args:
+            edit: the new value for the present one; raises if the change is not allowed. It is called when earlier changes are done.
+            etag: that of the resource that the caller has seen; empty: change any.
+            validate_only: only check, and return the result; no processor is asked.
+            decided: called when the change is in the desired state.
+            done: called when it is in force, even if the call was cancelled.
+
+        Raises:
+            NotFoundError: of ``part.of``. EtagError: the resource has changed. AbortedError: a processor refused; none has the change.
+            UnavailableError: it is decided, but not confirmed everywhere.
+        """
+        found: list[Changed[T]] = []
+
+        def check() -> None:
+            before = part.of(supervisor.desired.config)
+            check_etag(part.kind, part.name, etag, before)
+            found[:] = [Changed(before, edit(before))]
+
+        if validate_only:
+            check()
+            return found[0]
+
+        def commit(desired: "DesiredState") -> None:
+            desired.config = part.into(desired.config, found[0].after)
+            decided(found[0])
+
+        async def make(transaction: Transaction) -> Changed[T]:
+            def build(slot: int) -> Change:
+                del slot
+                return part.change(found[0], part.into(supervisor.desired.config, found[0].after))
+
+            try:
+                await supervisor.change(build, commit, check, transaction.decide)
+            except UnavailableError as error:
+                error.changed = found[0] if transaction.decided else None
+                raise
+            done(found[0])
+            return found[0]
+
+        return await self.change(f"{part.kind} {part.name}", make)
+
     async def change(self, name: str, work: Callable[[Transaction], Awaitable[T]]) -> T:
         """As ``run``, for a change of the configuration in force; it is counted by its result (``framegate.config.changes``)."""
 
@@ -54,7 +160,7 @@ class Transactions:
         return await self.run(name, counted)
 
     async def run(self, name: str, work: Callable[[Transaction], Coroutine[Any, Any, T]]) -> T:
-        """Run ``work`` until it is completed or taken back, and return or raise its result.
+        """Run ``work`` until it is completed or taken back, and return or raise its result. A second cancellation ends the call at once.
 
         Args:
             name: for the row.
@@ -67,11 +173,12 @@ class Transactions:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if not task.done():
-                task.add_done_callback(lambda done: self._settled(name, done))
-                if not transaction.decided:
-                    task.cancel()
-            raise
+            if task.done():
+                return task.result()
+            task.add_done_callback(lambda done: self._settled(name, done))
+            if not transaction.decided:
+                task.cancel()
+            return await asyncio.shield(task)
 
     def _settled(self, name: str, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()

@@ -8,12 +8,21 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from framegate.control.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError, Violation
+from framegate.control.errors import (
+    AlreadyExistsError,
+    ControlError,
+    EtagError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+    Violation,
+)
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.status import UsersStatus, UserStatus
 from framegate.control.steering.listeners import find_listener
-from framegate.control.steering.transactions import Transaction, Transactions
+from framegate.control.steering.transactions import Changed, Transaction, Transactions, etag_of
 from framegate.proxy.server.rows import listener_owner
 
 if TYPE_CHECKING:
@@ -54,6 +63,7 @@ class Users:
         self._rotation: Final = rotation
         self._identity: Final = identity
         self._clock: Final = clock
+        self._key: Final = os.urandom(16)
         self._listed: Final[dict[str, tuple[KnownUsers, tuple[UserStatus, ...]]]] = {}  # by listener, of the users that were in force then
 
     async def list(self, listener: str) -> UsersStatus:
@@ -67,25 +77,35 @@ class Users:
         users = self._identity.users(listener)
         known, statuses = self._listed.get(listener, (None, ()))
         if known is not users:
-            statuses = await asyncio.to_thread(_statuses, users)  # 10,000 take 10 ms
+            statuses = await asyncio.to_thread(lambda: tuple(self._status(*item) for item in users.entries.items()))  # 10,000 take 100 ms
             self._listed[listener] = users, statuses
         refusal = self._rotation.refusal(listener_owner(listener), _KIND)
         return UsersStatus(users=statuses, error="" if refusal is None else str(refusal))
 
     async def put(
-        self, listener: str, name: str, credentials: "Mapping[str, ScramCredential]", *, create: bool, replace: bool, validate_only: bool = False
-    ) -> UserStatus:
+        self,
+        listener: str,
+        name: str,
+        credentials: "Mapping[str, ScramCredential]",
+        etag: str = "",
+        *,
+        create: bool,
+        replace: bool,
+        validate_only: bool = False,
+    ) -> Changed[UserStatus | None]:
         """Write a user into a listener's file of users, with all its credentials, and reload the file in all listeners that use it.
 
         Args:
             listener: its name.
             name: of the user.
             credentials: the stored form of the password, by mechanism, validated (``framegate.control.identity.passwords.credential_faults``).
+            etag: that of the user that the caller has seen; empty: any.
             create, replace: whether an unknown user is added, and a known one changed.
             validate_only: only check whether it could be done; nothing is written.
 
         Raises:
-            AlreadyExistsError: the user exists, without ``replace``. NotFoundError: no such listener, or no such user without ``create``.
+            EtagError: the user has changed. AlreadyExistsError: the user exists, without ``replace``. NotFoundError: no such listener, or no such
+            user without ``create``.
             InvalidArgumentError: the name is not valid.
             FailedPreconditionError: there is no file of users (NO_USERS_FILE), it cannot be written (USERS_FILE_UNWRITABLE), or the listener's
             files are not valid (IDENTITY_FILES_REFUSED). UnavailableError: another process is changing the file (USERS_FILE_BUSY).
@@ -102,10 +122,9 @@ class Users:
             except ValueError as error:
                 raise InvalidArgumentError([Violation("user.name", str(error))]) from None
 
-        await self._change(listener, name, edit, validate_only=validate_only)
-        return UserStatus(name=name, mechanisms={mechanism: item.iterations for mechanism, item in credentials.items()})
+        return await self._change(listener, name, edit, etag, validate_only=validate_only)
 
-    async def delete(self, listener: str, name: str, *, validate_only: bool = False) -> None:
+    async def delete(self, listener: str, name: str, etag: str = "", *, validate_only: bool = False) -> Changed[UserStatus | None]:
         """Remove a user from a listener's file. Its connections end unless ``close_revoked`` is false. Arguments and errors as ``put``."""
         from framegate.control.identity.users_file import UserUnknownError
 
@@ -115,7 +134,7 @@ class Users:
             except UserUnknownError:
                 raise NotFoundError(USER, name) from None
 
-        await self._change(listener, name, edit, validate_only=validate_only)
+        return await self._change(listener, name, edit, etag, validate_only=validate_only)
 
     def _path(self, listener: str) -> str:
         """The path of a listener's file. Raises NotFoundError, FailedPreconditionError."""
@@ -126,18 +145,38 @@ class Users:
             raise FailedPreconditionError(text, reason="NO_USERS_FILE", listener=listener)
         return path
 
-    async def _change(self, listener: str, name: str, edit: "Callable[[UsersFile], None]", *, validate_only: bool) -> None:
-        path = self._path(listener)
+    def _status(self, name: str, entry: "Mapping[str, ScramCredential]") -> UserStatus:
+        secrets = [(mechanism, item.salt.hex(), item.iterations, item.stored_key.hex()) for mechanism, item in entry.items()]
+        return UserStatus(name=name, mechanisms={mechanism: item.iterations for mechanism, item in entry.items()}, etag=etag_of(secrets, self._key))
 
-        async def work(transaction: Transaction) -> None:
+    async def _change(
+        self, listener: str, name: str, edit: "Callable[[UsersFile], None]", etag: str, *, validate_only: bool
+    ) -> Changed[UserStatus | None]:
+        path = self._path(listener)
+        found: list[UserStatus | None] = []
+
+        def checked(file: "UsersFile") -> None:
+            before = self._status(name, entry) if (entry := file.users.get(name)) else None
+            if etag and before is not None and etag != before.etag:
+                raise EtagError(USER, name)
+            edit(file)
+            found[:] = [before, self._status(name, entry) if (entry := file.users.get(name)) else None]
+
+        async def work(transaction: Transaction) -> Changed[UserStatus | None]:
             # First load changes that others have written: they will be part of the new file, which would be refused if they are not valid.
             await self._take(listener, path, "nothing was written")
             transaction.decide()  # the thread that writes cannot be stopped
-            await self._edit(path, edit, validate_only=validate_only)
+            await self._edit(path, checked, validate_only=validate_only)
+            changed = Changed(*found)
             if not validate_only:
-                await self._take(listener, path, "the file is written")
+                try:
+                    await self._take(listener, path, "the file is written")
+                except ControlError as error:
+                    error.changed = changed
+                    raise
+            return changed
 
-        await self._transactions.run(f"{USER} {name} of {listener}", work)
+        return await self._transactions.run(f"{USER} {name} of {listener}", work)
 
     async def _edit(self, path: str, edit: "Callable[[UsersFile], None]", *, validate_only: bool) -> None:
         ends = self._clock() + _PATIENCE_S
@@ -158,11 +197,6 @@ class Users:
             if item.owner == owner and item.result == "refused":
                 text = f"{so_far}; what lies in the files of {owner} is not taken: {item.file} {item.reason}"
                 raise FailedPreconditionError(text, reason="IDENTITY_FILES_REFUSED", listener=listener, file=item.file)
-
-
-def _statuses(users: "KnownUsers") -> tuple[UserStatus, ...]:
-    shared: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}  # most users have the same mechanisms and iterations
-    return tuple(UserStatus(name=name, mechanisms=shared.setdefault(tuple(found.items()), found)) for name, found in users.shown())
 
 
 def _edit_file(path: str, edit: "Callable[[UsersFile], None]", validate_only: bool) -> None:

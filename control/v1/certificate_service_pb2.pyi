@@ -26,6 +26,37 @@ class Certificate(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    class _Use:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _UseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Certificate._Use.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        USE_UNSPECIFIED: Certificate._Use.ValueType  # 0
+        """Not known."""
+        USE_CERTIFICATE: Certificate._Use.ValueType  # 1
+        """`certificate`."""
+        USE_CLIENT_CA: Certificate._Use.ValueType  # 2
+        """`client_ca`: an authority for certificates of clients."""
+        USE_CA: Certificate._Use.ValueType  # 3
+        """`ca`: an authority for certificates of upstreams."""
+        USE_CRL: Certificate._Use.ValueType  # 4
+        """`crl`: a revocation list. It has an issuer and times, but no subject and no serial number."""
+
+    class Use(_Use, metaclass=_UseEnumTypeWrapper):
+        """The key of a file in the configuration."""
+
+    USE_UNSPECIFIED: Certificate.Use.ValueType  # 0
+    """Not known."""
+    USE_CERTIFICATE: Certificate.Use.ValueType  # 1
+    """`certificate`."""
+    USE_CLIENT_CA: Certificate.Use.ValueType  # 2
+    """`client_ca`: an authority for certificates of clients."""
+    USE_CA: Certificate.Use.ValueType  # 3
+    """`ca`: an authority for certificates of upstreams."""
+    USE_CRL: Certificate.Use.ValueType  # 4
+    """`crl`: a revocation list. It has an issuer and times, but no subject and no serial number."""
+
     OWNER_FIELD_NUMBER: _builtins.int
     USE_FIELD_NUMBER: _builtins.int
     FILE_FIELD_NUMBER: _builtins.int
@@ -42,10 +73,8 @@ class Certificate(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
     """The listener or upstream that uses it: `listener/NAME` or `upstream/NAME`."""
-    use: _builtins.str
-    """The key of its file in the configuration: `certificate`; for certificate authorities `client_ca` or `ca`; for revocation lists `crl` (they have an
-    issuer and times, but no subject and no serial number).
-    """
+    use: Global___Certificate.Use.ValueType
+    """The key of its file in the configuration."""
     file: _builtins.str
     """The path of its file."""
     position: _builtins.int
@@ -82,7 +111,7 @@ class Certificate(_message.Message):
         self,
         *,
         owner: _builtins.str = ...,
-        use: _builtins.str = ...,
+        use: Global___Certificate.Use.ValueType = ...,
         file: _builtins.str = ...,
         position: _builtins.int = ...,
         subject: _builtins.str = ...,
@@ -109,6 +138,29 @@ class Reload(_message.Message):
     """The result of reloading one owner's files of one kind."""
 
     DESCRIPTOR: _descriptor.Descriptor
+
+    class _Kind:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _KindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Reload._Kind.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        KIND_UNSPECIFIED: Reload._Kind.ValueType  # 0
+        """Not known."""
+        KIND_TLS: Reload._Kind.ValueType  # 1
+        """Certificates, keys and certificate authorities."""
+        KIND_SASL: Reload._Kind.ValueType  # 2
+        """Users and token keys."""
+
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
+        """A kind of files."""
+
+    KIND_UNSPECIFIED: Reload.Kind.ValueType  # 0
+    """Not known."""
+    KIND_TLS: Reload.Kind.ValueType  # 1
+    """Certificates, keys and certificate authorities."""
+    KIND_SASL: Reload.Kind.ValueType  # 2
+    """Users and token keys."""
 
     class _Result:
         ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -144,8 +196,8 @@ class Reload(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
     """The owner: `listener/NAME` or `upstream/NAME`."""
-    kind: _builtins.str
-    """`tls`: certificates, keys and certificate authorities; `sasl`: users and token keys."""
+    kind: Global___Reload.Kind.ValueType
+    """The kind of its files."""
     result: Global___Reload.Result.ValueType
     """The result."""
     file: _builtins.str
@@ -156,7 +208,7 @@ class Reload(_message.Message):
         self,
         *,
         owner: _builtins.str = ...,
-        kind: _builtins.str = ...,
+        kind: Global___Reload.Kind.ValueType = ...,
         result: Global___Reload.Result.ValueType = ...,
         file: _builtins.str = ...,
         reason: _builtins.str = ...,
@@ -230,16 +282,20 @@ class ReloadCertificatesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """The reason, for the audit record; up to 256 characters. Optional."""
+    """The reason, for the audit record; up to 256 characters in one line. Optional."""
+    request_id: _builtins.str
+    """A UUID. A call that has the id of one that was answered within the last 10 minutes gets the same answer, and changes nothing. Optional."""
     def __init__(
         self,
         *,
         reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

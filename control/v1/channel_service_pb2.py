@@ -22,63 +22,77 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from framegate.control.v1 import options_pb2 as framegate_dot_control_dot_v1_dot_options__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*framegate/control/v1/channel_service.proto\x12\x14\x66ramegate.control.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xce\x07\n\x07\x43hannel\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08listener\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\x12\x10\n\x08upstream\x18\x04 \x01(\t\x12\x11\n\tprincipal\x18\x05 \x01(\t\x12-\n\x03tls\x18\x06 \x01(\x0b\x32 .framegate.control.v1.TlsSession\x12\x32\n\x05state\x18\x07 \x01(\x0e\x32#.framegate.control.v1.Channel.State\x12\x34\n\x0bmute_causes\x18\x08 \x03(\x0e\x32\x1f.framegate.control.v1.MuteCause\x12\x0e\n\x06muting\x18\t \x01(\x08\x12.\n\x07request\x18\n \x01(\x0b\x32\x1d.framegate.control.v1.Traffic\x12/\n\x08response\x18\x0b \x01(\x0b\x32\x1d.framegate.control.v1.Traffic\x12\x17\n\x0fin_flight_count\x18\x0c \x01(\x03\x12\x1a\n\x12pending_send_bytes\x18\r \x01(\x03\x12\x14\n\x0cleased_bytes\x18\x0e \x01(\x03\x12-\n\topen_time\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10last_active_time\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x05\x63lose\x18\x11 \x01(\x0b\x32\x1b.framegate.control.v1.Close\x12\x16\n\x0eprocessor_slot\x18\x12 \x01(\x05\x12\x19\n\x11upstream_endpoint\x18\x13 \x01(\t\x12=\n\x14upstream_mute_causes\x18\x14 \x03(\x0e\x32\x1f.framegate.control.v1.MuteCause\x12\x13\n\x0bmute_reason\x18\x15 \x01(\t\x12\x16\n\x0esasl_mechanism\x18\x16 \x01(\t\x12\x1b\n\x0e\x62roker_node_id\x18\x17 \x01(\x05H\x00\x88\x01\x01\"\xb4\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11STATE_HANDSHAKING\x10\x01\x12\x1d\n\x19STATE_CONNECTING_UPSTREAM\x10\x02\x12\x0e\n\nSTATE_OPEN\x10\x03\x12\x15\n\x11STATE_HALF_CLOSED\x10\x04\x12\x12\n\x0eSTATE_DRAINING\x10\x05\x12\x11\n\rSTATE_CLOSING\x10\x06\x12\x10\n\x0cSTATE_CLOSED\x10\x07\x42\x11\n\x0f_broker_node_id\"3\n\x07Traffic\x12\x13\n\x0b\x66rame_count\x18\x01 \x01(\x03\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x03\"N\n\nTlsSession\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06\x63ipher\x18\x02 \x01(\t\x12\x1f\n\x17\x63\x65rtificate_fingerprint\x18\x03 \x01(\t\"\xab\x02\n\x05\x43lose\x12*\n\x05\x63\x61use\x18\x01 \x01(\x0e\x32\x1b.framegate.control.v1.Cause\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\x12(\n\x04side\x18\x03 \x01(\x0e\x32\x1a.framegate.control.v1.Side\x12.\n\nclose_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\nlost_bytes\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x30\n\x05mutes\x18\x06 \x03(\x0b\x32!.framegate.control.v1.MuteSummary\x12\x32\n\x05state\x18\x07 \x01(\x0e\x32#.framegate.control.v1.Channel.StateB\r\n\x0b_lost_bytes\"y\n\x0bMuteSummary\x12.\n\x05\x63\x61use\x18\x01 \x01(\x0e\x32\x1f.framegate.control.v1.MuteCause\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x19\n\nChannelIds\x12\x0b\n\x03ids\x18\x01 \x03(\t\"|\n\x0f\x43hannelSelector\x12\x34\n\x08\x63hannels\x18\x01 \x01(\x0b\x32 .framegate.control.v1.ChannelIdsH\x00\x12\x12\n\x08listener\x18\x02 \x01(\tH\x00\x12\x13\n\tprincipal\x18\x03 \x01(\tH\x00\x42\n\n\x08selector\"N\n\x13ListChannelsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x10\n\x08listener\x18\x03 \x01(\t\"`\n\x14ListChannelsResponse\x12/\n\x08\x63hannels\x18\x01 \x03(\x0b\x32\x1d.framegate.control.v1.Channel\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x80\x01\n\x19ListClosedChannelsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x10\n\x08listener\x18\x03 \x01(\t\x12*\n\x05\x63\x61use\x18\x04 \x01(\x0e\x32\x1b.framegate.control.v1.Cause\"f\n\x1aListClosedChannelsResponse\x12/\n\x08\x63hannels\x18\x01 \x03(\x0b\x32\x1d.framegate.control.v1.Channel\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x1f\n\x11GetChannelRequest\x12\n\n\x02id\x18\x01 \x01(\t\"D\n\x12GetChannelResponse\x12.\n\x07\x63hannel\x18\x01 \x01(\x0b\x32\x1d.framegate.control.v1.Channel\"^\n\x13MuteChannelsRequest\x12\x37\n\x08selector\x18\x01 \x01(\x0b\x32%.framegate.control.v1.ChannelSelector\x12\x0e\n\x06reason\x18\x02 \x01(\t\"Q\n\x14MuteChannelsResponse\x12\x1c\n\x14\x61\x66\x66\x65\x63ted_channel_ids\x18\x01 \x03(\t\x12\x1b\n\x13missing_channel_ids\x18\x02 \x03(\t\"`\n\x15UnmuteChannelsRequest\x12\x37\n\x08selector\x18\x01 \x01(\x0b\x32%.framegate.control.v1.ChannelSelector\x12\x0e\n\x06reason\x18\x02 \x01(\t\"S\n\x16UnmuteChannelsResponse\x12\x1c\n\x14\x61\x66\x66\x65\x63ted_channel_ids\x18\x01 \x03(\t\x12\x1b\n\x13missing_channel_ids\x18\x02 \x03(\t\"_\n\x14\x43loseChannelsRequest\x12\x37\n\x08selector\x18\x01 \x01(\x0b\x32%.framegate.control.v1.ChannelSelector\x12\x0e\n\x06reason\x18\x02 \x01(\t\"R\n\x15\x43loseChannelsResponse\x12\x1c\n\x14\x61\x66\x66\x65\x63ted_channel_ids\x18\x01 \x03(\t\x12\x1b\n\x13missing_channel_ids\x18\x02 \x03(\t*\xd7\x04\n\x05\x43\x61use\x12\x15\n\x11\x43\x41USE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43\x41USE_PEER_CLOSED\x10\x01\x12\x14\n\x10\x43\x41USE_PEER_RESET\x10\x02\x12\x11\n\rCAUSE_NO_DATA\x10\x03\x12\x19\n\x15\x43\x41USE_FRAME_TOO_LARGE\x10\x04\x12\x17\n\x13\x43\x41USE_NEGATIVE_SIZE\x10\x05\x12\x18\n\x14\x43\x41USE_WRONG_PROTOCOL\x10\x06\x12\x14\n\x10\x43\x41USE_TLS_FAILED\x10\x07\x12\x15\n\x11\x43\x41USE_AUTH_FAILED\x10\x08\x12\x1b\n\x17\x43\x41USE_HANDSHAKE_TIMEOUT\x10\t\x12\x0e\n\nCAUSE_IDLE\x10\n\x12\x19\n\x15\x43\x41USE_RECEIVE_STALLED\x10\x0b\x12\x16\n\x12\x43\x41USE_SEND_STALLED\x10\x0c\x12\x1a\n\x16\x43\x41USE_UPSTREAM_REFUSED\x10\r\x12\x1a\n\x16\x43\x41USE_UPSTREAM_TIMEOUT\x10\x0e\x12\x19\n\x15\x43\x41USE_UPSTREAM_CLOSED\x10\x0f\x12\x0f\n\x0b\x43\x41USE_LIMIT\x10\x10\x12\x0f\n\x0b\x43\x41USE_ADMIN\x10\x11\x12\x11\n\rCAUSE_DRAINED\x10\x12\x12\x17\n\x13\x43\x41USE_DRAIN_TIMEOUT\x10\x13\x12\x18\n\x14\x43\x41USE_HANDLER_FAILED\x10\x14\x12\x18\n\x14\x43\x41USE_PROCESSOR_DIED\x10\x15\x12\x12\n\x0e\x43\x41USE_INTERNAL\x10\x16\x12\x18\n\x14\x43\x41USE_HANDLER_CLOSED\x10\x17\x12\x19\n\x15\x43\x41USE_SESSION_EXPIRED\x10\x18*\xc4\x01\n\tMuteCause\x12\x1a\n\x16MUTE_CAUSE_UNSPECIFIED\x10\x00\x12\x15\n\x11MUTE_CAUSE_MEMORY\x10\x01\x12\x13\n\x0fMUTE_CAUSE_PEER\x10\x02\x12\x17\n\x13MUTE_CAUSE_THROTTLE\x10\x03\x12\x16\n\x12MUTE_CAUSE_HANDLER\x10\x04\x12\x12\n\x0eMUTE_CAUSE_TAP\x10\x05\x12\x14\n\x10MUTE_CAUSE_ADMIN\x10\x06\x12\x14\n\x10MUTE_CAUSE_DRAIN\x10\x07*W\n\x04Side\x12\x14\n\x10SIDE_UNSPECIFIED\x10\x00\x12\x13\n\x0fSIDE_DOWNSTREAM\x10\x01\x12\x11\n\rSIDE_UPSTREAM\x10\x02\x12\x11\n\rSIDE_INTERNAL\x10\x03\x32\x8f\x05\n\x0e\x43hannelService\x12\x65\n\x0cListChannels\x12).framegate.control.v1.ListChannelsRequest\x1a*.framegate.control.v1.ListChannelsResponse\x12w\n\x12ListClosedChannels\x12/.framegate.control.v1.ListClosedChannelsRequest\x1a\x30.framegate.control.v1.ListClosedChannelsResponse\x12_\n\nGetChannel\x12\'.framegate.control.v1.GetChannelRequest\x1a(.framegate.control.v1.GetChannelResponse\x12\x65\n\x0cMuteChannels\x12).framegate.control.v1.MuteChannelsRequest\x1a*.framegate.control.v1.MuteChannelsResponse\x12k\n\x0eUnmuteChannels\x12+.framegate.control.v1.UnmuteChannelsRequest\x1a,.framegate.control.v1.UnmuteChannelsResponse\x12h\n\rCloseChannels\x12*.framegate.control.v1.CloseChannelsRequest\x1a+.framegate.control.v1.CloseChannelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*framegate/control/v1/channel_service.proto\x12\x14\x66ramegate.control.v1\x1a\"framegate/control/v1/options.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xce\x07\n\x07\x43hannel\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08listener\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\x12\x10\n\x08upstream\x18\x04 \x01(\t\x12\x11\n\tprincipal\x18\x05 \x01(\t\x12-\n\x03tls\x18\x06 \x01(\x0b\x32 .framegate.control.v1.TlsSession\x12\x32\n\x05state\x18\x07 \x01(\x0e\x32#.framegate.control.v1.Channel.State\x12\x34\n\x0bmute_causes\x18\x08 \x03(\x0e\x32\x1f.framegate.control.v1.MuteCause\x12\x0e\n\x06muting\x18\t \x01(\x08\x12.\n\x07request\x18\n \x01(\x0b\x32\x1d.framegate.control.v1.Traffic\x12/\n\x08response\x18\x0b \x01(\x0b\x32\x1d.framegate.control.v1.Traffic\x12\x17\n\x0fin_flight_count\x18\x0c \x01(\x03\x12\x1a\n\x12pending_send_bytes\x18\r \x01(\x03\x12\x14\n\x0cleased_bytes\x18\x0e \x01(\x03\x12-\n\topen_time\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10last_active_time\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x05\x63lose\x18\x11 \x01(\x0b\x32\x1b.framegate.control.v1.Close\x12\x16\n\x0eprocessor_slot\x18\x12 \x01(\x05\x12\x19\n\x11upstream_endpoint\x18\x13 \x01(\t\x12=\n\x14upstream_mute_causes\x18\x14 \x03(\x0e\x32\x1f.framegate.control.v1.MuteCause\x12\x13\n\x0bmute_reason\x18\x15 \x01(\t\x12\x16\n\x0esasl_mechanism\x18\x16 \x01(\t\x12\x1b\n\x0e\x62roker_node_id\x18\x17 \x01(\x05H\x00\x88\x01\x01\"\xb4\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11STATE_HANDSHAKING\x10\x01\x12\x1d\n\x19STATE_CONNECTING_UPSTREAM\x10\x02\x12\x0e\n\nSTATE_OPEN\x10\x03\x12\x15\n\x11STATE_HALF_CLOSED\x10\x04\x12\x12\n\x0eSTATE_DRAINING\x10\x05\x12\x11\n\rSTATE_CLOSING\x10\x06\x12\x10\n\x0cSTATE_CLOSED\x10\x07\x42\x11\n\x0f_broker_node_id\"3\n\x07Traffic\x12\x13\n\x0b\x66rame_count\x18\x01 \x01(\x03\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x03\"N\n\nTlsSession\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06\x63ipher\x18\x02 \x01(\t\x12\x1f\n\x17\x63\x65rtificate_fingerprint\x18\x03 \x01(\t\"\xab\x02\n\x05\x43lose\x12*\n\x05\x63\x61use\x18\x01 \x01(\x0e\x32\x1b.framegate.control.v1.Cause\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\x12(\n\x04side\x18\x03 \x01(\x0e\x32\x1a.framegate.control.v1.Side\x12.\n\nclose_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\nlost_bytes\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x30\n\x05mutes\x18\x06 \x03(\x0b\x32!.framegate.control.v1.MuteSummary\x12\x32\n\x05state\x18\x07 \x01(\x0e\x32#.framegate.control.v1.Channel.StateB\r\n\x0b_lost_bytes\"y\n\x0bMuteSummary\x12.\n\x05\x63\x61use\x18\x01 \x01(\x0e\x32\x1f.framegate.control.v1.MuteCause\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x19\n\nChannelIds\x12\x0b\n\x03ids\x18\x01 \x03(\t\"|\n\x0f\x43hannelSelector\x12\x34\n\x08\x63hannels\x18\x01 \x01(\x0b\x32 .framegate.control.v1.ChannelIdsH\x00\x12\x12\n\x08listener\x18\x02 \x01(\tH\x00\x12\x13\n\tprincipal\x18\x03 \x01(\tH\x00\x42\n\n\x08selector\"N\n\x13ListChannelsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x10\n\x08listener\x18\x03 \x01(\t\"`\n\x14ListChannelsResponse\x12/\n\x08\x63hannels\x18\x01 \x03(\x0b\x32\x1d.framegate.control.v1.Channel\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x80\x01\n\x19ListClosedChannelsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x10\n\x08listener\x18\x03 \x01(\t\x12*\n\x05\x63\x61use\x18\x04 \x01(\x0e\x32\x1b.framegate.control.v1.Cause\"f\n\x1aListClosedChannelsResponse\x12/\n\x08\x63hannels\x18\x01 \x03(\x0b\x32\x1d.framegate.control.v1.Channel\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x1f\n\x11GetChannelRequest\x12\n\n\x02id\x18\x01 \x01(\t\"D\n\x12GetChannelResponse\x12.\n\x07\x63hannel\x18\x01 \x01(\x0b\x32\x1d.framegate.control.v1.Channel\"^\n\x13MuteChannelsRequest\x12\x37\n\x08selector\x18\x01 \x01(\x0b\x32%.framegate.control.v1.ChannelSelector\x12\x0e\n\x06reason\x18\x02 \x01(\t\"Q\n\x14MuteChannelsResponse\x12\x1c\n\x14\x61\x66\x66\x65\x63ted_channel_ids\x18\x01 \x03(\t\x12\x1b\n\x13missing_channel_ids\x18\x02 \x03(\t\"`\n\x15UnmuteChannelsRequest\x12\x37\n\x08selector\x18\x01 \x01(\x0b\x32%.framegate.control.v1.ChannelSelector\x12\x0e\n\x06reason\x18\x02 \x01(\t\"S\n\x16UnmuteChannelsResponse\x12\x1c\n\x14\x61\x66\x66\x65\x63ted_channel_ids\x18\x01 \x03(\t\x12\x1b\n\x13missing_channel_ids\x18\x02 \x03(\t\"_\n\x14\x43loseChannelsRequest\x12\x37\n\x08selector\x18\x01 \x01(\x0b\x32%.framegate.control.v1.ChannelSelector\x12\x0e\n\x06reason\x18\x02 \x01(\t\"R\n\x15\x43loseChannelsResponse\x12\x1c\n\x14\x61\x66\x66\x65\x63ted_channel_ids\x18\x01 \x03(\t\x12\x1b\n\x13missing_channel_ids\x18\x02 \x03(\t*\xd7\x04\n\x05\x43\x61use\x12\x15\n\x11\x43\x41USE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43\x41USE_PEER_CLOSED\x10\x01\x12\x14\n\x10\x43\x41USE_PEER_RESET\x10\x02\x12\x11\n\rCAUSE_NO_DATA\x10\x03\x12\x19\n\x15\x43\x41USE_FRAME_TOO_LARGE\x10\x04\x12\x17\n\x13\x43\x41USE_NEGATIVE_SIZE\x10\x05\x12\x18\n\x14\x43\x41USE_WRONG_PROTOCOL\x10\x06\x12\x14\n\x10\x43\x41USE_TLS_FAILED\x10\x07\x12\x15\n\x11\x43\x41USE_AUTH_FAILED\x10\x08\x12\x1b\n\x17\x43\x41USE_HANDSHAKE_TIMEOUT\x10\t\x12\x0e\n\nCAUSE_IDLE\x10\n\x12\x19\n\x15\x43\x41USE_RECEIVE_STALLED\x10\x0b\x12\x16\n\x12\x43\x41USE_SEND_STALLED\x10\x0c\x12\x1a\n\x16\x43\x41USE_UPSTREAM_REFUSED\x10\r\x12\x1a\n\x16\x43\x41USE_UPSTREAM_TIMEOUT\x10\x0e\x12\x19\n\x15\x43\x41USE_UPSTREAM_CLOSED\x10\x0f\x12\x0f\n\x0b\x43\x41USE_LIMIT\x10\x10\x12\x0f\n\x0b\x43\x41USE_ADMIN\x10\x11\x12\x11\n\rCAUSE_DRAINED\x10\x12\x12\x17\n\x13\x43\x41USE_DRAIN_TIMEOUT\x10\x13\x12\x18\n\x14\x43\x41USE_HANDLER_FAILED\x10\x14\x12\x18\n\x14\x43\x41USE_PROCESSOR_DIED\x10\x15\x12\x12\n\x0e\x43\x41USE_INTERNAL\x10\x16\x12\x18\n\x14\x43\x41USE_HANDLER_CLOSED\x10\x17\x12\x19\n\x15\x43\x41USE_SESSION_EXPIRED\x10\x18*\xc4\x01\n\tMuteCause\x12\x1a\n\x16MUTE_CAUSE_UNSPECIFIED\x10\x00\x12\x15\n\x11MUTE_CAUSE_MEMORY\x10\x01\x12\x13\n\x0fMUTE_CAUSE_PEER\x10\x02\x12\x17\n\x13MUTE_CAUSE_THROTTLE\x10\x03\x12\x16\n\x12MUTE_CAUSE_HANDLER\x10\x04\x12\x12\n\x0eMUTE_CAUSE_TAP\x10\x05\x12\x14\n\x10MUTE_CAUSE_ADMIN\x10\x06\x12\x14\n\x10MUTE_CAUSE_DRAIN\x10\x07*W\n\x04Side\x12\x14\n\x10SIDE_UNSPECIFIED\x10\x00\x12\x13\n\x0fSIDE_DOWNSTREAM\x10\x01\x12\x11\n\rSIDE_UPSTREAM\x10\x02\x12\x11\n\rSIDE_INTERNAL\x10\x03\x32\xbf\x05\n\x0e\x43hannelService\x12k\n\x0cListChannels\x12).framegate.control.v1.ListChannelsRequest\x1a*.framegate.control.v1.ListChannelsResponse\"\x04\xc8\xf3\x18\x01\x12}\n\x12ListClosedChannels\x12/.framegate.control.v1.ListClosedChannelsRequest\x1a\x30.framegate.control.v1.ListClosedChannelsResponse\"\x04\xc8\xf3\x18\x01\x12\x65\n\nGetChannel\x12\'.framegate.control.v1.GetChannelRequest\x1a(.framegate.control.v1.GetChannelResponse\"\x04\xc8\xf3\x18\x01\x12o\n\x0cMuteChannels\x12).framegate.control.v1.MuteChannelsRequest\x1a*.framegate.control.v1.MuteChannelsResponse\"\x08\xc8\xf3\x18\x02\xd0\xf3\x18\x01\x12u\n\x0eUnmuteChannels\x12+.framegate.control.v1.UnmuteChannelsRequest\x1a,.framegate.control.v1.UnmuteChannelsResponse\"\x08\xc8\xf3\x18\x02\xd0\xf3\x18\x01\x12r\n\rCloseChannels\x12*.framegate.control.v1.CloseChannelsRequest\x1a+.framegate.control.v1.CloseChannelsResponse\"\x08\xc8\xf3\x18\x02\xd0\xf3\x18\x01\x42 Z\x1e\x66ramegate/control/v1;controlv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'framegate.control.v1.channel_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
-  _globals['_CAUSE']._serialized_start=2881
-  _globals['_CAUSE']._serialized_end=3480
-  _globals['_MUTECAUSE']._serialized_start=3483
-  _globals['_MUTECAUSE']._serialized_end=3679
-  _globals['_SIDE']._serialized_start=3681
-  _globals['_SIDE']._serialized_end=3768
-  _globals['_CHANNEL']._serialized_start=134
-  _globals['_CHANNEL']._serialized_end=1108
-  _globals['_CHANNEL_STATE']._serialized_start=909
-  _globals['_CHANNEL_STATE']._serialized_end=1089
-  _globals['_TRAFFIC']._serialized_start=1110
-  _globals['_TRAFFIC']._serialized_end=1161
-  _globals['_TLSSESSION']._serialized_start=1163
-  _globals['_TLSSESSION']._serialized_end=1241
-  _globals['_CLOSE']._serialized_start=1244
-  _globals['_CLOSE']._serialized_end=1543
-  _globals['_MUTESUMMARY']._serialized_start=1545
-  _globals['_MUTESUMMARY']._serialized_end=1666
-  _globals['_CHANNELIDS']._serialized_start=1668
-  _globals['_CHANNELIDS']._serialized_end=1693
-  _globals['_CHANNELSELECTOR']._serialized_start=1695
-  _globals['_CHANNELSELECTOR']._serialized_end=1819
-  _globals['_LISTCHANNELSREQUEST']._serialized_start=1821
-  _globals['_LISTCHANNELSREQUEST']._serialized_end=1899
-  _globals['_LISTCHANNELSRESPONSE']._serialized_start=1901
-  _globals['_LISTCHANNELSRESPONSE']._serialized_end=1997
-  _globals['_LISTCLOSEDCHANNELSREQUEST']._serialized_start=2000
-  _globals['_LISTCLOSEDCHANNELSREQUEST']._serialized_end=2128
-  _globals['_LISTCLOSEDCHANNELSRESPONSE']._serialized_start=2130
-  _globals['_LISTCLOSEDCHANNELSRESPONSE']._serialized_end=2232
-  _globals['_GETCHANNELREQUEST']._serialized_start=2234
-  _globals['_GETCHANNELREQUEST']._serialized_end=2265
-  _globals['_GETCHANNELRESPONSE']._serialized_start=2267
-  _globals['_GETCHANNELRESPONSE']._serialized_end=2335
-  _globals['_MUTECHANNELSREQUEST']._serialized_start=2337
-  _globals['_MUTECHANNELSREQUEST']._serialized_end=2431
-  _globals['_MUTECHANNELSRESPONSE']._serialized_start=2433
-  _globals['_MUTECHANNELSRESPONSE']._serialized_end=2514
-  _globals['_UNMUTECHANNELSREQUEST']._serialized_start=2516
-  _globals['_UNMUTECHANNELSREQUEST']._serialized_end=2612
-  _globals['_UNMUTECHANNELSRESPONSE']._serialized_start=2614
-  _globals['_UNMUTECHANNELSRESPONSE']._serialized_end=2697
-  _globals['_CLOSECHANNELSREQUEST']._serialized_start=2699
-  _globals['_CLOSECHANNELSREQUEST']._serialized_end=2794
-  _globals['_CLOSECHANNELSRESPONSE']._serialized_start=2796
-  _globals['_CLOSECHANNELSRESPONSE']._serialized_end=2878
-  _globals['_CHANNELSERVICE']._serialized_start=3771
-  _globals['_CHANNELSERVICE']._serialized_end=4426
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'Z\036framegate/control/v1;controlv1'
+  _globals['_CHANNELSERVICE'].methods_by_name['ListChannels']._loaded_options = None
+  _globals['_CHANNELSERVICE'].methods_by_name['ListChannels']._serialized_options = b'\310\363\030\001'
+  _globals['_CHANNELSERVICE'].methods_by_name['ListClosedChannels']._loaded_options = None
+  _globals['_CHANNELSERVICE'].methods_by_name['ListClosedChannels']._serialized_options = b'\310\363\030\001'
+  _globals['_CHANNELSERVICE'].methods_by_name['GetChannel']._loaded_options = None
+  _globals['_CHANNELSERVICE'].methods_by_name['GetChannel']._serialized_options = b'\310\363\030\001'
+  _globals['_CHANNELSERVICE'].methods_by_name['MuteChannels']._loaded_options = None
+  _globals['_CHANNELSERVICE'].methods_by_name['MuteChannels']._serialized_options = b'\310\363\030\002\320\363\030\001'
+  _globals['_CHANNELSERVICE'].methods_by_name['UnmuteChannels']._loaded_options = None
+  _globals['_CHANNELSERVICE'].methods_by_name['UnmuteChannels']._serialized_options = b'\310\363\030\002\320\363\030\001'
+  _globals['_CHANNELSERVICE'].methods_by_name['CloseChannels']._loaded_options = None
+  _globals['_CHANNELSERVICE'].methods_by_name['CloseChannels']._serialized_options = b'\310\363\030\002\320\363\030\001'
+  _globals['_CAUSE']._serialized_start=2917
+  _globals['_CAUSE']._serialized_end=3516
+  _globals['_MUTECAUSE']._serialized_start=3519
+  _globals['_MUTECAUSE']._serialized_end=3715
+  _globals['_SIDE']._serialized_start=3717
+  _globals['_SIDE']._serialized_end=3804
+  _globals['_CHANNEL']._serialized_start=170
+  _globals['_CHANNEL']._serialized_end=1144
+  _globals['_CHANNEL_STATE']._serialized_start=945
+  _globals['_CHANNEL_STATE']._serialized_end=1125
+  _globals['_TRAFFIC']._serialized_start=1146
+  _globals['_TRAFFIC']._serialized_end=1197
+  _globals['_TLSSESSION']._serialized_start=1199
+  _globals['_TLSSESSION']._serialized_end=1277
+  _globals['_CLOSE']._serialized_start=1280
+  _globals['_CLOSE']._serialized_end=1579
+  _globals['_MUTESUMMARY']._serialized_start=1581
+  _globals['_MUTESUMMARY']._serialized_end=1702
+  _globals['_CHANNELIDS']._serialized_start=1704
+  _globals['_CHANNELIDS']._serialized_end=1729
+  _globals['_CHANNELSELECTOR']._serialized_start=1731
+  _globals['_CHANNELSELECTOR']._serialized_end=1855
+  _globals['_LISTCHANNELSREQUEST']._serialized_start=1857
+  _globals['_LISTCHANNELSREQUEST']._serialized_end=1935
+  _globals['_LISTCHANNELSRESPONSE']._serialized_start=1937
+  _globals['_LISTCHANNELSRESPONSE']._serialized_end=2033
+  _globals['_LISTCLOSEDCHANNELSREQUEST']._serialized_start=2036
+  _globals['_LISTCLOSEDCHANNELSREQUEST']._serialized_end=2164
+  _globals['_LISTCLOSEDCHANNELSRESPONSE']._serialized_start=2166
+  _globals['_LISTCLOSEDCHANNELSRESPONSE']._serialized_end=2268
+  _globals['_GETCHANNELREQUEST']._serialized_start=2270
+  _globals['_GETCHANNELREQUEST']._serialized_end=2301
+  _globals['_GETCHANNELRESPONSE']._serialized_start=2303
+  _globals['_GETCHANNELRESPONSE']._serialized_end=2371
+  _globals['_MUTECHANNELSREQUEST']._serialized_start=2373
+  _globals['_MUTECHANNELSREQUEST']._serialized_end=2467
+  _globals['_MUTECHANNELSRESPONSE']._serialized_start=2469
+  _globals['_MUTECHANNELSRESPONSE']._serialized_end=2550
+  _globals['_UNMUTECHANNELSREQUEST']._serialized_start=2552
+  _globals['_UNMUTECHANNELSREQUEST']._serialized_end=2648
+  _globals['_UNMUTECHANNELSRESPONSE']._serialized_start=2650
+  _globals['_UNMUTECHANNELSRESPONSE']._serialized_end=2733
+  _globals['_CLOSECHANNELSREQUEST']._serialized_start=2735
+  _globals['_CLOSECHANNELSREQUEST']._serialized_end=2830
+  _globals['_CLOSECHANNELSRESPONSE']._serialized_start=2832
+  _globals['_CLOSECHANNELSRESPONSE']._serialized_end=2914
+  _globals['_CHANNELSERVICE']._serialized_start=3807
+  _globals['_CHANNELSERVICE']._serialized_end=4510
 # @@protoc_insertion_point(module_scope)

@@ -22,27 +22,33 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from framegate.control.v1 import options_pb2 as framegate_dot_control_dot_v1_dot_options__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*framegate/control/v1/handler_service.proto\x12\x14\x66ramegate.control.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe6\x04\n\x0eHandlerProcess\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\x0b\n\x03pid\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x39\n\x05state\x18\x04 \x01(\x0e\x32*.framegate.control.v1.HandlerProcess.State\x12\x15\n\rrestart_count\x18\x05 \x01(\x03\x12.\n\nstart_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0flast_end_reason\x18\x07 \x01(\t\x12\x31\n\rlast_end_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rhandled_count\x18\t \x01(\x03\x12\x14\n\x0c\x66\x61iled_count\x18\n \x01(\x03\x12\x18\n\x10in_handler_count\x18\x0b \x01(\x03\x12\x14\n\x0cqueued_count\x18\x0c \x01(\x03\x12-\n\noldest_age\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nbusy_share\x18\x0e \x01(\x01\x12\x16\n\x0eresident_bytes\x18\x0f \x01(\x03\x12/\n\x08handlers\x18\x10 \x03(\x0b\x32\x1d.framegate.control.v1.Handler\"n\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATE_STARTING\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x14\n\x10STATE_RESTARTING\x10\x03\x12\x11\n\rSTATE_STOPPED\x10\x04\"}\n\x07Handler\x12\x10\n\x08listener\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08requests\x18\x04 \x01(\x08\x12\x11\n\tresponses\x18\x05 \x01(\x08\x12\x13\n\x0b\x64\x65scription\x18\x06 \x01(\tJ\x04\x08\x03\x10\x04R\x12ordered_pipelining\"<\n\x13ListHandlersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"h\n\x14ListHandlersResponse\x12\x37\n\tprocesses\x18\x01 \x03(\x0b\x32$.framegate.control.v1.HandlerProcess\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2w\n\x0eHandlerService\x12\x65\n\x0cListHandlers\x12).framegate.control.v1.ListHandlersRequest\x1a*.framegate.control.v1.ListHandlersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*framegate/control/v1/handler_service.proto\x12\x14\x66ramegate.control.v1\x1a\"framegate/control/v1/options.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb6\x06\n\x0eHandlerProcess\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\x0b\n\x03pid\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x39\n\x05state\x18\x04 \x01(\x0e\x32*.framegate.control.v1.HandlerProcess.State\x12\x15\n\rrestart_count\x18\x05 \x01(\x03\x12.\n\nstart_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12G\n\x0flast_end_reason\x18\x07 \x01(\x0e\x32..framegate.control.v1.HandlerProcess.EndReason\x12\x31\n\rlast_end_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rhandled_count\x18\t \x01(\x03\x12\x14\n\x0c\x66\x61iled_count\x18\n \x01(\x03\x12\x18\n\x10in_handler_count\x18\x0b \x01(\x03\x12\x14\n\x0cqueued_count\x18\x0c \x01(\x03\x12-\n\noldest_age\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nbusy_share\x18\x0e \x01(\x01\x12\x16\n\x0eresident_bytes\x18\x0f \x01(\x03\x12/\n\x08handlers\x18\x10 \x03(\x0b\x32\x1d.framegate.control.v1.Handler\"\x9d\x01\n\tEndReason\x12\x1a\n\x16\x45ND_REASON_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x45ND_REASON_DIED\x10\x01\x12\x16\n\x12\x45ND_REASON_TIMEOUT\x10\x02\x12\x18\n\x14\x45ND_REASON_HEARTBEAT\x10\x03\x12\x15\n\x11\x45ND_REASON_MEMORY\x10\x04\x12\x16\n\x12\x45ND_REASON_STOPPED\x10\x05\"n\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATE_STARTING\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x14\n\x10STATE_RESTARTING\x10\x03\x12\x11\n\rSTATE_STOPPED\x10\x04\"}\n\x07Handler\x12\x10\n\x08listener\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08requests\x18\x04 \x01(\x08\x12\x11\n\tresponses\x18\x05 \x01(\x08\x12\x13\n\x0b\x64\x65scription\x18\x06 \x01(\tJ\x04\x08\x03\x10\x04R\x12ordered_pipelining\"<\n\x13ListHandlersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"h\n\x14ListHandlersResponse\x12\x37\n\tprocesses\x18\x01 \x03(\x0b\x32$.framegate.control.v1.HandlerProcess\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2}\n\x0eHandlerService\x12k\n\x0cListHandlers\x12).framegate.control.v1.ListHandlersRequest\x1a*.framegate.control.v1.ListHandlersResponse\"\x04\xc8\xf3\x18\x01\x42 Z\x1e\x66ramegate/control/v1;controlv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'framegate.control.v1.handler_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
-  _globals['_HANDLERPROCESS']._serialized_start=134
-  _globals['_HANDLERPROCESS']._serialized_end=748
-  _globals['_HANDLERPROCESS_STATE']._serialized_start=638
-  _globals['_HANDLERPROCESS_STATE']._serialized_end=748
-  _globals['_HANDLER']._serialized_start=750
-  _globals['_HANDLER']._serialized_end=875
-  _globals['_LISTHANDLERSREQUEST']._serialized_start=877
-  _globals['_LISTHANDLERSREQUEST']._serialized_end=937
-  _globals['_LISTHANDLERSRESPONSE']._serialized_start=939
-  _globals['_LISTHANDLERSRESPONSE']._serialized_end=1043
-  _globals['_HANDLERSERVICE']._serialized_start=1045
-  _globals['_HANDLERSERVICE']._serialized_end=1164
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'Z\036framegate/control/v1;controlv1'
+  _globals['_HANDLERSERVICE'].methods_by_name['ListHandlers']._loaded_options = None
+  _globals['_HANDLERSERVICE'].methods_by_name['ListHandlers']._serialized_options = b'\310\363\030\001'
+  _globals['_HANDLERPROCESS']._serialized_start=170
+  _globals['_HANDLERPROCESS']._serialized_end=992
+  _globals['_HANDLERPROCESS_ENDREASON']._serialized_start=723
+  _globals['_HANDLERPROCESS_ENDREASON']._serialized_end=880
+  _globals['_HANDLERPROCESS_STATE']._serialized_start=882
+  _globals['_HANDLERPROCESS_STATE']._serialized_end=992
+  _globals['_HANDLER']._serialized_start=994
+  _globals['_HANDLER']._serialized_end=1119
+  _globals['_LISTHANDLERSREQUEST']._serialized_start=1121
+  _globals['_LISTHANDLERSREQUEST']._serialized_end=1181
+  _globals['_LISTHANDLERSRESPONSE']._serialized_start=1183
+  _globals['_LISTHANDLERSRESPONSE']._serialized_end=1287
+  _globals['_HANDLERSERVICE']._serialized_start=1289
+  _globals['_HANDLERSERVICE']._serialized_end=1414
 # @@protoc_insertion_point(module_scope)

@@ -27,6 +27,41 @@ class HandlerProcess(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    class _EndReason:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _EndReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[HandlerProcess._EndReason.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        END_REASON_UNSPECIFIED: HandlerProcess._EndReason.ValueType  # 0
+        """There was none."""
+        END_REASON_DIED: HandlerProcess._EndReason.ValueType  # 1
+        """It died."""
+        END_REASON_TIMEOUT: HandlerProcess._EndReason.ValueType  # 2
+        """It handled one frame for longer than `handlers.timeout`."""
+        END_REASON_HEARTBEAT: HandlerProcess._EndReason.ValueType  # 3
+        """It had no heartbeat for 10 seconds."""
+        END_REASON_MEMORY: HandlerProcess._EndReason.ValueType  # 4
+        """It used more than `handlers.memory`."""
+        END_REASON_STOPPED: HandlerProcess._EndReason.ValueType  # 5
+        """It was stopped."""
+
+    class EndReason(_EndReason, metaclass=_EndReasonEnumTypeWrapper):
+        """Why a process ended."""
+
+    END_REASON_UNSPECIFIED: HandlerProcess.EndReason.ValueType  # 0
+    """There was none."""
+    END_REASON_DIED: HandlerProcess.EndReason.ValueType  # 1
+    """It died."""
+    END_REASON_TIMEOUT: HandlerProcess.EndReason.ValueType  # 2
+    """It handled one frame for longer than `handlers.timeout`."""
+    END_REASON_HEARTBEAT: HandlerProcess.EndReason.ValueType  # 3
+    """It had no heartbeat for 10 seconds."""
+    END_REASON_MEMORY: HandlerProcess.EndReason.ValueType  # 4
+    """It used more than `handlers.memory`."""
+    END_REASON_STOPPED: HandlerProcess.EndReason.ValueType  # 5
+    """It was stopped."""
+
     class _State:
         ValueType = _typing.NewType("ValueType", _builtins.int)
         V: _TypeAlias = ValueType  # noqa: Y015
@@ -84,10 +119,8 @@ class HandlerProcess(_message.Message):
     """Its state."""
     restart_count: _builtins.int
     """The number of restarts."""
-    last_end_reason: _builtins.str
-    """Why the previous process ended: `died`, `timeout` (it handled one frame for longer than `handlers.timeout`), `heartbeat` (no heartbeat for 10
-    seconds), `memory` (it used more than `handlers.memory`), `stopped`; empty: there was none.
-    """
+    last_end_reason: Global___HandlerProcess.EndReason.ValueType
+    """Why the previous process ended; unspecified: there was none."""
     handled_count: _builtins.int
     """Frames that it has handled."""
     failed_count: _builtins.int
@@ -125,7 +158,7 @@ class HandlerProcess(_message.Message):
         state: Global___HandlerProcess.State.ValueType = ...,
         restart_count: _builtins.int = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
-        last_end_reason: _builtins.str = ...,
+        last_end_reason: Global___HandlerProcess.EndReason.ValueType = ...,
         last_end_time: _timestamp_pb2.Timestamp | None = ...,
         handled_count: _builtins.int = ...,
         failed_count: _builtins.int = ...,

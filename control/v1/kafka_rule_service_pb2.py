@@ -22,28 +22,34 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from framegate.control.v1 import options_pb2 as framegate_dot_control_dot_v1_dot_options__pb2
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-framegate/control/v1/kafka_rule_service.proto\x12\x14\x66ramegate.control.v1\x1a google/protobuf/field_mask.proto\"\x8b\x01\n\tKafkaRule\x12\x12\n\nprincipals\x18\x01 \x03(\t\x12\x12\n\nclient_ids\x18\x02 \x03(\t\x12\r\n\x05\x61llow\x18\x03 \x03(\t\x12\x0c\n\x04\x64\x65ny\x18\x04 \x03(\t\x12\x0e\n\x06topics\x18\x05 \x03(\t\x12\x0e\n\x06groups\x18\x06 \x03(\t\x12\x19\n\x11transactional_ids\x18\x07 \x03(\t\"\x86\x01\n\nKafkaRules\x12\x10\n\x08listener\x18\x01 \x01(\t\x12\x18\n\x0breport_only\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12.\n\x05rules\x18\x03 \x03(\x0b\x32\x1f.framegate.control.v1.KafkaRule\x12\x0c\n\x04\x65tag\x18\x04 \x01(\tB\x0e\n\x0c_report_only\"(\n\x14GetKafkaRulesRequest\x12\x10\n\x08listener\x18\x01 \x01(\t\"N\n\x15GetKafkaRulesResponse\x12\x35\n\x0bkafka_rules\x18\x01 \x01(\x0b\x32 .framegate.control.v1.KafkaRules\"\x98\x01\n\x17UpdateKafkaRulesRequest\x12\x35\n\x0bkafka_rules\x18\x01 \x01(\x0b\x32 .framegate.control.v1.KafkaRules\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\"Q\n\x18UpdateKafkaRulesResponse\x12\x35\n\x0bkafka_rules\x18\x01 \x01(\x0b\x32 .framegate.control.v1.KafkaRules2\xef\x01\n\x10KafkaRuleService\x12h\n\rGetKafkaRules\x12*.framegate.control.v1.GetKafkaRulesRequest\x1a+.framegate.control.v1.GetKafkaRulesResponse\x12q\n\x10UpdateKafkaRules\x12-.framegate.control.v1.UpdateKafkaRulesRequest\x1a..framegate.control.v1.UpdateKafkaRulesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-framegate/control/v1/kafka_rule_service.proto\x12\x14\x66ramegate.control.v1\x1a\"framegate/control/v1/options.proto\x1a google/protobuf/field_mask.proto\"\x8b\x01\n\tKafkaRule\x12\x12\n\nprincipals\x18\x01 \x03(\t\x12\x12\n\nclient_ids\x18\x02 \x03(\t\x12\r\n\x05\x61llow\x18\x03 \x03(\t\x12\x0c\n\x04\x64\x65ny\x18\x04 \x03(\t\x12\x0e\n\x06topics\x18\x05 \x03(\t\x12\x0e\n\x06groups\x18\x06 \x03(\t\x12\x19\n\x11transactional_ids\x18\x07 \x03(\t\"\x86\x01\n\nKafkaRules\x12\x10\n\x08listener\x18\x01 \x01(\t\x12\x18\n\x0breport_only\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12.\n\x05rules\x18\x03 \x03(\x0b\x32\x1f.framegate.control.v1.KafkaRule\x12\x0c\n\x04\x65tag\x18\x04 \x01(\tB\x0e\n\x0c_report_only\"(\n\x14GetKafkaRulesRequest\x12\x10\n\x08listener\x18\x01 \x01(\t\"N\n\x15GetKafkaRulesResponse\x12\x35\n\x0bkafka_rules\x18\x01 \x01(\x0b\x32 .framegate.control.v1.KafkaRules\"\xbc\x01\n\x17UpdateKafkaRulesRequest\x12\x35\n\x0bkafka_rules\x18\x01 \x01(\x0b\x32 .framegate.control.v1.KafkaRules\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\"Q\n\x18UpdateKafkaRulesResponse\x12\x35\n\x0bkafka_rules\x18\x01 \x01(\x0b\x32 .framegate.control.v1.KafkaRules2\xff\x01\n\x10KafkaRuleService\x12n\n\rGetKafkaRules\x12*.framegate.control.v1.GetKafkaRulesRequest\x1a+.framegate.control.v1.GetKafkaRulesResponse\"\x04\xc8\xf3\x18\x01\x12{\n\x10UpdateKafkaRules\x12-.framegate.control.v1.UpdateKafkaRulesRequest\x1a..framegate.control.v1.UpdateKafkaRulesResponse\"\x08\xc8\xf3\x18\x02\xd0\xf3\x18\x01\x42 Z\x1e\x66ramegate/control/v1;controlv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'framegate.control.v1.kafka_rule_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
-  _globals['_KAFKARULE']._serialized_start=106
-  _globals['_KAFKARULE']._serialized_end=245
-  _globals['_KAFKARULES']._serialized_start=248
-  _globals['_KAFKARULES']._serialized_end=382
-  _globals['_GETKAFKARULESREQUEST']._serialized_start=384
-  _globals['_GETKAFKARULESREQUEST']._serialized_end=424
-  _globals['_GETKAFKARULESRESPONSE']._serialized_start=426
-  _globals['_GETKAFKARULESRESPONSE']._serialized_end=504
-  _globals['_UPDATEKAFKARULESREQUEST']._serialized_start=507
-  _globals['_UPDATEKAFKARULESREQUEST']._serialized_end=659
-  _globals['_UPDATEKAFKARULESRESPONSE']._serialized_start=661
-  _globals['_UPDATEKAFKARULESRESPONSE']._serialized_end=742
-  _globals['_KAFKARULESERVICE']._serialized_start=745
-  _globals['_KAFKARULESERVICE']._serialized_end=984
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'Z\036framegate/control/v1;controlv1'
+  _globals['_KAFKARULESERVICE'].methods_by_name['GetKafkaRules']._loaded_options = None
+  _globals['_KAFKARULESERVICE'].methods_by_name['GetKafkaRules']._serialized_options = b'\310\363\030\001'
+  _globals['_KAFKARULESERVICE'].methods_by_name['UpdateKafkaRules']._loaded_options = None
+  _globals['_KAFKARULESERVICE'].methods_by_name['UpdateKafkaRules']._serialized_options = b'\310\363\030\002\320\363\030\001'
+  _globals['_KAFKARULE']._serialized_start=142
+  _globals['_KAFKARULE']._serialized_end=281
+  _globals['_KAFKARULES']._serialized_start=284
+  _globals['_KAFKARULES']._serialized_end=418
+  _globals['_GETKAFKARULESREQUEST']._serialized_start=420
+  _globals['_GETKAFKARULESREQUEST']._serialized_end=460
+  _globals['_GETKAFKARULESRESPONSE']._serialized_start=462
+  _globals['_GETKAFKARULESRESPONSE']._serialized_end=540
+  _globals['_UPDATEKAFKARULESREQUEST']._serialized_start=543
+  _globals['_UPDATEKAFKARULESREQUEST']._serialized_end=731
+  _globals['_UPDATEKAFKARULESRESPONSE']._serialized_start=733
+  _globals['_UPDATEKAFKARULESRESPONSE']._serialized_end=814
+  _globals['_KAFKARULESERVICE']._serialized_start=817
+  _globals['_KAFKARULESERVICE']._serialized_end=1072
 # @@protoc_insertion_point(module_scope)

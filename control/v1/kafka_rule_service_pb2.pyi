@@ -172,15 +172,23 @@ class UpdateKafkaRulesRequest(_message.Message):
     KAFKA_RULES_FIELD_NUMBER: _builtins.int
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     validate_only: _builtins.bool
-    """Only check the change, and return its result."""
+    """Only check the change and return its result; nothing is changed."""
+    reason: _builtins.str
+    """The reason, for the audit record; up to 256 characters in one line. Optional."""
+    request_id: _builtins.str
+    """A UUID. A call that has the id of one that was answered within the last 10 minutes gets the same answer, and changes nothing. Optional."""
     @_builtins.property
     def kafka_rules(self) -> Global___KafkaRules:
         """The listener's name and the new values. Required."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Which of `report_only` and `rules` to change, or `*` for both. Absent or empty: those that are set."""
+        """Which fields to change: `report_only`, `rules`; `*` for all. A field that is named and has no value gets its default.
+        Absent or empty: those that are set.
+        """
 
     def __init__(
         self,
@@ -188,10 +196,12 @@ class UpdateKafkaRulesRequest(_message.Message):
         kafka_rules: Global___KafkaRules | None = ...,
         update_mask: _field_mask_pb2.FieldMask | None = ...,
         validate_only: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["kafka_rules", b"kafka_rules", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kafka_rules", b"kafka_rules", "update_mask", b"update_mask", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kafka_rules", b"kafka_rules", "reason", b"reason", "request_id", b"request_id", "update_mask", b"update_mask", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -58,6 +58,7 @@ class Limit(_message.Message):
     RESPONSE_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     REQUEST_FRAMES_PER_SECOND_FIELD_NUMBER: _builtins.int
     RESPONSE_FRAMES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     listener: _builtins.str
     """The name of the listener."""
     max_receive_size_bytes: _builtins.int
@@ -74,6 +75,8 @@ class Limit(_message.Message):
     """Frames from clients per second; 0 to 1000000000."""
     response_frames_per_second: _builtins.int
     """Frames to clients per second; 0 to 1000000000."""
+    etag: _builtins.str
+    """Identifies the present values. An update with an etag is refused if they have changed; empty: the update is always made."""
     def __init__(
         self,
         *,
@@ -85,10 +88,11 @@ class Limit(_message.Message):
         response_bytes_per_second: _builtins.int | None = ...,
         request_frames_per_second: _builtins.int | None = ...,
         response_frames_per_second: _builtins.int | None = ...,
+        etag: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_connections_per_second", b"_connections_per_second", "_max_connection_count", b"_max_connection_count", "_max_receive_size_bytes", b"_max_receive_size_bytes", "_request_bytes_per_second", b"_request_bytes_per_second", "_request_frames_per_second", b"_request_frames_per_second", "_response_bytes_per_second", b"_response_bytes_per_second", "_response_frames_per_second", b"_response_frames_per_second", "connections_per_second", b"connections_per_second", "max_connection_count", b"max_connection_count", "max_receive_size_bytes", b"max_receive_size_bytes", "request_bytes_per_second", b"request_bytes_per_second", "request_frames_per_second", b"request_frames_per_second", "response_bytes_per_second", b"response_bytes_per_second", "response_frames_per_second", b"response_frames_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connections_per_second", b"_connections_per_second", "_max_connection_count", b"_max_connection_count", "_max_receive_size_bytes", b"_max_receive_size_bytes", "_request_bytes_per_second", b"_request_bytes_per_second", "_request_frames_per_second", b"_request_frames_per_second", "_response_bytes_per_second", b"_response_bytes_per_second", "_response_frames_per_second", b"_response_frames_per_second", "connections_per_second", b"connections_per_second", "listener", b"listener", "max_connection_count", b"max_connection_count", "max_receive_size_bytes", b"max_receive_size_bytes", "request_bytes_per_second", b"request_bytes_per_second", "request_frames_per_second", b"request_frames_per_second", "response_bytes_per_second", b"response_bytes_per_second", "response_frames_per_second", b"response_frames_per_second"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connections_per_second", b"_connections_per_second", "_max_connection_count", b"_max_connection_count", "_max_receive_size_bytes", b"_max_receive_size_bytes", "_request_bytes_per_second", b"_request_bytes_per_second", "_request_frames_per_second", b"_request_frames_per_second", "_response_bytes_per_second", b"_response_bytes_per_second", "_response_frames_per_second", b"_response_frames_per_second", "connections_per_second", b"connections_per_second", "etag", b"etag", "listener", b"listener", "max_connection_count", b"max_connection_count", "max_receive_size_bytes", b"max_receive_size_bytes", "request_bytes_per_second", b"request_bytes_per_second", "request_frames_per_second", b"request_frames_per_second", "response_bytes_per_second", b"response_bytes_per_second", "response_frames_per_second", b"response_frames_per_second"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__connections_per_second: _TypeAlias = _typing.Literal["connections_per_second"]  # noqa: Y015
     _WhichOneofArgType__connections_per_second: _TypeAlias = _typing.Literal["_connections_per_second", b"_connections_per_second"]  # noqa: Y015
@@ -188,33 +192,76 @@ Global___AddressLimits: _TypeAlias = AddressLimits  # noqa: Y015
 
 @_typing.final
 class LimitOverride(_message.Message):
-    """Access and quotas of each client address of one network. The most specific network of an address applies."""
+    """Access and quotas of each client address of one network. The most specific network of an address applies. A quota that is not set is as for
+    other addresses.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NETWORK_FIELD_NUMBER: _builtins.int
     ACCESS_FIELD_NUMBER: _builtins.int
-    LIMITS_FIELD_NUMBER: _builtins.int
+    MAX_CONNECTION_COUNT_FIELD_NUMBER: _builtins.int
+    CONNECTIONS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    REQUEST_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    RESPONSE_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    REQUEST_FRAMES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    RESPONSE_FRAMES_PER_SECOND_FIELD_NUMBER: _builtins.int
     network: _builtins.str
     """In CIDR notation, without host bits; for IPv6 at most a /64. Required."""
     access: Global___NetworkAccess.ValueType
     """Whether they may connect."""
-    @_builtins.property
-    def limits(self) -> Global___AddressLimits:
-        """The quotas of each address; a quota that is not set is as for other addresses."""
-
+    max_connection_count: _builtins.int
+    """Connections open at once, of all listeners; 0 to 10000000. Further ones are closed."""
+    connections_per_second: _builtins.int
+    """Connections accepted per second; 0 to 1000000. Further ones are closed after a delay."""
+    request_bytes_per_second: _builtins.int
+    """Bytes of frames from it, per second; 0 to 1 TiB."""
+    response_bytes_per_second: _builtins.int
+    """Bytes of frames to it, per second; 0 to 1 TiB."""
+    request_frames_per_second: _builtins.int
+    """Frames from it per second; 0 to 1000000000."""
+    response_frames_per_second: _builtins.int
+    """Frames to it per second; 0 to 1000000000."""
     def __init__(
         self,
         *,
         network: _builtins.str = ...,
         access: Global___NetworkAccess.ValueType = ...,
-        limits: Global___AddressLimits | None = ...,
+        max_connection_count: _builtins.int | None = ...,
+        connections_per_second: _builtins.int | None = ...,
+        request_bytes_per_second: _builtins.int | None = ...,
+        response_bytes_per_second: _builtins.int | None = ...,
+        request_frames_per_second: _builtins.int | None = ...,
+        response_frames_per_second: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_connections_per_second", b"_connections_per_second", "_max_connection_count", b"_max_connection_count", "_request_bytes_per_second", b"_request_bytes_per_second", "_request_frames_per_second", b"_request_frames_per_second", "_response_bytes_per_second", b"_response_bytes_per_second", "_response_frames_per_second", b"_response_frames_per_second", "connections_per_second", b"connections_per_second", "max_connection_count", b"max_connection_count", "request_bytes_per_second", b"request_bytes_per_second", "request_frames_per_second", b"request_frames_per_second", "response_bytes_per_second", b"response_bytes_per_second", "response_frames_per_second", b"response_frames_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "limits", b"limits", "network", b"network"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connections_per_second", b"_connections_per_second", "_max_connection_count", b"_max_connection_count", "_request_bytes_per_second", b"_request_bytes_per_second", "_request_frames_per_second", b"_request_frames_per_second", "_response_bytes_per_second", b"_response_bytes_per_second", "_response_frames_per_second", b"_response_frames_per_second", "access", b"access", "connections_per_second", b"connections_per_second", "max_connection_count", b"max_connection_count", "network", b"network", "request_bytes_per_second", b"request_bytes_per_second", "request_frames_per_second", b"request_frames_per_second", "response_bytes_per_second", b"response_bytes_per_second", "response_frames_per_second", b"response_frames_per_second"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__connections_per_second: _TypeAlias = _typing.Literal["connections_per_second"]  # noqa: Y015
+    _WhichOneofArgType__connections_per_second: _TypeAlias = _typing.Literal["_connections_per_second", b"_connections_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__max_connection_count: _TypeAlias = _typing.Literal["max_connection_count"]  # noqa: Y015
+    _WhichOneofArgType__max_connection_count: _TypeAlias = _typing.Literal["_max_connection_count", b"_max_connection_count"]  # noqa: Y015
+    _WhichOneofReturnType__request_bytes_per_second: _TypeAlias = _typing.Literal["request_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__request_bytes_per_second: _TypeAlias = _typing.Literal["_request_bytes_per_second", b"_request_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__request_frames_per_second: _TypeAlias = _typing.Literal["request_frames_per_second"]  # noqa: Y015
+    _WhichOneofArgType__request_frames_per_second: _TypeAlias = _typing.Literal["_request_frames_per_second", b"_request_frames_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__response_bytes_per_second: _TypeAlias = _typing.Literal["response_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__response_bytes_per_second: _TypeAlias = _typing.Literal["_response_bytes_per_second", b"_response_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__response_frames_per_second: _TypeAlias = _typing.Literal["response_frames_per_second"]  # noqa: Y015
+    _WhichOneofArgType__response_frames_per_second: _TypeAlias = _typing.Literal["_response_frames_per_second", b"_response_frames_per_second"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__connections_per_second) -> _WhichOneofReturnType__connections_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_connection_count) -> _WhichOneofReturnType__max_connection_count | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__request_bytes_per_second) -> _WhichOneofReturnType__request_bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__request_frames_per_second) -> _WhichOneofReturnType__request_frames_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__response_bytes_per_second) -> _WhichOneofReturnType__response_bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__response_frames_per_second) -> _WhichOneofReturnType__response_frames_per_second | None: ...
 
 Global___LimitOverride: _TypeAlias = LimitOverride  # noqa: Y015
 
@@ -252,7 +299,7 @@ class NodeLimits(_message.Message):
     """Identifies the present values. An update with an etag is refused if the values have changed; empty: the update is always made."""
     @_builtins.property
     def per_address(self) -> Global___AddressLimits:
-        """The quotas of each client address without an override. An update changes those that are set."""
+        """The quotas of each client address without an override."""
 
     @_builtins.property
     def overrides(self) -> _containers.RepeatedCompositeFieldContainer[Global___LimitOverride]:
@@ -411,23 +458,35 @@ class UpdateLimitRequest(_message.Message):
 
     LIMIT_FIELD_NUMBER: _builtins.int
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    validate_only: _builtins.bool
+    """Only check the change and return its result; nothing is changed."""
+    reason: _builtins.str
+    """The reason, for the audit record; up to 256 characters in one line. Optional."""
+    request_id: _builtins.str
+    """A UUID. A call that has the id of one that was answered within the last 10 minutes gets the same answer, and changes nothing. Optional."""
     @_builtins.property
     def limit(self) -> Global___Limit:
         """The listener's name and the new values. Required."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Which fields to change, or `*` for all. Absent or empty: those that are set."""
+        """Which fields to change; `*` for all. A field that is named and has no value gets its default. Absent or empty: those that are set."""
 
     def __init__(
         self,
         *,
         limit: Global___Limit | None = ...,
         update_mask: _field_mask_pb2.FieldMask | None = ...,
+        validate_only: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "update_mask", b"update_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "reason", b"reason", "request_id", b"request_id", "update_mask", b"update_mask", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -442,7 +501,7 @@ class UpdateLimitResponse(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def limit(self) -> Global___Limit:
-        """The limits now in force."""
+        """The limits now in force, or with `validate_only` as they would be."""
 
     def __init__(
         self,
@@ -506,14 +565,23 @@ class UpdateNodeLimitsRequest(_message.Message):
 
     NODE_LIMITS_FIELD_NUMBER: _builtins.int
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    validate_only: _builtins.bool
+    """Only check the change and return its result; nothing is changed."""
+    reason: _builtins.str
+    """The reason, for the audit record; up to 256 characters in one line. Optional."""
+    request_id: _builtins.str
+    """A UUID. A call that has the id of one that was answered within the last 10 minutes gets the same answer, and changes nothing. Optional."""
     @_builtins.property
     def node_limits(self) -> Global___NodeLimits:
         """The new values. Required."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Which fields to change, except `protected_listener` and `etag`; `*` for all. Absent or empty: those that are set, and `overrides` if it has
-        at least one.
+        """Which fields to change, as in `connections_per_second`, `per_address` or
+        `per_address.max_connection_count`; `*` for all. A field that is named and has no value gets its default. Absent or empty: those that are set.
         """
 
     def __init__(
@@ -521,10 +589,13 @@ class UpdateNodeLimitsRequest(_message.Message):
         *,
         node_limits: Global___NodeLimits | None = ...,
         update_mask: _field_mask_pb2.FieldMask | None = ...,
+        validate_only: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["node_limits", b"node_limits", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_limits", b"node_limits", "update_mask", b"update_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_limits", b"node_limits", "reason", b"reason", "request_id", b"request_id", "update_mask", b"update_mask", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -539,7 +610,7 @@ class UpdateNodeLimitsResponse(_message.Message):
     NODE_LIMITS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def node_limits(self) -> Global___NodeLimits:
-        """The quotas now in force."""
+        """The quotas now in force, or with `validate_only` as they would be."""
 
     def __init__(
         self,

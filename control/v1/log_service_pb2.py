@@ -22,33 +22,36 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from framegate.control.v1 import options_pb2 as framegate_dot_control_dot_v1_dot_options__pb2
+from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&framegate/control/v1/log_service.proto\x12\x14\x66ramegate.control.v1\"\xc4\x02\n\x03Log\x12.\n\x05level\x18\x01 \x01(\x0e\x32\x1f.framegate.control.v1.Log.Level\x12\x17\n\x0fsilenced_events\x18\x02 \x03(\t\x12\x19\n\x11\x64ropped_row_count\x18\x03 \x01(\x03\x12\x30\n\x06\x66ormat\x18\x04 \x01(\x0e\x32 .framegate.control.v1.Log.Format\"c\n\x05Level\x12\x15\n\x11LEVEL_UNSPECIFIED\x10\x00\x12\x0f\n\x0bLEVEL_DEBUG\x10\x01\x12\x0e\n\nLEVEL_INFO\x10\x02\x12\x11\n\rLEVEL_WARNING\x10\x03\x12\x0f\n\x0bLEVEL_ERROR\x10\x04\"B\n\x06\x46ormat\x12\x16\n\x12\x46ORMAT_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x46ORMAT_JSON\x10\x01\x12\x0f\n\x0b\x46ORMAT_TEXT\x10\x02\"\x0f\n\rGetLogRequest\"8\n\x0eGetLogResponse\x12&\n\x03log\x18\x01 \x01(\x0b\x32\x19.framegate.control.v1.Log\"\xb5\x01\n\x10UpdateLogRequest\x12.\n\x05level\x18\x01 \x01(\x0e\x32\x1f.framegate.control.v1.Log.Level\x12\x42\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x32.framegate.control.v1.UpdateLogRequest.EventsEntry\x1a-\n\x0b\x45ventsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x08:\x02\x38\x01\";\n\x11UpdateLogResponse\x12&\n\x03log\x18\x01 \x01(\x0b\x32\x19.framegate.control.v1.Log2\xbf\x01\n\nLogService\x12S\n\x06GetLog\x12#.framegate.control.v1.GetLogRequest\x1a$.framegate.control.v1.GetLogResponse\x12\\\n\tUpdateLog\x12&.framegate.control.v1.UpdateLogRequest\x1a\'.framegate.control.v1.UpdateLogResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&framegate/control/v1/log_service.proto\x12\x14\x66ramegate.control.v1\x1a\"framegate/control/v1/options.proto\x1a google/protobuf/field_mask.proto\"\xd2\x02\n\x03Log\x12.\n\x05level\x18\x01 \x01(\x0e\x32\x1f.framegate.control.v1.Log.Level\x12\x17\n\x0fsilenced_events\x18\x02 \x03(\t\x12\x19\n\x11\x64ropped_row_count\x18\x03 \x01(\x03\x12\x30\n\x06\x66ormat\x18\x04 \x01(\x0e\x32 .framegate.control.v1.Log.Format\x12\x0c\n\x04\x65tag\x18\x05 \x01(\t\"c\n\x05Level\x12\x15\n\x11LEVEL_UNSPECIFIED\x10\x00\x12\x0f\n\x0bLEVEL_DEBUG\x10\x01\x12\x0e\n\nLEVEL_INFO\x10\x02\x12\x11\n\rLEVEL_WARNING\x10\x03\x12\x0f\n\x0bLEVEL_ERROR\x10\x04\"B\n\x06\x46ormat\x12\x16\n\x12\x46ORMAT_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x46ORMAT_JSON\x10\x01\x12\x0f\n\x0b\x46ORMAT_TEXT\x10\x02\"\x0f\n\rGetLogRequest\"8\n\x0eGetLogResponse\x12&\n\x03log\x18\x01 \x01(\x0b\x32\x19.framegate.control.v1.Log\"\xa6\x01\n\x10UpdateLogRequest\x12&\n\x03log\x18\x01 \x01(\x0b\x32\x19.framegate.control.v1.Log\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\";\n\x11UpdateLogResponse\x12&\n\x03log\x18\x01 \x01(\x0b\x32\x19.framegate.control.v1.Log2\xcf\x01\n\nLogService\x12Y\n\x06GetLog\x12#.framegate.control.v1.GetLogRequest\x1a$.framegate.control.v1.GetLogResponse\"\x04\xc8\xf3\x18\x01\x12\x66\n\tUpdateLog\x12&.framegate.control.v1.UpdateLogRequest\x1a\'.framegate.control.v1.UpdateLogResponse\"\x08\xc8\xf3\x18\x02\xd0\xf3\x18\x01\x42 Z\x1e\x66ramegate/control/v1;controlv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'framegate.control.v1.log_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
-  _globals['_UPDATELOGREQUEST_EVENTSENTRY']._loaded_options = None
-  _globals['_UPDATELOGREQUEST_EVENTSENTRY']._serialized_options = b'8\001'
-  _globals['_LOG']._serialized_start=65
-  _globals['_LOG']._serialized_end=389
-  _globals['_LOG_LEVEL']._serialized_start=222
-  _globals['_LOG_LEVEL']._serialized_end=321
-  _globals['_LOG_FORMAT']._serialized_start=323
-  _globals['_LOG_FORMAT']._serialized_end=389
-  _globals['_GETLOGREQUEST']._serialized_start=391
-  _globals['_GETLOGREQUEST']._serialized_end=406
-  _globals['_GETLOGRESPONSE']._serialized_start=408
-  _globals['_GETLOGRESPONSE']._serialized_end=464
-  _globals['_UPDATELOGREQUEST']._serialized_start=467
-  _globals['_UPDATELOGREQUEST']._serialized_end=648
-  _globals['_UPDATELOGREQUEST_EVENTSENTRY']._serialized_start=603
-  _globals['_UPDATELOGREQUEST_EVENTSENTRY']._serialized_end=648
-  _globals['_UPDATELOGRESPONSE']._serialized_start=650
-  _globals['_UPDATELOGRESPONSE']._serialized_end=709
-  _globals['_LOGSERVICE']._serialized_start=712
-  _globals['_LOGSERVICE']._serialized_end=903
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'Z\036framegate/control/v1;controlv1'
+  _globals['_LOGSERVICE'].methods_by_name['GetLog']._loaded_options = None
+  _globals['_LOGSERVICE'].methods_by_name['GetLog']._serialized_options = b'\310\363\030\001'
+  _globals['_LOGSERVICE'].methods_by_name['UpdateLog']._loaded_options = None
+  _globals['_LOGSERVICE'].methods_by_name['UpdateLog']._serialized_options = b'\310\363\030\002\320\363\030\001'
+  _globals['_LOG']._serialized_start=135
+  _globals['_LOG']._serialized_end=473
+  _globals['_LOG_LEVEL']._serialized_start=306
+  _globals['_LOG_LEVEL']._serialized_end=405
+  _globals['_LOG_FORMAT']._serialized_start=407
+  _globals['_LOG_FORMAT']._serialized_end=473
+  _globals['_GETLOGREQUEST']._serialized_start=475
+  _globals['_GETLOGREQUEST']._serialized_end=490
+  _globals['_GETLOGRESPONSE']._serialized_start=492
+  _globals['_GETLOGRESPONSE']._serialized_end=548
+  _globals['_UPDATELOGREQUEST']._serialized_start=551
+  _globals['_UPDATELOGREQUEST']._serialized_end=717
+  _globals['_UPDATELOGRESPONSE']._serialized_start=719
+  _globals['_UPDATELOGRESPONSE']._serialized_end=778
+  _globals['_LOGSERVICE']._serialized_start=781
+  _globals['_LOGSERVICE']._serialized_end=988
 # @@protoc_insertion_point(module_scope)

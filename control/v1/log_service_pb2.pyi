@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -32,7 +33,7 @@ class Log(_message.Message):
     class _LevelEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Log._Level.ValueType], _builtins.type):
         DESCRIPTOR: _descriptor.EnumDescriptor
         LEVEL_UNSPECIFIED: Log._Level.ValueType  # 0
-        """Not known; in a request: unchanged."""
+        """Not known."""
         LEVEL_DEBUG: Log._Level.ValueType  # 1
         """Details for debugging."""
         LEVEL_INFO: Log._Level.ValueType  # 2
@@ -46,7 +47,7 @@ class Log(_message.Message):
         """The severity of a row."""
 
     LEVEL_UNSPECIFIED: Log.Level.ValueType  # 0
-    """Not known; in a request: unchanged."""
+    """Not known."""
     LEVEL_DEBUG: Log.Level.ValueType  # 1
     """Details for debugging."""
     LEVEL_INFO: Log.Level.ValueType  # 2
@@ -83,12 +84,15 @@ class Log(_message.Message):
     SILENCED_EVENTS_FIELD_NUMBER: _builtins.int
     DROPPED_ROW_COUNT_FIELD_NUMBER: _builtins.int
     FORMAT_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     level: Global___Log.Level.ValueType
     """Rows below this level are not written."""
     dropped_row_count: _builtins.int
     """Rows dropped since the start, because stdout was blocked."""
     format: Global___Log.Format.ValueType
     """How rows are written."""
+    etag: _builtins.str
+    """Identifies the present settings. An update with an etag is refused if they have changed; empty: the update is always made."""
     @_builtins.property
     def silenced_events(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The names of events that are not written, at any level."""
@@ -100,10 +104,11 @@ class Log(_message.Message):
         silenced_events: _abc.Iterable[_builtins.str] | None = ...,
         dropped_row_count: _builtins.int = ...,
         format: Global___Log.Format.ValueType = ...,
+        etag: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_row_count", b"dropped_row_count", "format", b"format", "level", b"level", "silenced_events", b"silenced_events"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_row_count", b"dropped_row_count", "etag", b"etag", "format", b"format", "level", b"level", "silenced_events", b"silenced_events"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -156,43 +161,39 @@ class UpdateLogRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    @_typing.final
-    class EventsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.bool
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.bool = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    LEVEL_FIELD_NUMBER: _builtins.int
-    EVENTS_FIELD_NUMBER: _builtins.int
-    level: Global___Log.Level.ValueType
-    """The new level; unspecified: unchanged."""
+    LOG_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    validate_only: _builtins.bool
+    """Only check the change and return its result; nothing is changed."""
+    reason: _builtins.str
+    """The reason, for the audit record; up to 256 characters in one line. Optional."""
+    request_id: _builtins.str
+    """A UUID. A call that has the id of one that was answered within the last 10 minutes gets the same answer, and changes nothing. Optional."""
     @_builtins.property
-    def events(self) -> _containers.ScalarMap[_builtins.str, _builtins.bool]:
-        """For each event name, whether its rows are written (if their level is); other events do not change."""
+    def log(self) -> Global___Log:
+        """The new settings. Required."""
+
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """Which fields to change: `level`, `silenced_events`; `*` for all. A field that is named and has no value gets its default.
+        Absent or empty: those that are set.
+        """
 
     def __init__(
         self,
         *,
-        level: Global___Log.Level.ValueType = ...,
-        events: _abc.Mapping[_builtins.str, _builtins.bool] | None = ...,
+        log: Global___Log | None = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+        validate_only: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["log", b"log", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "level", b"level"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["log", b"log", "reason", b"reason", "request_id", b"request_id", "update_mask", b"update_mask", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -62,7 +62,8 @@ class LogServiceServicer:
         """Updates the settings of the log until the next start.
 
         Audit rows (`audit`) are always written. Rows that are left out because of their level or name are not counted as dropped.
-        Failures: INVALID_ARGUMENT for an unknown level or event, for `audit`, and when there is nothing to change.
+        Failures: INVALID_ARGUMENT for an unknown level, event or path of the mask, for `audit`, and when there is nothing to change; ABORTED with the
+        reason ETAG_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -39,7 +39,8 @@ class LogServiceStub:
     """Updates the settings of the log until the next start.
 
     Audit rows (`audit`) are always written. Rows that are left out because of their level or name are not counted as dropped.
-    Failures: INVALID_ARGUMENT for an unknown level or event, for `audit`, and when there is nothing to change.
+    Failures: INVALID_ARGUMENT for an unknown level, event or path of the mask, for `audit`, and when there is nothing to change; ABORTED with the
+    reason ETAG_MISMATCH.
     """
 
 @_typing.type_check_only
@@ -53,7 +54,8 @@ class LogServiceAsyncStub(LogServiceStub):
     """Updates the settings of the log until the next start.
 
     Audit rows (`audit`) are always written. Rows that are left out because of their level or name are not counted as dropped.
-    Failures: INVALID_ARGUMENT for an unknown level or event, for `audit`, and when there is nothing to change.
+    Failures: INVALID_ARGUMENT for an unknown level, event or path of the mask, for `audit`, and when there is nothing to change; ABORTED with the
+    reason ETAG_MISMATCH.
     """
 
 class LogServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -76,7 +78,8 @@ class LogServiceServicer(metaclass=_abc_1.ABCMeta):
         """Updates the settings of the log until the next start.
 
         Audit rows (`audit`) are always written. Rows that are left out because of their level or name are not counted as dropped.
-        Failures: INVALID_ARGUMENT for an unknown level or event, for `audit`, and when there is nothing to change.
+        Failures: INVALID_ARGUMENT for an unknown level, event or path of the mask, for `audit`, and when there is nothing to change; ABORTED with the
+        reason ETAG_MISMATCH.
         """
 
 def add_LogServiceServicer_to_server(servicer: LogServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -22,58 +22,69 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from framegate.control.v1 import channel_service_pb2 as framegate_dot_control_dot_v1_dot_channel__service__pb2
+from framegate.control.v1 import options_pb2 as framegate_dot_control_dot_v1_dot_options__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'framegate/control/v1/pool_service.proto\x12\x14\x66ramegate.control.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd3\x04\n\nMemoryPool\x12\x17\n\nsize_bytes\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x0busage_bytes\x18\x02 \x01(\x03\x12\x31\n\x06shares\x18\x03 \x03(\x0b\x32!.framegate.control.v1.MemoryShare\x12\x13\n\x0b\x62\x65gun_bytes\x18\x04 \x01(\x03\x12\x15\n\rpending_bytes\x18\x05 \x01(\x03\x12\x11\n\ttls_bytes\x18\x06 \x01(\x03\x12\x11\n\ttap_bytes\x18\x07 \x01(\x03\x12\x17\n\x0ftap_limit_bytes\x18\x08 \x01(\x03\x12\x15\n\rwaiting_count\x18\t \x01(\x05\x12U\n\x13guaranteed_percents\x18\n \x03(\x0b\x32\x38.framegate.control.v1.MemoryPool.GuaranteedPercentsEntry\x12\x33\n\x04kind\x18\x0b \x01(\x0e\x32%.framegate.control.v1.MemoryPool.Kind\x12\x31\n\x0bsize_origin\x18\x0c \x01(\x0e\x32\x1c.framegate.control.v1.Origin\x1a\x39\n\x17GuaranteedPercentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"Y\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n\x0cKIND_BOUNDED\x10\x01\x12\x12\n\x0eKIND_UNBOUNDED\x10\x02\x12\x15\n\x11KIND_LEAK_FINDING\x10\x03\x42\r\n\x0b_size_bytes\"\xb7\x01\n\x0bMemoryShare\x12\x16\n\x0eprocessor_slot\x18\x01 \x01(\x05\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x13\n\x0busage_bytes\x18\x03 \x01(\x03\x12\x13\n\x0b\x62\x65gun_bytes\x18\x04 \x01(\x03\x12\x15\n\rpending_bytes\x18\x05 \x01(\x03\x12\x11\n\ttls_bytes\x18\x06 \x01(\x03\x12\x11\n\ttap_bytes\x18\x07 \x01(\x03\x12\x15\n\rwaiting_count\x18\x08 \x01(\x05\"\xda\x03\n\x0cMemoryHolder\x12\x12\n\nchannel_id\x18\x01 \x01(\t\x12\x10\n\x08listener\x18\x02 \x01(\t\x12\x35\n\x04side\x18\x03 \x01(\x0e\x32\'.framegate.control.v1.MemoryHolder.Side\x12\x14\n\x0cpeer_address\x18\x04 \x01(\t\x12\x35\n\x04kind\x18\x05 \x01(\x0e\x32\'.framegate.control.v1.MemoryHolder.Kind\x12\x12\n\nheld_bytes\x18\x06 \x01(\x03\x12\x13\n\x0bmute_causes\x18\x07 \x03(\t\x12-\n\tmute_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10last_active_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"D\n\x04Side\x12\x14\n\x10SIDE_UNSPECIFIED\x10\x00\x12\x13\n\x0fSIDE_DOWNSTREAM\x10\x01\x12\x11\n\rSIDE_UPSTREAM\x10\x02\"L\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0e\n\nKIND_BEGUN\x10\x01\x12\x10\n\x0cKIND_PENDING\x10\x02\x12\x0c\n\x08KIND_TLS\x10\x03\"\x93\x01\n\rProcessorPool\x12\x11\n\x04size\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x33\n\nprocessors\x18\x02 \x03(\x0b\x32\x1f.framegate.control.v1.Processor\x12\x31\n\x0bsize_origin\x18\x03 \x01(\x0e\x32\x1c.framegate.control.v1.OriginB\x07\n\x05_size\"\xbe\x02\n\tProcessor\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\x0b\n\x03pid\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x34\n\x05state\x18\x04 \x01(\x0e\x32%.framegate.control.v1.Processor.State\x12\x15\n\rrestart_count\x18\x05 \x01(\x03\x12\x30\n\rheartbeat_age\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x82\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATE_STARTING\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x12\n\x0eSTATE_DRAINING\x10\x03\x12\x14\n\x10STATE_RESTARTING\x10\x04\x12\x11\n\rSTATE_STOPPED\x10\x05\",\n\x14GetMemoryPoolRequest\x12\x14\n\x0cholder_count\x18\x01 \x01(\x05\"\x83\x01\n\x15GetMemoryPoolResponse\x12\x35\n\x0bmemory_pool\x18\x01 \x01(\x0b\x32 .framegate.control.v1.MemoryPool\x12\x33\n\x07holders\x18\x02 \x03(\x0b\x32\".framegate.control.v1.MemoryHolder\"\x81\x01\n\x17UpdateMemoryPoolRequest\x12\x35\n\x0bmemory_pool\x18\x01 \x01(\x0b\x32 .framegate.control.v1.MemoryPool\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"Q\n\x18UpdateMemoryPoolResponse\x12\x35\n\x0bmemory_pool\x18\x01 \x01(\x0b\x32 .framegate.control.v1.MemoryPool\"\x19\n\x17GetProcessorPoolRequest\"W\n\x18GetProcessorPoolResponse\x12;\n\x0eprocessor_pool\x18\x01 \x01(\x0b\x32#.framegate.control.v1.ProcessorPool\"\x8a\x01\n\x1aUpdateProcessorPoolRequest\x12;\n\x0eprocessor_pool\x18\x01 \x01(\x0b\x32#.framegate.control.v1.ProcessorPool\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"Z\n\x1bUpdateProcessorPoolResponse\x12;\n\x0eprocessor_pool\x18\x01 \x01(\x0b\x32#.framegate.control.v1.ProcessorPool*e\n\x06Origin\x12\x16\n\x12ORIGIN_UNSPECIFIED\x10\x00\x12\x18\n\x14ORIGIN_CONFIGURATION\x10\x01\x12\x14\n\x10ORIGIN_CONTAINER\x10\x02\x12\x13\n\x0fORIGIN_OPERATOR\x10\x03\x32\xd9\x03\n\x0bPoolService\x12h\n\rGetMemoryPool\x12*.framegate.control.v1.GetMemoryPoolRequest\x1a+.framegate.control.v1.GetMemoryPoolResponse\x12q\n\x10UpdateMemoryPool\x12-.framegate.control.v1.UpdateMemoryPoolRequest\x1a..framegate.control.v1.UpdateMemoryPoolResponse\x12q\n\x10GetProcessorPool\x12-.framegate.control.v1.GetProcessorPoolRequest\x1a..framegate.control.v1.GetProcessorPoolResponse\x12z\n\x13UpdateProcessorPool\x12\x30.framegate.control.v1.UpdateProcessorPoolRequest\x1a\x31.framegate.control.v1.UpdateProcessorPoolResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'framegate/control/v1/pool_service.proto\x12\x14\x66ramegate.control.v1\x1a*framegate/control/v1/channel_service.proto\x1a\"framegate/control/v1/options.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe1\x04\n\nMemoryPool\x12\x17\n\nsize_bytes\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x0busage_bytes\x18\x02 \x01(\x03\x12\x31\n\x06shares\x18\x03 \x03(\x0b\x32!.framegate.control.v1.MemoryShare\x12\x13\n\x0b\x62\x65gun_bytes\x18\x04 \x01(\x03\x12\x15\n\rpending_bytes\x18\x05 \x01(\x03\x12\x11\n\ttls_bytes\x18\x06 \x01(\x03\x12\x11\n\ttap_bytes\x18\x07 \x01(\x03\x12\x17\n\x0ftap_limit_bytes\x18\x08 \x01(\x03\x12\x15\n\rwaiting_count\x18\t \x01(\x05\x12U\n\x13guaranteed_percents\x18\n \x03(\x0b\x32\x38.framegate.control.v1.MemoryPool.GuaranteedPercentsEntry\x12\x33\n\x04kind\x18\x0b \x01(\x0e\x32%.framegate.control.v1.MemoryPool.Kind\x12\x31\n\x0bsize_origin\x18\x0c \x01(\x0e\x32\x1c.framegate.control.v1.Origin\x12\x0c\n\x04\x65tag\x18\r \x01(\t\x1a\x39\n\x17GuaranteedPercentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"Y\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n\x0cKIND_BOUNDED\x10\x01\x12\x12\n\x0eKIND_UNBOUNDED\x10\x02\x12\x15\n\x11KIND_LEAK_FINDING\x10\x03\x42\r\n\x0b_size_bytes\"\xb7\x01\n\x0bMemoryShare\x12\x16\n\x0eprocessor_slot\x18\x01 \x01(\x05\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x13\n\x0busage_bytes\x18\x03 \x01(\x03\x12\x13\n\x0b\x62\x65gun_bytes\x18\x04 \x01(\x03\x12\x15\n\rpending_bytes\x18\x05 \x01(\x03\x12\x11\n\ttls_bytes\x18\x06 \x01(\x03\x12\x11\n\ttap_bytes\x18\x07 \x01(\x03\x12\x15\n\rwaiting_count\x18\x08 \x01(\x05\"\xfb\x03\n\x0cMemoryHolder\x12\x12\n\nchannel_id\x18\x01 \x01(\t\x12\x10\n\x08listener\x18\x02 \x01(\t\x12\x35\n\x04side\x18\x03 \x01(\x0e\x32\'.framegate.control.v1.MemoryHolder.Side\x12\x14\n\x0cpeer_address\x18\x04 \x01(\t\x12\x35\n\x04kind\x18\x05 \x01(\x0e\x32\'.framegate.control.v1.MemoryHolder.Kind\x12\x12\n\nheld_bytes\x18\x06 \x01(\x03\x12\x34\n\x0bmute_causes\x18\x07 \x03(\x0e\x32\x1f.framegate.control.v1.MuteCause\x12-\n\tmute_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10last_active_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"D\n\x04Side\x12\x14\n\x10SIDE_UNSPECIFIED\x10\x00\x12\x13\n\x0fSIDE_DOWNSTREAM\x10\x01\x12\x11\n\rSIDE_UPSTREAM\x10\x02\"L\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0e\n\nKIND_BEGUN\x10\x01\x12\x10\n\x0cKIND_PENDING\x10\x02\x12\x0c\n\x08KIND_TLS\x10\x03\"\xb7\x01\n\rProcessorPool\x12\x1c\n\x0fprocessor_count\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x33\n\nprocessors\x18\x02 \x03(\x0b\x32\x1f.framegate.control.v1.Processor\x12\x31\n\x0bsize_origin\x18\x03 \x01(\x0e\x32\x1c.framegate.control.v1.Origin\x12\x0c\n\x04\x65tag\x18\x04 \x01(\tB\x12\n\x10_processor_count\"\xbe\x02\n\tProcessor\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\x0b\n\x03pid\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x34\n\x05state\x18\x04 \x01(\x0e\x32%.framegate.control.v1.Processor.State\x12\x15\n\rrestart_count\x18\x05 \x01(\x03\x12\x30\n\rheartbeat_age\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x82\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATE_STARTING\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x12\n\x0eSTATE_DRAINING\x10\x03\x12\x14\n\x10STATE_RESTARTING\x10\x04\x12\x11\n\rSTATE_STOPPED\x10\x05\",\n\x14GetMemoryPoolRequest\x12\x14\n\x0cholder_count\x18\x01 \x01(\x05\"\x83\x01\n\x15GetMemoryPoolResponse\x12\x35\n\x0bmemory_pool\x18\x01 \x01(\x0b\x32 .framegate.control.v1.MemoryPool\x12\x33\n\x07holders\x18\x02 \x03(\x0b\x32\".framegate.control.v1.MemoryHolder\"\xbc\x01\n\x17UpdateMemoryPoolRequest\x12\x35\n\x0bmemory_pool\x18\x01 \x01(\x0b\x32 .framegate.control.v1.MemoryPool\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\"Q\n\x18UpdateMemoryPoolResponse\x12\x35\n\x0bmemory_pool\x18\x01 \x01(\x0b\x32 .framegate.control.v1.MemoryPool\"\x19\n\x17GetProcessorPoolRequest\"W\n\x18GetProcessorPoolResponse\x12;\n\x0eprocessor_pool\x18\x01 \x01(\x0b\x32#.framegate.control.v1.ProcessorPool\"\xc5\x01\n\x1aUpdateProcessorPoolRequest\x12;\n\x0eprocessor_pool\x18\x01 \x01(\x0b\x32#.framegate.control.v1.ProcessorPool\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\"Z\n\x1bUpdateProcessorPoolResponse\x12;\n\x0eprocessor_pool\x18\x01 \x01(\x0b\x32#.framegate.control.v1.ProcessorPool*e\n\x06Origin\x12\x16\n\x12ORIGIN_UNSPECIFIED\x10\x00\x12\x18\n\x14ORIGIN_CONFIGURATION\x10\x01\x12\x14\n\x10ORIGIN_CONTAINER\x10\x02\x12\x13\n\x0fORIGIN_OPERATOR\x10\x03\x32\xfa\x03\n\x0bPoolService\x12n\n\rGetMemoryPool\x12*.framegate.control.v1.GetMemoryPoolRequest\x1a+.framegate.control.v1.GetMemoryPoolResponse\"\x04\xc8\xf3\x18\x01\x12{\n\x10UpdateMemoryPool\x12-.framegate.control.v1.UpdateMemoryPoolRequest\x1a..framegate.control.v1.UpdateMemoryPoolResponse\"\x08\xc8\xf3\x18\x02\xd0\xf3\x18\x01\x12w\n\x10GetProcessorPool\x12-.framegate.control.v1.GetProcessorPoolRequest\x1a..framegate.control.v1.GetProcessorPoolResponse\"\x04\xc8\xf3\x18\x01\x12\x84\x01\n\x13UpdateProcessorPool\x12\x30.framegate.control.v1.UpdateProcessorPoolRequest\x1a\x31.framegate.control.v1.UpdateProcessorPoolResponse\"\x08\xc8\xf3\x18\x02\xd0\xf3\x18\x01\x42 Z\x1e\x66ramegate/control/v1;controlv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'framegate.control.v1.pool_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'Z\036framegate/control/v1;controlv1'
   _globals['_MEMORYPOOL_GUARANTEEDPERCENTSENTRY']._loaded_options = None
   _globals['_MEMORYPOOL_GUARANTEEDPERCENTSENTRY']._serialized_options = b'8\001'
-  _globals['_ORIGIN']._serialized_start=2640
-  _globals['_ORIGIN']._serialized_end=2741
-  _globals['_MEMORYPOOL']._serialized_start=165
-  _globals['_MEMORYPOOL']._serialized_end=760
-  _globals['_MEMORYPOOL_GUARANTEEDPERCENTSENTRY']._serialized_start=597
-  _globals['_MEMORYPOOL_GUARANTEEDPERCENTSENTRY']._serialized_end=654
-  _globals['_MEMORYPOOL_KIND']._serialized_start=656
-  _globals['_MEMORYPOOL_KIND']._serialized_end=745
-  _globals['_MEMORYSHARE']._serialized_start=763
-  _globals['_MEMORYSHARE']._serialized_end=946
-  _globals['_MEMORYHOLDER']._serialized_start=949
-  _globals['_MEMORYHOLDER']._serialized_end=1423
-  _globals['_MEMORYHOLDER_SIDE']._serialized_start=1277
-  _globals['_MEMORYHOLDER_SIDE']._serialized_end=1345
-  _globals['_MEMORYHOLDER_KIND']._serialized_start=1347
-  _globals['_MEMORYHOLDER_KIND']._serialized_end=1423
-  _globals['_PROCESSORPOOL']._serialized_start=1426
-  _globals['_PROCESSORPOOL']._serialized_end=1573
-  _globals['_PROCESSOR']._serialized_start=1576
-  _globals['_PROCESSOR']._serialized_end=1894
-  _globals['_PROCESSOR_STATE']._serialized_start=1764
-  _globals['_PROCESSOR_STATE']._serialized_end=1894
-  _globals['_GETMEMORYPOOLREQUEST']._serialized_start=1896
-  _globals['_GETMEMORYPOOLREQUEST']._serialized_end=1940
-  _globals['_GETMEMORYPOOLRESPONSE']._serialized_start=1943
-  _globals['_GETMEMORYPOOLRESPONSE']._serialized_end=2074
-  _globals['_UPDATEMEMORYPOOLREQUEST']._serialized_start=2077
-  _globals['_UPDATEMEMORYPOOLREQUEST']._serialized_end=2206
-  _globals['_UPDATEMEMORYPOOLRESPONSE']._serialized_start=2208
-  _globals['_UPDATEMEMORYPOOLRESPONSE']._serialized_end=2289
-  _globals['_GETPROCESSORPOOLREQUEST']._serialized_start=2291
-  _globals['_GETPROCESSORPOOLREQUEST']._serialized_end=2316
-  _globals['_GETPROCESSORPOOLRESPONSE']._serialized_start=2318
-  _globals['_GETPROCESSORPOOLRESPONSE']._serialized_end=2405
-  _globals['_UPDATEPROCESSORPOOLREQUEST']._serialized_start=2408
-  _globals['_UPDATEPROCESSORPOOLREQUEST']._serialized_end=2546
-  _globals['_UPDATEPROCESSORPOOLRESPONSE']._serialized_start=2548
-  _globals['_UPDATEPROCESSORPOOLRESPONSE']._serialized_end=2638
-  _globals['_POOLSERVICE']._serialized_start=2744
-  _globals['_POOLSERVICE']._serialized_end=3217
+  _globals['_POOLSERVICE'].methods_by_name['GetMemoryPool']._loaded_options = None
+  _globals['_POOLSERVICE'].methods_by_name['GetMemoryPool']._serialized_options = b'\310\363\030\001'
+  _globals['_POOLSERVICE'].methods_by_name['UpdateMemoryPool']._loaded_options = None
+  _globals['_POOLSERVICE'].methods_by_name['UpdateMemoryPool']._serialized_options = b'\310\363\030\002\320\363\030\001'
+  _globals['_POOLSERVICE'].methods_by_name['GetProcessorPool']._loaded_options = None
+  _globals['_POOLSERVICE'].methods_by_name['GetProcessorPool']._serialized_options = b'\310\363\030\001'
+  _globals['_POOLSERVICE'].methods_by_name['UpdateProcessorPool']._loaded_options = None
+  _globals['_POOLSERVICE'].methods_by_name['UpdateProcessorPool']._serialized_options = b'\310\363\030\002\320\363\030\001'
+  _globals['_ORIGIN']._serialized_start=2921
+  _globals['_ORIGIN']._serialized_end=3022
+  _globals['_MEMORYPOOL']._serialized_start=245
+  _globals['_MEMORYPOOL']._serialized_end=854
+  _globals['_MEMORYPOOL_GUARANTEEDPERCENTSENTRY']._serialized_start=691
+  _globals['_MEMORYPOOL_GUARANTEEDPERCENTSENTRY']._serialized_end=748
+  _globals['_MEMORYPOOL_KIND']._serialized_start=750
+  _globals['_MEMORYPOOL_KIND']._serialized_end=839
+  _globals['_MEMORYSHARE']._serialized_start=857
+  _globals['_MEMORYSHARE']._serialized_end=1040
+  _globals['_MEMORYHOLDER']._serialized_start=1043
+  _globals['_MEMORYHOLDER']._serialized_end=1550
+  _globals['_MEMORYHOLDER_SIDE']._serialized_start=1404
+  _globals['_MEMORYHOLDER_SIDE']._serialized_end=1472
+  _globals['_MEMORYHOLDER_KIND']._serialized_start=1474
+  _globals['_MEMORYHOLDER_KIND']._serialized_end=1550
+  _globals['_PROCESSORPOOL']._serialized_start=1553
+  _globals['_PROCESSORPOOL']._serialized_end=1736
+  _globals['_PROCESSOR']._serialized_start=1739
+  _globals['_PROCESSOR']._serialized_end=2057
+  _globals['_PROCESSOR_STATE']._serialized_start=1927
+  _globals['_PROCESSOR_STATE']._serialized_end=2057
+  _globals['_GETMEMORYPOOLREQUEST']._serialized_start=2059
+  _globals['_GETMEMORYPOOLREQUEST']._serialized_end=2103
+  _globals['_GETMEMORYPOOLRESPONSE']._serialized_start=2106
+  _globals['_GETMEMORYPOOLRESPONSE']._serialized_end=2237
+  _globals['_UPDATEMEMORYPOOLREQUEST']._serialized_start=2240
+  _globals['_UPDATEMEMORYPOOLREQUEST']._serialized_end=2428
+  _globals['_UPDATEMEMORYPOOLRESPONSE']._serialized_start=2430
+  _globals['_UPDATEMEMORYPOOLRESPONSE']._serialized_end=2511
+  _globals['_GETPROCESSORPOOLREQUEST']._serialized_start=2513
+  _globals['_GETPROCESSORPOOLREQUEST']._serialized_end=2538
+  _globals['_GETPROCESSORPOOLRESPONSE']._serialized_start=2540
+  _globals['_GETPROCESSORPOOLRESPONSE']._serialized_end=2627
+  _globals['_UPDATEPROCESSORPOOLREQUEST']._serialized_start=2630
+  _globals['_UPDATEPROCESSORPOOLREQUEST']._serialized_end=2827
+  _globals['_UPDATEPROCESSORPOOLRESPONSE']._serialized_start=2829
+  _globals['_UPDATEPROCESSORPOOLRESPONSE']._serialized_end=2919
+  _globals['_POOLSERVICE']._serialized_start=3025
+  _globals['_POOLSERVICE']._serialized_end=3531
 # @@protoc_insertion_point(module_scope)

@@ -4,6 +4,7 @@ isort:skip_file
 """
 
 from collections import abc as _abc
+from framegate.control.v1 import channel_service_pb2 as _channel_service_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
@@ -115,6 +116,7 @@ class MemoryPool(_message.Message):
     GUARANTEED_PERCENTS_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     SIZE_ORIGIN_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     size_bytes: _builtins.int
     """Its size in bytes, 64 KiB to 1024 TiB; each processor's share must hold the largest frame that passes whole."""
     usage_bytes: _builtins.int
@@ -135,6 +137,8 @@ class MemoryPool(_message.Message):
     """What happens when it is full, as configured."""
     size_origin: Global___Origin.ValueType
     """Where its size comes from."""
+    etag: _builtins.str
+    """Identifies the present size. An update with an etag is refused if it has changed; empty: the update is always made."""
     @_builtins.property
     def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryShare]:
         """The share of each processor."""
@@ -158,10 +162,11 @@ class MemoryPool(_message.Message):
         guaranteed_percents: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         kind: Global___MemoryPool.Kind.ValueType = ...,
         size_origin: Global___Origin.ValueType = ...,
+        etag: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes", "size_bytes", b"size_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes", "begun_bytes", b"begun_bytes", "guaranteed_percents", b"guaranteed_percents", "kind", b"kind", "pending_bytes", b"pending_bytes", "shares", b"shares", "size_bytes", b"size_bytes", "size_origin", b"size_origin", "tap_bytes", b"tap_bytes", "tap_limit_bytes", b"tap_limit_bytes", "tls_bytes", b"tls_bytes", "usage_bytes", b"usage_bytes", "waiting_count", b"waiting_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes", "begun_bytes", b"begun_bytes", "etag", b"etag", "guaranteed_percents", b"guaranteed_percents", "kind", b"kind", "pending_bytes", b"pending_bytes", "shares", b"shares", "size_bytes", b"size_bytes", "size_origin", b"size_origin", "tap_bytes", b"tap_bytes", "tap_limit_bytes", b"tap_limit_bytes", "tls_bytes", b"tls_bytes", "usage_bytes", b"usage_bytes", "waiting_count", b"waiting_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__size_bytes: _TypeAlias = _typing.Literal["size_bytes"]  # noqa: Y015
     _WhichOneofArgType__size_bytes: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes"]  # noqa: Y015
@@ -297,8 +302,8 @@ class MemoryHolder(_message.Message):
     held_bytes: _builtins.int
     """Bytes held. 0 with KIND_PENDING: the peer reads a frame slowly that is cut through; its rest waits in the kernel, outside the pool."""
     @_builtins.property
-    def mute_causes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Why this side is not read now, named as in the log and the metrics; empty: it is read."""
+    def mute_causes(self) -> _containers.RepeatedScalarFieldContainer[_channel_service_pb2.MuteCause.ValueType]:
+        """Why this side is not read now; empty: it is read."""
 
     @_builtins.property
     def mute_time(self) -> _timestamp_pb2.Timestamp:
@@ -317,7 +322,7 @@ class MemoryHolder(_message.Message):
         peer_address: _builtins.str = ...,
         kind: Global___MemoryHolder.Kind.ValueType = ...,
         held_bytes: _builtins.int = ...,
-        mute_causes: _abc.Iterable[_builtins.str] | None = ...,
+        mute_causes: _abc.Iterable[_channel_service_pb2.MuteCause.ValueType] | None = ...,
         mute_time: _timestamp_pb2.Timestamp | None = ...,
         last_active_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
@@ -335,13 +340,16 @@ class ProcessorPool(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SIZE_FIELD_NUMBER: _builtins.int
+    PROCESSOR_COUNT_FIELD_NUMBER: _builtins.int
     PROCESSORS_FIELD_NUMBER: _builtins.int
     SIZE_ORIGIN_FIELD_NUMBER: _builtins.int
-    size: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    processor_count: _builtins.int
     """The wanted number; 1 to 64."""
     size_origin: Global___Origin.ValueType
     """Where the wanted number comes from."""
+    etag: _builtins.str
+    """Identifies the present number. An update with an etag is refused if it has changed; empty: the update is always made."""
     @_builtins.property
     def processors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Processor]:
         """The processors, by slot, without those that are being removed."""
@@ -349,17 +357,18 @@ class ProcessorPool(_message.Message):
     def __init__(
         self,
         *,
-        size: _builtins.int | None = ...,
+        processor_count: _builtins.int | None = ...,
         processors: _abc.Iterable[Global___Processor] | None = ...,
         size_origin: Global___Origin.ValueType = ...,
+        etag: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_size", b"_size", "size", b"size"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_processor_count", b"_processor_count", "processor_count", b"processor_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size", b"_size", "processors", b"processors", "size", b"size", "size_origin", b"size_origin"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_processor_count", b"_processor_count", "etag", b"etag", "processor_count", b"processor_count", "processors", b"processors", "size_origin", b"size_origin"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__size: _TypeAlias = _typing.Literal["size"]  # noqa: Y015
-    _WhichOneofArgType__size: _TypeAlias = _typing.Literal["_size", b"_size"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__size) -> _WhichOneofReturnType__size | None: ...
+    _WhichOneofReturnType__processor_count: _TypeAlias = _typing.Literal["processor_count"]  # noqa: Y015
+    _WhichOneofArgType__processor_count: _TypeAlias = _typing.Literal["_processor_count", b"_processor_count"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__processor_count) -> _WhichOneofReturnType__processor_count | None: ...
 
 Global___ProcessorPool: _TypeAlias = ProcessorPool  # noqa: Y015
 
@@ -502,23 +511,35 @@ class UpdateMemoryPoolRequest(_message.Message):
 
     MEMORY_POOL_FIELD_NUMBER: _builtins.int
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    validate_only: _builtins.bool
+    """Only check the change and return its result; nothing is changed."""
+    reason: _builtins.str
+    """The reason, for the audit record; up to 256 characters in one line. Optional."""
+    request_id: _builtins.str
+    """A UUID. A call that has the id of one that was answered within the last 10 minutes gets the same answer, and changes nothing. Optional."""
     @_builtins.property
     def memory_pool(self) -> Global___MemoryPool:
-        """The new values. Required."""
+        """The new size. Required."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Which fields to change: `size_bytes`, or `*`. Absent or empty: those that are set."""
+        """`size_bytes`, the only field that can be changed, or `*`. Absent or empty: the fields that are set."""
 
     def __init__(
         self,
         *,
         memory_pool: Global___MemoryPool | None = ...,
         update_mask: _field_mask_pb2.FieldMask | None = ...,
+        validate_only: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory_pool", b"memory_pool", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_pool", b"memory_pool", "update_mask", b"update_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_pool", b"memory_pool", "reason", b"reason", "request_id", b"request_id", "update_mask", b"update_mask", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -597,23 +618,35 @@ class UpdateProcessorPoolRequest(_message.Message):
 
     PROCESSOR_POOL_FIELD_NUMBER: _builtins.int
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    validate_only: _builtins.bool
+    """Only check the change and return its result; nothing is changed."""
+    reason: _builtins.str
+    """The reason, for the audit record; up to 256 characters in one line. Optional."""
+    request_id: _builtins.str
+    """A UUID. A call that has the id of one that was answered within the last 10 minutes gets the same answer, and changes nothing. Optional."""
     @_builtins.property
     def processor_pool(self) -> Global___ProcessorPool:
-        """The new values. Required."""
+        """The new size. Required."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Which fields to change: `size`, or `*`. Absent or empty: those that are set."""
+        """`processor_count`, the only field that can be changed, or `*`. Absent or empty: the fields that are set."""
 
     def __init__(
         self,
         *,
         processor_pool: Global___ProcessorPool | None = ...,
         update_mask: _field_mask_pb2.FieldMask | None = ...,
+        validate_only: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["processor_pool", b"processor_pool", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["processor_pool", b"processor_pool", "update_mask", b"update_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["processor_pool", b"processor_pool", "reason", b"reason", "request_id", b"request_id", "update_mask", b"update_mask", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -281,12 +281,15 @@ class DrainProxyRequest(_message.Message):
     WAIT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     ACCEPT_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     wait: _builtins.bool
     """Whether to return only when no connection is left."""
     reason: _builtins.str
     """The reason, for the audit record; up to 256 characters. Optional."""
     accept: Global___DrainProxyRequest.Accept.ValueType
     """What happens to connections."""
+    request_id: _builtins.str
+    """A UUID. A call that has the id of one that was answered within the last 10 minutes gets the same answer, and changes nothing. Optional."""
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
         """Connections that are still open after this time are closed with the cause `drain_timeout`; 0 s to 1 h. Absent: as configured (`drain.timeout`)."""
@@ -298,10 +301,11 @@ class DrainProxyRequest(_message.Message):
         wait: _builtins.bool = ...,
         reason: _builtins.str = ...,
         accept: Global___DrainProxyRequest.Accept.ValueType = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept", b"accept", "reason", b"reason", "timeout", b"timeout", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept", b"accept", "reason", b"reason", "request_id", b"request_id", "timeout", b"timeout", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,52 +22,64 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from framegate.control.v1 import options_pb2 as framegate_dot_control_dot_v1_dot_options__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&framegate/control/v1/tap_service.proto\x12\x14\x66ramegate.control.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xda\t\n\x07TapRule\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tlisteners\x18\x02 \x03(\t\x12;\n\ndirections\x18\x03 \x03(\x0e\x32\'.framegate.control.v1.TapRule.Direction\x12\x12\n\nprincipals\x18\x04 \x03(\t\x12\x10\n\x08networks\x18\x05 \x03(\t\x12\x1b\n\x0emin_size_bytes\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x1b\n\x0emax_size_bytes\x18\x07 \x01(\x03H\x02\x88\x01\x01\x12\x0c\n\x04\x61pis\x18\x08 \x03(\t\x12\x0f\n\x07\x63lients\x18\t \x03(\t\x12\x36\n\x07\x63\x61pture\x18\n \x01(\x0e\x32%.framegate.control.v1.TapRule.Capture\x12\x1c\n\x0fmax_frame_bytes\x18\x0b \x01(\x03H\x03\x88\x01\x01\x12\r\n\x05\x62lank\x18\x0c \x03(\t\x12\x0c\n\x04hash\x18\r \x03(\t\x12\x1f\n\x12sample_connections\x18\x0e \x01(\x01H\x04\x88\x01\x01\x12\x1a\n\rsample_frames\x18\x0f \x01(\x01H\x05\x88\x01\x01\x12\x31\n\x0b\x65xpire_time\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x12(\n\x03ttl\x18\x11 \x01(\x0b\x32\x19.google.protobuf.DurationH\x00\x12\x35\n\x07on_full\x18\x12 \x01(\x0e\x32$.framegate.control.v1.TapRule.OnFull\x12\x1d\n\x10max_loss_percent\x18\x13 \x01(\x01H\x06\x88\x01\x01\x12\x1c\n\x0fmax_cpu_percent\x18\x14 \x01(\x01H\x07\x88\x01\x01\x12\x0c\n\x04\x65tag\x18\x15 \x01(\t\x12\x32\n\x05state\x18\x16 \x01(\x0e\x32#.framegate.control.v1.TapRule.State\x12\x30\n\x05stops\x18\x17 \x03(\x0b\x32!.framegate.control.v1.TapRuleStop\"U\n\tDirection\x12\x19\n\x15\x44IRECTION_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44IRECTION_REQUEST\x10\x01\x12\x16\n\x12\x44IRECTION_RESPONSE\x10\x02\"[\n\x07\x43\x61pture\x12\x17\n\x13\x43\x41PTURE_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x43\x41PTURE_FULL\x10\x01\x12\x13\n\x0f\x43\x41PTURE_LENGTHS\x10\x02\x12\x10\n\x0c\x43\x41PTURE_HASH\x10\x03\"E\n\x06OnFull\x12\x17\n\x13ON_FULL_UNSPECIFIED\x10\x00\x12\x10\n\x0cON_FULL_DROP\x10\x01\x12\x10\n\x0cON_FULL_MUTE\x10\x02\"h\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_ACTIVE\x10\x01\x12\x11\n\rSTATE_EXPIRED\x10\x02\x12\x11\n\rSTATE_STOPPED\x10\x03\x12\x10\n\x0cSTATE_LOSING\x10\x04\x42\x0c\n\nexpirationB\x11\n\x0f_min_size_bytesB\x11\n\x0f_max_size_bytesB\x12\n\x10_max_frame_bytesB\x15\n\x13_sample_connectionsB\x10\n\x0e_sample_framesB\x13\n\x11_max_loss_percentB\x12\n\x10_max_cpu_percent\"\xf3\x01\n\x0bTapRuleStop\x12\x16\n\x0eprocessor_slot\x18\x01 \x01(\x05\x12\x36\n\x05\x63\x61use\x18\x02 \x01(\x0e\x32\'.framegate.control.v1.TapRuleStop.Cause\x12\x0f\n\x07percent\x18\x03 \x01(\x01\x12\x15\n\rlimit_percent\x18\x04 \x01(\x01\x12-\n\tstop_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"=\n\x05\x43\x61use\x12\x15\n\x11\x43\x41USE_UNSPECIFIED\x10\x00\x12\x0e\n\nCAUSE_LOSS\x10\x01\x12\r\n\tCAUSE_CPU\x10\x02\"<\n\x13ListTapRulesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"a\n\x14ListTapRulesResponse\x12\x30\n\ttap_rules\x18\x01 \x03(\x0b\x32\x1d.framegate.control.v1.TapRule\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"!\n\x11GetTapRuleRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"E\n\x12GetTapRuleResponse\x12/\n\x08tap_rule\x18\x01 \x01(\x0b\x32\x1d.framegate.control.v1.TapRule\"n\n\x14\x43reateTapRuleRequest\x12/\n\x08tap_rule\x18\x01 \x01(\x0b\x32\x1d.framegate.control.v1.TapRule\x12\x0e\n\x06\x62\x65\x66ore\x18\x02 \x01(\t\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\"H\n\x15\x43reateTapRuleResponse\x12/\n\x08tap_rule\x18\x01 \x01(\x0b\x32\x1d.framegate.control.v1.TapRule\"\xaf\x01\n\x14UpdateTapRuleRequest\x12/\n\x08tap_rule\x18\x01 \x01(\x0b\x32\x1d.framegate.control.v1.TapRule\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x13\n\x06\x62\x65\x66ore\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x15\n\rvalidate_only\x18\x04 \x01(\x08\x42\t\n\x07_before\"H\n\x15UpdateTapRuleResponse\x12/\n\x08tap_rule\x18\x01 \x01(\x0b\x32\x1d.framegate.control.v1.TapRule\"I\n\x14\x44\x65leteTapRuleRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\"\x17\n\x15\x44\x65leteTapRuleResponse2\x92\x04\n\nTapService\x12\x65\n\x0cListTapRules\x12).framegate.control.v1.ListTapRulesRequest\x1a*.framegate.control.v1.ListTapRulesResponse\x12_\n\nGetTapRule\x12\'.framegate.control.v1.GetTapRuleRequest\x1a(.framegate.control.v1.GetTapRuleResponse\x12h\n\rCreateTapRule\x12*.framegate.control.v1.CreateTapRuleRequest\x1a+.framegate.control.v1.CreateTapRuleResponse\x12h\n\rUpdateTapRule\x12*.framegate.control.v1.UpdateTapRuleRequest\x1a+.framegate.control.v1.UpdateTapRuleResponse\x12h\n\rDeleteTapRule\x12*.framegate.control.v1.DeleteTapRuleRequest\x1a+.framegate.control.v1.DeleteTapRuleResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&framegate/control/v1/tap_service.proto\x12\x14\x66ramegate.control.v1\x1a\"framegate/control/v1/options.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xda\t\n\x07TapRule\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tlisteners\x18\x02 \x03(\t\x12;\n\ndirections\x18\x03 \x03(\x0e\x32\'.framegate.control.v1.TapRule.Direction\x12\x12\n\nprincipals\x18\x04 \x03(\t\x12\x10\n\x08networks\x18\x05 \x03(\t\x12\x1b\n\x0emin_size_bytes\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x1b\n\x0emax_size_bytes\x18\x07 \x01(\x03H\x02\x88\x01\x01\x12\x0c\n\x04\x61pis\x18\x08 \x03(\t\x12\x0f\n\x07\x63lients\x18\t \x03(\t\x12\x36\n\x07\x63\x61pture\x18\n \x01(\x0e\x32%.framegate.control.v1.TapRule.Capture\x12\x1c\n\x0fmax_frame_bytes\x18\x0b \x01(\x03H\x03\x88\x01\x01\x12\r\n\x05\x62lank\x18\x0c \x03(\t\x12\x0c\n\x04hash\x18\r \x03(\t\x12\x1f\n\x12sample_connections\x18\x0e \x01(\x01H\x04\x88\x01\x01\x12\x1a\n\rsample_frames\x18\x0f \x01(\x01H\x05\x88\x01\x01\x12\x31\n\x0b\x65xpire_time\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x12(\n\x03ttl\x18\x11 \x01(\x0b\x32\x19.google.protobuf.DurationH\x00\x12\x35\n\x07on_full\x18\x12 \x01(\x0e\x32$.framegate.control.v1.TapRule.OnFull\x12\x1d\n\x10max_loss_percent\x18\x13 \x01(\x01H\x06\x88\x01\x01\x12\x1c\n\x0fmax_cpu_percent\x18\x14 \x01(\x01H\x07\x88\x01\x01\x12\x0c\n\x04\x65tag\x18\x15 \x01(\t\x12\x32\n\x05state\x18\x16 \x01(\x0e\x32#.framegate.control.v1.TapRule.State\x12\x30\n\x05stops\x18\x17 \x03(\x0b\x32!.framegate.control.v1.TapRuleStop\"U\n\tDirection\x12\x19\n\x15\x44IRECTION_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44IRECTION_REQUEST\x10\x01\x12\x16\n\x12\x44IRECTION_RESPONSE\x10\x02\"[\n\x07\x43\x61pture\x12\x17\n\x13\x43\x41PTURE_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x43\x41PTURE_FULL\x10\x01\x12\x13\n\x0f\x43\x41PTURE_LENGTHS\x10\x02\x12\x10\n\x0c\x43\x41PTURE_HASH\x10\x03\"E\n\x06OnFull\x12\x17\n\x13ON_FULL_UNSPECIFIED\x10\x00\x12\x10\n\x0cON_FULL_DROP\x10\x01\x12\x10\n\x0cON_FULL_MUTE\x10\x02\"h\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_ACTIVE\x10\x01\x12\x11\n\rSTATE_EXPIRED\x10\x02\x12\x11\n\rSTATE_STOPPED\x10\x03\x12\x10\n\x0cSTATE_LOSING\x10\x04\x42\x0c\n\nexpirationB\x11\n\x0f_min_size_bytesB\x11\n\x0f_max_size_bytesB\x12\n\x10_max_frame_bytesB\x15\n\x13_sample_connectionsB\x10\n\x0e_sample_framesB\x13\n\x11_max_loss_percentB\x12\n\x10_max_cpu_percent\"\xf3\x01\n\x0bTapRuleStop\x12\x16\n\x0eprocessor_slot\x18\x01 \x01(\x05\x12\x36\n\x05\x63\x61use\x18\x02 \x01(\x0e\x32\'.framegate.control.v1.TapRuleStop.Cause\x12\x0f\n\x07percent\x18\x03 \x01(\x01\x12\x15\n\rlimit_percent\x18\x04 \x01(\x01\x12-\n\tstop_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"=\n\x05\x43\x61use\x12\x15\n\x11\x43\x41USE_UNSPECIFIED\x10\x00\x12\x0e\n\nCAUSE_LOSS\x10\x01\x12\r\n\tCAUSE_CPU\x10\x02\"<\n\x13ListTapRulesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"a\n\x14ListTapRulesResponse\x12\x30\n\ttap_rules\x18\x01 \x03(\x0b\x32\x1d.framegate.control.v1.TapRule\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"!\n\x11GetTapRuleRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"E\n\x12GetTapRuleResponse\x12/\n\x08tap_rule\x18\x01 \x01(\x0b\x32\x1d.framegate.control.v1.TapRule\"\x92\x01\n\x14\x43reateTapRuleRequest\x12/\n\x08tap_rule\x18\x01 \x01(\x0b\x32\x1d.framegate.control.v1.TapRule\x12\x0e\n\x06\x62\x65\x66ore\x18\x02 \x01(\t\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\"H\n\x15\x43reateTapRuleResponse\x12/\n\x08tap_rule\x18\x01 \x01(\x0b\x32\x1d.framegate.control.v1.TapRule\"\xd3\x01\n\x14UpdateTapRuleRequest\x12/\n\x08tap_rule\x18\x01 \x01(\x0b\x32\x1d.framegate.control.v1.TapRule\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x13\n\x06\x62\x65\x66ore\x18\x06 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_before\"H\n\x15UpdateTapRuleResponse\x12/\n\x08tap_rule\x18\x01 \x01(\x0b\x32\x1d.framegate.control.v1.TapRule\"m\n\x14\x44\x65leteTapRuleRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\"\x17\n\x15\x44\x65leteTapRuleResponse2\xbc\x04\n\nTapService\x12k\n\x0cListTapRules\x12).framegate.control.v1.ListTapRulesRequest\x1a*.framegate.control.v1.ListTapRulesResponse\"\x04\xc8\xf3\x18\x01\x12\x65\n\nGetTapRule\x12\'.framegate.control.v1.GetTapRuleRequest\x1a(.framegate.control.v1.GetTapRuleResponse\"\x04\xc8\xf3\x18\x01\x12r\n\rCreateTapRule\x12*.framegate.control.v1.CreateTapRuleRequest\x1a+.framegate.control.v1.CreateTapRuleResponse\"\x08\xc8\xf3\x18\x03\xd0\xf3\x18\x01\x12r\n\rUpdateTapRule\x12*.framegate.control.v1.UpdateTapRuleRequest\x1a+.framegate.control.v1.UpdateTapRuleResponse\"\x08\xc8\xf3\x18\x03\xd0\xf3\x18\x01\x12r\n\rDeleteTapRule\x12*.framegate.control.v1.DeleteTapRuleRequest\x1a+.framegate.control.v1.DeleteTapRuleResponse\"\x08\xc8\xf3\x18\x03\xd0\xf3\x18\x01\x42 Z\x1e\x66ramegate/control/v1;controlv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'framegate.control.v1.tap_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
-  _globals['_TAPRULE']._serialized_start=164
-  _globals['_TAPRULE']._serialized_end=1406
-  _globals['_TAPRULE_DIRECTION']._serialized_start=897
-  _globals['_TAPRULE_DIRECTION']._serialized_end=982
-  _globals['_TAPRULE_CAPTURE']._serialized_start=984
-  _globals['_TAPRULE_CAPTURE']._serialized_end=1075
-  _globals['_TAPRULE_ONFULL']._serialized_start=1077
-  _globals['_TAPRULE_ONFULL']._serialized_end=1146
-  _globals['_TAPRULE_STATE']._serialized_start=1148
-  _globals['_TAPRULE_STATE']._serialized_end=1252
-  _globals['_TAPRULESTOP']._serialized_start=1409
-  _globals['_TAPRULESTOP']._serialized_end=1652
-  _globals['_TAPRULESTOP_CAUSE']._serialized_start=1591
-  _globals['_TAPRULESTOP_CAUSE']._serialized_end=1652
-  _globals['_LISTTAPRULESREQUEST']._serialized_start=1654
-  _globals['_LISTTAPRULESREQUEST']._serialized_end=1714
-  _globals['_LISTTAPRULESRESPONSE']._serialized_start=1716
-  _globals['_LISTTAPRULESRESPONSE']._serialized_end=1813
-  _globals['_GETTAPRULEREQUEST']._serialized_start=1815
-  _globals['_GETTAPRULEREQUEST']._serialized_end=1848
-  _globals['_GETTAPRULERESPONSE']._serialized_start=1850
-  _globals['_GETTAPRULERESPONSE']._serialized_end=1919
-  _globals['_CREATETAPRULEREQUEST']._serialized_start=1921
-  _globals['_CREATETAPRULEREQUEST']._serialized_end=2031
-  _globals['_CREATETAPRULERESPONSE']._serialized_start=2033
-  _globals['_CREATETAPRULERESPONSE']._serialized_end=2105
-  _globals['_UPDATETAPRULEREQUEST']._serialized_start=2108
-  _globals['_UPDATETAPRULEREQUEST']._serialized_end=2283
-  _globals['_UPDATETAPRULERESPONSE']._serialized_start=2285
-  _globals['_UPDATETAPRULERESPONSE']._serialized_end=2357
-  _globals['_DELETETAPRULEREQUEST']._serialized_start=2359
-  _globals['_DELETETAPRULEREQUEST']._serialized_end=2432
-  _globals['_DELETETAPRULERESPONSE']._serialized_start=2434
-  _globals['_DELETETAPRULERESPONSE']._serialized_end=2457
-  _globals['_TAPSERVICE']._serialized_start=2460
-  _globals['_TAPSERVICE']._serialized_end=2990
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'Z\036framegate/control/v1;controlv1'
+  _globals['_TAPSERVICE'].methods_by_name['ListTapRules']._loaded_options = None
+  _globals['_TAPSERVICE'].methods_by_name['ListTapRules']._serialized_options = b'\310\363\030\001'
+  _globals['_TAPSERVICE'].methods_by_name['GetTapRule']._loaded_options = None
+  _globals['_TAPSERVICE'].methods_by_name['GetTapRule']._serialized_options = b'\310\363\030\001'
+  _globals['_TAPSERVICE'].methods_by_name['CreateTapRule']._loaded_options = None
+  _globals['_TAPSERVICE'].methods_by_name['CreateTapRule']._serialized_options = b'\310\363\030\003\320\363\030\001'
+  _globals['_TAPSERVICE'].methods_by_name['UpdateTapRule']._loaded_options = None
+  _globals['_TAPSERVICE'].methods_by_name['UpdateTapRule']._serialized_options = b'\310\363\030\003\320\363\030\001'
+  _globals['_TAPSERVICE'].methods_by_name['DeleteTapRule']._loaded_options = None
+  _globals['_TAPSERVICE'].methods_by_name['DeleteTapRule']._serialized_options = b'\310\363\030\003\320\363\030\001'
+  _globals['_TAPRULE']._serialized_start=200
+  _globals['_TAPRULE']._serialized_end=1442
+  _globals['_TAPRULE_DIRECTION']._serialized_start=933
+  _globals['_TAPRULE_DIRECTION']._serialized_end=1018
+  _globals['_TAPRULE_CAPTURE']._serialized_start=1020
+  _globals['_TAPRULE_CAPTURE']._serialized_end=1111
+  _globals['_TAPRULE_ONFULL']._serialized_start=1113
+  _globals['_TAPRULE_ONFULL']._serialized_end=1182
+  _globals['_TAPRULE_STATE']._serialized_start=1184
+  _globals['_TAPRULE_STATE']._serialized_end=1288
+  _globals['_TAPRULESTOP']._serialized_start=1445
+  _globals['_TAPRULESTOP']._serialized_end=1688
+  _globals['_TAPRULESTOP_CAUSE']._serialized_start=1627
+  _globals['_TAPRULESTOP_CAUSE']._serialized_end=1688
+  _globals['_LISTTAPRULESREQUEST']._serialized_start=1690
+  _globals['_LISTTAPRULESREQUEST']._serialized_end=1750
+  _globals['_LISTTAPRULESRESPONSE']._serialized_start=1752
+  _globals['_LISTTAPRULESRESPONSE']._serialized_end=1849
+  _globals['_GETTAPRULEREQUEST']._serialized_start=1851
+  _globals['_GETTAPRULEREQUEST']._serialized_end=1884
+  _globals['_GETTAPRULERESPONSE']._serialized_start=1886
+  _globals['_GETTAPRULERESPONSE']._serialized_end=1955
+  _globals['_CREATETAPRULEREQUEST']._serialized_start=1958
+  _globals['_CREATETAPRULEREQUEST']._serialized_end=2104
+  _globals['_CREATETAPRULERESPONSE']._serialized_start=2106
+  _globals['_CREATETAPRULERESPONSE']._serialized_end=2178
+  _globals['_UPDATETAPRULEREQUEST']._serialized_start=2181
+  _globals['_UPDATETAPRULEREQUEST']._serialized_end=2392
+  _globals['_UPDATETAPRULERESPONSE']._serialized_start=2394
+  _globals['_UPDATETAPRULERESPONSE']._serialized_end=2466
+  _globals['_DELETETAPRULEREQUEST']._serialized_start=2468
+  _globals['_DELETETAPRULEREQUEST']._serialized_end=2577
+  _globals['_DELETETAPRULERESPONSE']._serialized_start=2579
+  _globals['_DELETETAPRULERESPONSE']._serialized_end=2602
+  _globals['_TAPSERVICE']._serialized_start=2605
+  _globals['_TAPSERVICE']._serialized_end=3177
 # @@protoc_insertion_point(module_scope)

@@ -461,10 +461,16 @@ class CreateTapRuleRequest(_message.Message):
     TAP_RULE_FIELD_NUMBER: _builtins.int
     BEFORE_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     before: _builtins.str
     """The name of the rule before which it is inserted; empty: it becomes the last rule."""
     validate_only: _builtins.bool
     """Only check whether the rule could be created. The processors are not asked."""
+    reason: _builtins.str
+    """The reason, for the audit record; up to 256 characters in one line. Optional."""
+    request_id: _builtins.str
+    """A UUID. A call that has the id of one that was answered within the last 10 minutes gets the same answer, and changes nothing. Optional."""
     @_builtins.property
     def tap_rule(self) -> Global___TapRule:
         """The rule. Required. Fields that are not set have the defaults of the configuration file."""
@@ -475,10 +481,12 @@ class CreateTapRuleRequest(_message.Message):
         tap_rule: Global___TapRule | None = ...,
         before: _builtins.str = ...,
         validate_only: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tap_rule", b"tap_rule"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "tap_rule", b"tap_rule", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "reason", b"reason", "request_id", b"request_id", "tap_rule", b"tap_rule", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -516,31 +524,39 @@ class UpdateTapRuleRequest(_message.Message):
 
     TAP_RULE_FIELD_NUMBER: _builtins.int
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
-    BEFORE_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
-    before: _builtins.str
-    """The name of the rule before which it is moved; set but empty: it becomes the last rule. Absent: it is not moved."""
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
     validate_only: _builtins.bool
     """Only check whether the rule could be updated. The processors are not asked."""
+    reason: _builtins.str
+    """The reason, for the audit record; up to 256 characters in one line. Optional."""
+    request_id: _builtins.str
+    """A UUID. A call that has the id of one that was answered within the last 10 minutes gets the same answer, and changes nothing. Optional."""
+    before: _builtins.str
+    """The name of the rule before which it is moved; set but empty: it becomes the last rule. Absent: it is not moved."""
     @_builtins.property
     def tap_rule(self) -> Global___TapRule:
         """The rule's name and the new values. Required. With an `etag`, the update is refused if the rule has changed."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Which fields to change, or `*` for all; a field that is named but not set gets its default. Absent or empty: those that are set."""
+        """Which fields to change; `*` for all. A field that is named and has no value gets its default. Absent or empty: those that are set."""
 
     def __init__(
         self,
         *,
         tap_rule: Global___TapRule | None = ...,
         update_mask: _field_mask_pb2.FieldMask | None = ...,
-        before: _builtins.str | None = ...,
         validate_only: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        before: _builtins.str | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "before", b"before", "tap_rule", b"tap_rule", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "before", b"before", "tap_rule", b"tap_rule", "update_mask", b"update_mask", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "before", b"before", "reason", b"reason", "request_id", b"request_id", "tap_rule", b"tap_rule", "update_mask", b"update_mask", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__before: _TypeAlias = _typing.Literal["before"]  # noqa: Y015
     _WhichOneofArgType__before: _TypeAlias = _typing.Literal["_before", b"_before"]  # noqa: Y015
@@ -581,22 +597,30 @@ class DeleteTapRuleRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The rule's name. Required."""
     etag: _builtins.str
     """The deletion is refused if the rule has changed since it had this etag; empty: the rule is always deleted."""
     validate_only: _builtins.bool
     """Only check whether the rule could be deleted. The processors are not asked."""
+    reason: _builtins.str
+    """The reason, for the audit record; up to 256 characters in one line. Optional."""
+    request_id: _builtins.str
+    """A UUID. A call that has the id of one that was answered within the last 10 minutes gets the same answer, and changes nothing. Optional."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         etag: _builtins.str = ...,
         validate_only: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "reason", b"reason", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,41 +22,51 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from framegate.control.v1 import options_pb2 as framegate_dot_control_dot_v1_dot_options__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+framegate/control/v1/upstream_service.proto\x12\x14\x66ramegate.control.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x82\x02\n\x08Upstream\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tendpoints\x18\x02 \x03(\t\x12\x11\n\taddresses\x18\x03 \x03(\t\x12\x13\n\x0btls_enabled\x18\x04 \x01(\x08\x12\x1e\n\x16max_receive_size_bytes\x18\x05 \x01(\x03\x12\x18\n\x10resolution_error\x18\x06 \x01(\t\x12:\n\x0e\x64own_endpoints\x18\x07 \x03(\x0b\x32\".framegate.control.v1.DownEndpoint\x12\x37\n\x0f\x65ndpoint_states\x18\x08 \x03(\x0b\x32\x1e.framegate.control.v1.Endpoint\"\xb7\x03\n\x08\x45ndpoint\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x14\n\x07node_id\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x33\n\x05state\x18\x03 \x01(\x0e\x32$.framegate.control.v1.Endpoint.State\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t\x12.\n\nsince_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1b\n\x13out_processor_count\x18\x07 \x01(\x05\x12\x18\n\x10\x63onnection_count\x18\x08 \x01(\x03\x12\x0e\n\x06weight\x18\t \x01(\x05\x12\x0c\n\x04zone\x18\n \x01(\t\x12*\n\x07latency\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\"r\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0c\n\x08STATE_UP\x10\x01\x12\x0e\n\nSTATE_FULL\x10\x02\x12\x11\n\rSTATE_FAILING\x10\x03\x12\x0e\n\nSTATE_DOWN\x10\x04\x12\x11\n\rSTATE_EJECTED\x10\x05\x42\n\n\x08_node_id\"X\n\x0c\x44ownEndpoint\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x17\n\x0fprocessor_count\x18\x04 \x01(\x05\"\xbb\x02\n\x06\x42roker\x12\x10\n\x08upstream\x18\x01 \x01(\t\x12\x10\n\x08listener\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x1a\n\x12\x61\x64vertised_address\x18\x05 \x01(\t\x12\x0c\n\x04rack\x18\x06 \x01(\t\x12\x31\n\x05state\x18\x07 \x01(\x0e\x32\".framegate.control.v1.Broker.State\x12\x0e\n\x06reason\x18\x08 \x01(\t\x12\x1d\n\x15open_connection_count\x18\t \x01(\x03\"_\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0c\n\x08STATE_UP\x10\x01\x12\x0e\n\nSTATE_DOWN\x10\x02\x12\x11\n\rSTATE_NO_PORT\x10\x03\x12\x0e\n\nSTATE_GONE\x10\x04\"=\n\x14ListUpstreamsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"c\n\x15ListUpstreamsResponse\x12\x31\n\tupstreams\x18\x01 \x03(\x0b\x32\x1e.framegate.control.v1.Upstream\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x12GetUpstreamRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"G\n\x13GetUpstreamResponse\x12\x30\n\x08upstream\x18\x01 \x01(\x0b\x32\x1e.framegate.control.v1.Upstream\"M\n\x12ListBrokersRequest\x12\x10\n\x08upstream\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"]\n\x13ListBrokersResponse\x12-\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\x1c.framegate.control.v1.Broker\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xc3\x02\n\x0fUpstreamService\x12h\n\rListUpstreams\x12*.framegate.control.v1.ListUpstreamsRequest\x1a+.framegate.control.v1.ListUpstreamsResponse\x12\x62\n\x0bGetUpstream\x12(.framegate.control.v1.GetUpstreamRequest\x1a).framegate.control.v1.GetUpstreamResponse\x12\x62\n\x0bListBrokers\x12(.framegate.control.v1.ListBrokersRequest\x1a).framegate.control.v1.ListBrokersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+framegate/control/v1/upstream_service.proto\x12\x14\x66ramegate.control.v1\x1a\"framegate/control/v1/options.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x82\x02\n\x08Upstream\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tendpoints\x18\x02 \x03(\t\x12\x11\n\taddresses\x18\x03 \x03(\t\x12\x13\n\x0btls_enabled\x18\x04 \x01(\x08\x12\x1e\n\x16max_receive_size_bytes\x18\x05 \x01(\x03\x12\x18\n\x10resolution_error\x18\x06 \x01(\t\x12:\n\x0e\x64own_endpoints\x18\x07 \x03(\x0b\x32\".framegate.control.v1.DownEndpoint\x12\x37\n\x0f\x65ndpoint_states\x18\x08 \x03(\x0b\x32\x1e.framegate.control.v1.Endpoint\"\x86\x05\n\x08\x45ndpoint\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x14\n\x07node_id\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x33\n\x05state\x18\x03 \x01(\x0e\x32$.framegate.control.v1.Endpoint.State\x12\x35\n\x06reason\x18\x04 \x01(\x0e\x32%.framegate.control.v1.Endpoint.Reason\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t\x12.\n\nsince_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1b\n\x13out_processor_count\x18\x07 \x01(\x05\x12\x18\n\x10\x63onnection_count\x18\x08 \x01(\x03\x12\x0e\n\x06weight\x18\t \x01(\x05\x12\x0c\n\x04zone\x18\n \x01(\t\x12*\n\x07latency\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\"\xa5\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x12\n\x0eREASON_REFUSED\x10\x01\x12\x12\n\x0eREASON_TIMEOUT\x10\x02\x12\x0e\n\nREASON_TLS\x10\x03\x12\x10\n\x0cREASON_OTHER\x10\x04\x12\x13\n\x0fREASON_FAILURES\x10\x05\x12\x12\n\x0eREASON_LATENCY\x10\x06\x12\x10\n\x0cREASON_CHECK\x10\x07\"r\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0c\n\x08STATE_UP\x10\x01\x12\x0e\n\nSTATE_FULL\x10\x02\x12\x11\n\rSTATE_FAILING\x10\x03\x12\x0e\n\nSTATE_DOWN\x10\x04\x12\x11\n\rSTATE_EJECTED\x10\x05\x42\n\n\x08_node_id\"\x7f\n\x0c\x44ownEndpoint\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x35\n\x06reason\x18\x02 \x01(\x0e\x32%.framegate.control.v1.Endpoint.Reason\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x17\n\x0fprocessor_count\x18\x04 \x01(\x05\"\xbb\x02\n\x06\x42roker\x12\x10\n\x08upstream\x18\x01 \x01(\t\x12\x10\n\x08listener\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x1a\n\x12\x61\x64vertised_address\x18\x05 \x01(\t\x12\x0c\n\x04rack\x18\x06 \x01(\t\x12\x31\n\x05state\x18\x07 \x01(\x0e\x32\".framegate.control.v1.Broker.State\x12\x0e\n\x06reason\x18\x08 \x01(\t\x12\x1d\n\x15open_connection_count\x18\t \x01(\x03\"_\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0c\n\x08STATE_UP\x10\x01\x12\x0e\n\nSTATE_DOWN\x10\x02\x12\x11\n\rSTATE_NO_PORT\x10\x03\x12\x0e\n\nSTATE_GONE\x10\x04\"=\n\x14ListUpstreamsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"c\n\x15ListUpstreamsResponse\x12\x31\n\tupstreams\x18\x01 \x03(\x0b\x32\x1e.framegate.control.v1.Upstream\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x12GetUpstreamRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"G\n\x13GetUpstreamResponse\x12\x30\n\x08upstream\x18\x01 \x01(\x0b\x32\x1e.framegate.control.v1.Upstream\"M\n\x12ListBrokersRequest\x12\x10\n\x08upstream\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"]\n\x13ListBrokersResponse\x12-\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\x1c.framegate.control.v1.Broker\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xd5\x02\n\x0fUpstreamService\x12n\n\rListUpstreams\x12*.framegate.control.v1.ListUpstreamsRequest\x1a+.framegate.control.v1.ListUpstreamsResponse\"\x04\xc8\xf3\x18\x01\x12h\n\x0bGetUpstream\x12(.framegate.control.v1.GetUpstreamRequest\x1a).framegate.control.v1.GetUpstreamResponse\"\x04\xc8\xf3\x18\x01\x12h\n\x0bListBrokers\x12(.framegate.control.v1.ListBrokersRequest\x1a).framegate.control.v1.ListBrokersResponse\"\x04\xc8\xf3\x18\x01\x42 Z\x1e\x66ramegate/control/v1;controlv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'framegate.control.v1.upstream_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
-  _globals['_UPSTREAM']._serialized_start=135
-  _globals['_UPSTREAM']._serialized_end=393
-  _globals['_ENDPOINT']._serialized_start=396
-  _globals['_ENDPOINT']._serialized_end=835
-  _globals['_ENDPOINT_STATE']._serialized_start=709
-  _globals['_ENDPOINT_STATE']._serialized_end=823
-  _globals['_DOWNENDPOINT']._serialized_start=837
-  _globals['_DOWNENDPOINT']._serialized_end=925
-  _globals['_BROKER']._serialized_start=928
-  _globals['_BROKER']._serialized_end=1243
-  _globals['_BROKER_STATE']._serialized_start=1148
-  _globals['_BROKER_STATE']._serialized_end=1243
-  _globals['_LISTUPSTREAMSREQUEST']._serialized_start=1245
-  _globals['_LISTUPSTREAMSREQUEST']._serialized_end=1306
-  _globals['_LISTUPSTREAMSRESPONSE']._serialized_start=1308
-  _globals['_LISTUPSTREAMSRESPONSE']._serialized_end=1407
-  _globals['_GETUPSTREAMREQUEST']._serialized_start=1409
-  _globals['_GETUPSTREAMREQUEST']._serialized_end=1443
-  _globals['_GETUPSTREAMRESPONSE']._serialized_start=1445
-  _globals['_GETUPSTREAMRESPONSE']._serialized_end=1516
-  _globals['_LISTBROKERSREQUEST']._serialized_start=1518
-  _globals['_LISTBROKERSREQUEST']._serialized_end=1595
-  _globals['_LISTBROKERSRESPONSE']._serialized_start=1597
-  _globals['_LISTBROKERSRESPONSE']._serialized_end=1690
-  _globals['_UPSTREAMSERVICE']._serialized_start=1693
-  _globals['_UPSTREAMSERVICE']._serialized_end=2016
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'Z\036framegate/control/v1;controlv1'
+  _globals['_UPSTREAMSERVICE'].methods_by_name['ListUpstreams']._loaded_options = None
+  _globals['_UPSTREAMSERVICE'].methods_by_name['ListUpstreams']._serialized_options = b'\310\363\030\001'
+  _globals['_UPSTREAMSERVICE'].methods_by_name['GetUpstream']._loaded_options = None
+  _globals['_UPSTREAMSERVICE'].methods_by_name['GetUpstream']._serialized_options = b'\310\363\030\001'
+  _globals['_UPSTREAMSERVICE'].methods_by_name['ListBrokers']._loaded_options = None
+  _globals['_UPSTREAMSERVICE'].methods_by_name['ListBrokers']._serialized_options = b'\310\363\030\001'
+  _globals['_UPSTREAM']._serialized_start=171
+  _globals['_UPSTREAM']._serialized_end=429
+  _globals['_ENDPOINT']._serialized_start=432
+  _globals['_ENDPOINT']._serialized_end=1078
+  _globals['_ENDPOINT_REASON']._serialized_start=785
+  _globals['_ENDPOINT_REASON']._serialized_end=950
+  _globals['_ENDPOINT_STATE']._serialized_start=952
+  _globals['_ENDPOINT_STATE']._serialized_end=1066
+  _globals['_DOWNENDPOINT']._serialized_start=1080
+  _globals['_DOWNENDPOINT']._serialized_end=1207
+  _globals['_BROKER']._serialized_start=1210
+  _globals['_BROKER']._serialized_end=1525
+  _globals['_BROKER_STATE']._serialized_start=1430
+  _globals['_BROKER_STATE']._serialized_end=1525
+  _globals['_LISTUPSTREAMSREQUEST']._serialized_start=1527
+  _globals['_LISTUPSTREAMSREQUEST']._serialized_end=1588
+  _globals['_LISTUPSTREAMSRESPONSE']._serialized_start=1590
+  _globals['_LISTUPSTREAMSRESPONSE']._serialized_end=1689
+  _globals['_GETUPSTREAMREQUEST']._serialized_start=1691
+  _globals['_GETUPSTREAMREQUEST']._serialized_end=1725
+  _globals['_GETUPSTREAMRESPONSE']._serialized_start=1727
+  _globals['_GETUPSTREAMRESPONSE']._serialized_end=1798
+  _globals['_LISTBROKERSREQUEST']._serialized_start=1800
+  _globals['_LISTBROKERSREQUEST']._serialized_end=1877
+  _globals['_LISTBROKERSRESPONSE']._serialized_start=1879
+  _globals['_LISTBROKERSRESPONSE']._serialized_end=1972
+  _globals['_UPSTREAMSERVICE']._serialized_start=1975
+  _globals['_UPSTREAMSERVICE']._serialized_end=2316
 # @@protoc_insertion_point(module_scope)

@@ -87,6 +87,49 @@ class Endpoint(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    class _Reason:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Endpoint._Reason.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        REASON_UNSPECIFIED: Endpoint._Reason.ValueType  # 0
+        """They do."""
+        REASON_REFUSED: Endpoint._Reason.ValueType  # 1
+        """It refused a connection."""
+        REASON_TIMEOUT: Endpoint._Reason.ValueType  # 2
+        """A connection was not made in time."""
+        REASON_TLS: Endpoint._Reason.ValueType  # 3
+        """The TLS handshake failed."""
+        REASON_OTHER: Endpoint._Reason.ValueType  # 4
+        """A connection failed for another reason."""
+        REASON_FAILURES: Endpoint._Reason.ValueType  # 5
+        """Connections failed one after the other."""
+        REASON_LATENCY: Endpoint._Reason.ValueType  # 6
+        """It was slow beside others."""
+        REASON_CHECK: Endpoint._Reason.ValueType  # 7
+        """It failed its active checks."""
+
+    class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
+        """Why new connections do not use it."""
+
+    REASON_UNSPECIFIED: Endpoint.Reason.ValueType  # 0
+    """They do."""
+    REASON_REFUSED: Endpoint.Reason.ValueType  # 1
+    """It refused a connection."""
+    REASON_TIMEOUT: Endpoint.Reason.ValueType  # 2
+    """A connection was not made in time."""
+    REASON_TLS: Endpoint.Reason.ValueType  # 3
+    """The TLS handshake failed."""
+    REASON_OTHER: Endpoint.Reason.ValueType  # 4
+    """A connection failed for another reason."""
+    REASON_FAILURES: Endpoint.Reason.ValueType  # 5
+    """Connections failed one after the other."""
+    REASON_LATENCY: Endpoint.Reason.ValueType  # 6
+    """It was slow beside others."""
+    REASON_CHECK: Endpoint.Reason.ValueType  # 7
+    """It failed its active checks."""
+
     class _State:
         ValueType = _typing.NewType("ValueType", _builtins.int)
         V: _TypeAlias = ValueType  # noqa: Y015
@@ -139,8 +182,8 @@ class Endpoint(_message.Message):
     """The node id of the Kafka broker; not set: it is none's, or a bootstrap server."""
     state: Global___Endpoint.State.ValueType
     """The worst of all processors, each of which finds out by itself (except for active checks); the last of the enum is the worst."""
-    reason: _builtins.str
-    """Why it is left out: `refused`, `timeout`, `tls` or `other` (a connection), `failures` or `latency` (ejected), `check`; empty: it is not."""
+    reason: Global___Endpoint.Reason.ValueType
+    """Why it is left out; unspecified: it is not."""
     detail: _builtins.str
     """The reason as text."""
     out_processor_count: _builtins.int
@@ -165,7 +208,7 @@ class Endpoint(_message.Message):
         address: _builtins.str = ...,
         node_id: _builtins.int | None = ...,
         state: Global___Endpoint.State.ValueType = ...,
-        reason: _builtins.str = ...,
+        reason: Global___Endpoint.Reason.ValueType = ...,
         detail: _builtins.str = ...,
         since_time: _timestamp_pb2.Timestamp | None = ...,
         out_processor_count: _builtins.int = ...,
@@ -196,8 +239,8 @@ class DownEndpoint(_message.Message):
     PROCESSOR_COUNT_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """As in `Upstream.addresses`."""
-    reason: _builtins.str
-    """As in `Endpoint.reason`."""
+    reason: Global___Endpoint.Reason.ValueType
+    """Why."""
     detail: _builtins.str
     """The reason as text."""
     processor_count: _builtins.int
@@ -206,7 +249,7 @@ class DownEndpoint(_message.Message):
         self,
         *,
         address: _builtins.str = ...,
-        reason: _builtins.str = ...,
+        reason: Global___Endpoint.Reason.ValueType = ...,
         detail: _builtins.str = ...,
         processor_count: _builtins.int = ...,
     ) -> None: ...

@@ -22,41 +22,54 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from framegate.control.v1 import options_pb2 as framegate_dot_control_dot_v1_dot_options__pb2
+from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'framegate/control/v1/user_service.proto\x12\x14\x66ramegate.control.v1\"K\n\x04User\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x35\n\x0b\x63redentials\x18\x02 \x03(\x0b\x32 .framegate.control.v1.Credential\"x\n\nCredential\x12\x11\n\tmechanism\x18\x01 \x01(\t\x12\x12\n\niterations\x18\x02 \x01(\x05\x12\x11\n\x04salt\x18\x03 \x01(\x0c\x42\x03\x80\x01\x01\x12\x17\n\nstored_key\x18\x04 \x01(\x0c\x42\x03\x80\x01\x01\x12\x17\n\nserver_key\x18\x05 \x01(\x0c\x42\x03\x80\x01\x01\"K\n\x10ListUsersRequest\x12\x10\n\x08listener\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"f\n\x11ListUsersResponse\x12)\n\x05users\x18\x01 \x03(\x0b\x32\x1a.framegate.control.v1.User\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"v\n\x11\x43reateUserRequest\x12\x10\n\x08listener\x18\x01 \x01(\t\x12(\n\x04user\x18\x02 \x01(\x0b\x32\x1a.framegate.control.v1.User\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\">\n\x12\x43reateUserResponse\x12(\n\x04user\x18\x01 \x01(\x0b\x32\x1a.framegate.control.v1.User\"\x8d\x01\n\x11UpdateUserRequest\x12\x10\n\x08listener\x18\x01 \x01(\t\x12(\n\x04user\x18\x02 \x01(\x0b\x32\x1a.framegate.control.v1.User\x12\x15\n\rallow_missing\x18\x03 \x01(\x08\x12\x15\n\rvalidate_only\x18\x04 \x01(\x08\x12\x0e\n\x06reason\x18\x05 \x01(\t\">\n\x12UpdateUserResponse\x12(\n\x04user\x18\x01 \x01(\x0b\x32\x1a.framegate.control.v1.User\"Z\n\x11\x44\x65leteUserRequest\x12\x10\n\x08listener\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x14\n\x12\x44\x65leteUserResponse2\x8e\x03\n\x0bUserService\x12\\\n\tListUsers\x12&.framegate.control.v1.ListUsersRequest\x1a\'.framegate.control.v1.ListUsersResponse\x12_\n\nCreateUser\x12\'.framegate.control.v1.CreateUserRequest\x1a(.framegate.control.v1.CreateUserResponse\x12_\n\nUpdateUser\x12\'.framegate.control.v1.UpdateUserRequest\x1a(.framegate.control.v1.UpdateUserResponse\x12_\n\nDeleteUser\x12\'.framegate.control.v1.DeleteUserRequest\x1a(.framegate.control.v1.DeleteUserResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'framegate/control/v1/user_service.proto\x12\x14\x66ramegate.control.v1\x1a\"framegate/control/v1/options.proto\x1a google/protobuf/field_mask.proto\"Y\n\x04User\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x35\n\x0b\x63redentials\x18\x02 \x03(\x0b\x32 .framegate.control.v1.Credential\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\"\x9e\x01\n\nCredential\x12\x37\n\tmechanism\x18\x01 \x01(\x0e\x32$.framegate.control.v1.ScramMechanism\x12\x12\n\niterations\x18\x02 \x01(\x05\x12\x11\n\x04salt\x18\x03 \x01(\x0c\x42\x03\x80\x01\x01\x12\x17\n\nstored_key\x18\x04 \x01(\x0c\x42\x03\x80\x01\x01\x12\x17\n\nserver_key\x18\x05 \x01(\x0c\x42\x03\x80\x01\x01\"K\n\x10ListUsersRequest\x12\x10\n\x08listener\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"f\n\x11ListUsersResponse\x12)\n\x05users\x18\x01 \x03(\x0b\x32\x1a.framegate.control.v1.User\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"\x8a\x01\n\x11\x43reateUserRequest\x12(\n\x04user\x18\x01 \x01(\x0b\x32\x1a.framegate.control.v1.User\x12\x10\n\x08listener\x18\x02 \x01(\t\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\">\n\x12\x43reateUserResponse\x12(\n\x04user\x18\x01 \x01(\x0b\x32\x1a.framegate.control.v1.User\"\xd2\x01\n\x11UpdateUserRequest\x12(\n\x04user\x18\x01 \x01(\x0b\x32\x1a.framegate.control.v1.User\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x10\n\x08listener\x18\x06 \x01(\t\x12\x15\n\rallow_missing\x18\x07 \x01(\x08\">\n\x12UpdateUserResponse\x12(\n\x04user\x18\x01 \x01(\x0b\x32\x1a.framegate.control.v1.User\"|\n\x11\x44\x65leteUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x10\n\x08listener\x18\x06 \x01(\t\"\x14\n\x12\x44\x65leteUserResponse*k\n\x0eScramMechanism\x12\x1f\n\x1bSCRAM_MECHANISM_UNSPECIFIED\x10\x00\x12\x1b\n\x17SCRAM_MECHANISM_SHA_256\x10\x01\x12\x1b\n\x17SCRAM_MECHANISM_SHA_512\x10\x02\x32\xb2\x03\n\x0bUserService\x12\x62\n\tListUsers\x12&.framegate.control.v1.ListUsersRequest\x1a\'.framegate.control.v1.ListUsersResponse\"\x04\xc8\xf3\x18\x01\x12i\n\nCreateUser\x12\'.framegate.control.v1.CreateUserRequest\x1a(.framegate.control.v1.CreateUserResponse\"\x08\xc8\xf3\x18\x03\xd0\xf3\x18\x01\x12i\n\nUpdateUser\x12\'.framegate.control.v1.UpdateUserRequest\x1a(.framegate.control.v1.UpdateUserResponse\"\x08\xc8\xf3\x18\x03\xd0\xf3\x18\x01\x12i\n\nDeleteUser\x12\'.framegate.control.v1.DeleteUserRequest\x1a(.framegate.control.v1.DeleteUserResponse\"\x08\xc8\xf3\x18\x03\xd0\xf3\x18\x01\x42 Z\x1e\x66ramegate/control/v1;controlv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'framegate.control.v1.user_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'Z\036framegate/control/v1;controlv1'
   _globals['_CREDENTIAL'].fields_by_name['salt']._loaded_options = None
   _globals['_CREDENTIAL'].fields_by_name['salt']._serialized_options = b'\200\001\001'
   _globals['_CREDENTIAL'].fields_by_name['stored_key']._loaded_options = None
   _globals['_CREDENTIAL'].fields_by_name['stored_key']._serialized_options = b'\200\001\001'
   _globals['_CREDENTIAL'].fields_by_name['server_key']._loaded_options = None
   _globals['_CREDENTIAL'].fields_by_name['server_key']._serialized_options = b'\200\001\001'
-  _globals['_USER']._serialized_start=65
-  _globals['_USER']._serialized_end=140
-  _globals['_CREDENTIAL']._serialized_start=142
-  _globals['_CREDENTIAL']._serialized_end=262
-  _globals['_LISTUSERSREQUEST']._serialized_start=264
-  _globals['_LISTUSERSREQUEST']._serialized_end=339
-  _globals['_LISTUSERSRESPONSE']._serialized_start=341
-  _globals['_LISTUSERSRESPONSE']._serialized_end=443
-  _globals['_CREATEUSERREQUEST']._serialized_start=445
-  _globals['_CREATEUSERREQUEST']._serialized_end=563
-  _globals['_CREATEUSERRESPONSE']._serialized_start=565
-  _globals['_CREATEUSERRESPONSE']._serialized_end=627
-  _globals['_UPDATEUSERREQUEST']._serialized_start=630
-  _globals['_UPDATEUSERREQUEST']._serialized_end=771
-  _globals['_UPDATEUSERRESPONSE']._serialized_start=773
-  _globals['_UPDATEUSERRESPONSE']._serialized_end=835
-  _globals['_DELETEUSERREQUEST']._serialized_start=837
-  _globals['_DELETEUSERREQUEST']._serialized_end=927
-  _globals['_DELETEUSERRESPONSE']._serialized_start=929
-  _globals['_DELETEUSERRESPONSE']._serialized_end=949
-  _globals['_USERSERVICE']._serialized_start=952
-  _globals['_USERSERVICE']._serialized_end=1350
+  _globals['_USERSERVICE'].methods_by_name['ListUsers']._loaded_options = None
+  _globals['_USERSERVICE'].methods_by_name['ListUsers']._serialized_options = b'\310\363\030\001'
+  _globals['_USERSERVICE'].methods_by_name['CreateUser']._loaded_options = None
+  _globals['_USERSERVICE'].methods_by_name['CreateUser']._serialized_options = b'\310\363\030\003\320\363\030\001'
+  _globals['_USERSERVICE'].methods_by_name['UpdateUser']._loaded_options = None
+  _globals['_USERSERVICE'].methods_by_name['UpdateUser']._serialized_options = b'\310\363\030\003\320\363\030\001'
+  _globals['_USERSERVICE'].methods_by_name['DeleteUser']._loaded_options = None
+  _globals['_USERSERVICE'].methods_by_name['DeleteUser']._serialized_options = b'\310\363\030\003\320\363\030\001'
+  _globals['_SCRAMMECHANISM']._serialized_start=1198
+  _globals['_SCRAMMECHANISM']._serialized_end=1305
+  _globals['_USER']._serialized_start=135
+  _globals['_USER']._serialized_end=224
+  _globals['_CREDENTIAL']._serialized_start=227
+  _globals['_CREDENTIAL']._serialized_end=385
+  _globals['_LISTUSERSREQUEST']._serialized_start=387
+  _globals['_LISTUSERSREQUEST']._serialized_end=462
+  _globals['_LISTUSERSRESPONSE']._serialized_start=464
+  _globals['_LISTUSERSRESPONSE']._serialized_end=566
+  _globals['_CREATEUSERREQUEST']._serialized_start=569
+  _globals['_CREATEUSERREQUEST']._serialized_end=707
+  _globals['_CREATEUSERRESPONSE']._serialized_start=709
+  _globals['_CREATEUSERRESPONSE']._serialized_end=771
+  _globals['_UPDATEUSERREQUEST']._serialized_start=774
+  _globals['_UPDATEUSERREQUEST']._serialized_end=984
+  _globals['_UPDATEUSERRESPONSE']._serialized_start=986
+  _globals['_UPDATEUSERRESPONSE']._serialized_end=1048
+  _globals['_DELETEUSERREQUEST']._serialized_start=1050
+  _globals['_DELETEUSERREQUEST']._serialized_end=1174
+  _globals['_DELETEUSERRESPONSE']._serialized_start=1176
+  _globals['_DELETEUSERRESPONSE']._serialized_end=1196
+  _globals['_USERSERVICE']._serialized_start=1308
+  _globals['_USERSERVICE']._serialized_end=1742
 # @@protoc_insertion_point(module_scope)

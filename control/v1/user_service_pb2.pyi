@@ -5,8 +5,10 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -18,6 +20,30 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _ScramMechanism:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ScramMechanismEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ScramMechanism.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SCRAM_MECHANISM_UNSPECIFIED: _ScramMechanism.ValueType  # 0
+    """Not known."""
+    SCRAM_MECHANISM_SHA_256: _ScramMechanism.ValueType  # 1
+    """SCRAM-SHA-256 (RFC 7677)."""
+    SCRAM_MECHANISM_SHA_512: _ScramMechanism.ValueType  # 2
+    """SCRAM-SHA-512."""
+
+class ScramMechanism(_ScramMechanism, metaclass=_ScramMechanismEnumTypeWrapper):
+    """A mechanism for which a salted password is stored."""
+
+SCRAM_MECHANISM_UNSPECIFIED: ScramMechanism.ValueType  # 0
+"""Not known."""
+SCRAM_MECHANISM_SHA_256: ScramMechanism.ValueType  # 1
+"""SCRAM-SHA-256 (RFC 7677)."""
+SCRAM_MECHANISM_SHA_512: ScramMechanism.ValueType  # 2
+"""SCRAM-SHA-512."""
+Global___ScramMechanism: _TypeAlias = ScramMechanism  # noqa: Y015
+
 @_typing.final
 class User(_message.Message):
     """A user that may authenticate with a password."""
@@ -26,8 +52,13 @@ class User(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     CREDENTIALS_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """1 to 255 bytes of printable characters. Required; cannot be changed."""
+    etag: _builtins.str
+    """Identifies the present credentials, until framegate ends. An update or deletion with an etag is refused if they have changed; empty: it is always
+    made.
+    """
     @_builtins.property
     def credentials(self) -> _containers.RepeatedCompositeFieldContainer[Global___Credential]:
         """The stored credentials, one for each mechanism. Required. PLAIN is checked against SCRAM-SHA-256 if present, else SCRAM-SHA-512. A user without
@@ -39,10 +70,11 @@ class User(_message.Message):
         *,
         name: _builtins.str = ...,
         credentials: _abc.Iterable[Global___Credential] | None = ...,
+        etag: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["credentials", b"credentials", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credentials", b"credentials", "etag", b"etag", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -59,8 +91,8 @@ class Credential(_message.Message):
     SALT_FIELD_NUMBER: _builtins.int
     STORED_KEY_FIELD_NUMBER: _builtins.int
     SERVER_KEY_FIELD_NUMBER: _builtins.int
-    mechanism: _builtins.str
-    """`SCRAM-SHA-256` or `SCRAM-SHA-512`."""
+    mechanism: Global___ScramMechanism.ValueType
+    """The mechanism. Required."""
     iterations: _builtins.int
     """The number of hash iterations; 4,096 to 16,384."""
     salt: _builtins.bytes
@@ -72,7 +104,7 @@ class Credential(_message.Message):
     def __init__(
         self,
         *,
-        mechanism: _builtins.str = ...,
+        mechanism: Global___ScramMechanism.ValueType = ...,
         iterations: _builtins.int = ...,
         salt: _builtins.bytes = ...,
         stored_key: _builtins.bytes = ...,
@@ -154,16 +186,19 @@ class CreateUserRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    LISTENER_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
+    LISTENER_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     listener: _builtins.str
     """The listener's name. Required."""
     validate_only: _builtins.bool
     """Only check whether the change could be made; nothing is written."""
     reason: _builtins.str
-    """The reason, for the audit record; up to 256 characters. Optional."""
+    """The reason, for the audit record; up to 256 characters in one line. Optional."""
+    request_id: _builtins.str
+    """A UUID. A call that has the id of one that was answered within the last 10 minutes gets the same answer, and changes nothing. Optional."""
     @_builtins.property
     def user(self) -> Global___User:
         """The user. Required."""
@@ -171,14 +206,15 @@ class CreateUserRequest(_message.Message):
     def __init__(
         self,
         *,
-        listener: _builtins.str = ...,
         user: Global___User | None = ...,
+        listener: _builtins.str = ...,
         validate_only: _builtins.bool = ...,
         reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["user", b"user"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["listener", b"listener", "reason", b"reason", "user", b"user", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["listener", b"listener", "reason", b"reason", "request_id", b"request_id", "user", b"user", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -214,35 +250,45 @@ class UpdateUserRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    LISTENER_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
-    ALLOW_MISSING_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    LISTENER_FIELD_NUMBER: _builtins.int
+    ALLOW_MISSING_FIELD_NUMBER: _builtins.int
+    validate_only: _builtins.bool
+    """Only check whether the change could be made; nothing is written."""
+    reason: _builtins.str
+    """The reason, for the audit record; up to 256 characters in one line. Optional."""
+    request_id: _builtins.str
+    """A UUID. A call that has the id of one that was answered within the last 10 minutes gets the same answer, and changes nothing. Optional."""
     listener: _builtins.str
     """The listener's name. Required."""
     allow_missing: _builtins.bool
     """Create the user if it does not exist."""
-    validate_only: _builtins.bool
-    """Only check whether the change could be made; nothing is written."""
-    reason: _builtins.str
-    """The reason, for the audit record; up to 256 characters. Optional."""
     @_builtins.property
     def user(self) -> Global___User:
-        """The user. Required."""
+        """The user's name and its new credentials. Required."""
+
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """`credentials`, the only field that can be changed, or `*`. Absent or empty: the same."""
 
     def __init__(
         self,
         *,
-        listener: _builtins.str = ...,
         user: Global___User | None = ...,
-        allow_missing: _builtins.bool = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
         validate_only: _builtins.bool = ...,
         reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        listener: _builtins.str = ...,
+        allow_missing: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["user", b"user"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["update_mask", b"update_mask", "user", b"user"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_missing", b"allow_missing", "listener", b"listener", "reason", b"reason", "user", b"user", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_missing", b"allow_missing", "listener", b"listener", "reason", b"reason", "request_id", b"request_id", "update_mask", b"update_mask", "user", b"user", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -278,29 +324,37 @@ class DeleteUserRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    LISTENER_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
-    listener: _builtins.str
-    """The listener's name. Required."""
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    LISTENER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The user's name. Required."""
+    etag: _builtins.str
+    """The deletion is refused if the user has changed since it had this etag; empty: the user is always deleted."""
     validate_only: _builtins.bool
     """Only check whether the change could be made; nothing is written."""
     reason: _builtins.str
-    """The reason, for the audit record; up to 256 characters. Optional."""
+    """The reason, for the audit record; up to 256 characters in one line. Optional."""
+    request_id: _builtins.str
+    """A UUID. A call that has the id of one that was answered within the last 10 minutes gets the same answer, and changes nothing. Optional."""
+    listener: _builtins.str
+    """The listener's name. Required."""
     def __init__(
         self,
         *,
-        listener: _builtins.str = ...,
         name: _builtins.str = ...,
+        etag: _builtins.str = ...,
         validate_only: _builtins.bool = ...,
         reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        listener: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["listener", b"listener", "name", b"name", "reason", b"reason", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "listener", b"listener", "name", b"name", "reason", b"reason", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -29,7 +29,7 @@ def resize(room: Room, pod: str, **resources: dict[str, str]) -> None:
 def pool(room: Room, pod: str) -> tuple[int, int]:
     """How many processors there are, and the memory pool in bytes."""
     said = json.loads(room.framegate(pod, "pool", "get", "--output", "json"))
-    return int(said["processor_pool"]["size"]), int(said["memory_pool"]["size_bytes"])
+    return int(said["processor_pool"]["processor_count"]), int(said["memory_pool"]["size_bytes"])
 
 
 def resized(scene: Scene, number: int) -> dict[str, Any]:

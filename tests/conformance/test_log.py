@@ -106,7 +106,7 @@ def test_it_takes_events_off_the_bus_with_the_line_that_is_meant_for_it(given: G
 def test_rows_below_the_level_and_silenced_ones_are_not_written_and_not_dropped(given: Given) -> None:
     log = given.log
     bus = Bus((log,), on_failure=lambda error: None)
-    log.levels.change("warning", {"endpoint_down": False})
+    log.levels.level, log.levels.silenced = "warning", frozenset({"endpoint_down"})
     for level in ("debug", "info", "warning", "error"):
         log.write("stopped", level=level)
         log.write("endpoint_down", level=level)

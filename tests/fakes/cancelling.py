@@ -41,8 +41,8 @@ async def at_every_turn(call: Callable[[], Coroutine[Any, Any, Any]], check: Cal
         loop.victim, loop.turns_left = task, cancelled * stride
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        loop.victim = None
+        ended, loop.victim = loop.victim is not None, None
         await check()
-        if not task.cancelled():
+        if ended:
             return cancelled
         cancelled += 1

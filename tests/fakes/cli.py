@@ -51,7 +51,7 @@ VERBS: Final = (
     ("taps", "list"),
     ("taps", "add", "new", "--before", "all"),
     ("taps", "set", "all", "--capture", "hash"),
-    ("taps", "remove", "all", "--validate-only"),
+    ("taps", "remove", "all", "--dry-run"),
     ("users", "list", "--listener", "kafka"),
     ("log", "get"),
     ("log", "set", "--level", "warning"),

@@ -14,6 +14,7 @@ from framegate.control.errors import (
     AbortedError,
     AlreadyExistsError,
     ControlError,
+    EtagError,
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
@@ -55,7 +56,7 @@ from framegate.control.steering.rows import Audit, LogRows
 from framegate.control.steering.state import State
 from framegate.control.steering.steering import Parts
 from framegate.control.steering.taps import Taps
-from framegate.control.steering.transactions import Transactions
+from framegate.control.steering.transactions import Changed, Transactions, etag_of
 from framegate.control.steering.users import Users
 from framegate.proxy.auth.auth_requests import ScramCredential
 from framegate.proxy.cells import CellLayout, CellReader, CellWriter, create
@@ -187,7 +188,8 @@ def certificate(owner: str, **changes: Any) -> CertificateStatus:
 
 
 def _user(name: str, entry: Mapping[str, ScramCredential]) -> UserStatus:
-    return UserStatus(name=name, mechanisms={mechanism: item.iterations for mechanism, item in entry.items()})
+    mechanisms = {mechanism: item.iterations for mechanism, item in entry.items()}
+    return UserStatus(name=name, mechanisms=mechanisms, etag=etag_of([item.salt.hex() for item in entry.values()]))
 
 
 class FakeProcessor:
@@ -410,9 +412,20 @@ class FakeUsers(Users):
         return UsersStatus(users=tuple(_user(name, entry) for name, entry in self._of(listener).items()), error=self.fake.users_error)
 
     async def put(
-        self, listener: str, name: str, credentials: Mapping[str, ScramCredential], *, create: bool, replace: bool, validate_only: bool = False
-    ) -> UserStatus:
+        self,
+        listener: str,
+        name: str,
+        credentials: Mapping[str, ScramCredential],
+        etag: str = "",
+        *,
+        create: bool,
+        replace: bool,
+        validate_only: bool = False,
+    ) -> Changed[UserStatus | None]:
         users = self._of(listener)
+        before = _user(name, users[name]) if name in users else None
+        if etag and before is not None and etag != before.etag:
+            raise EtagError("user", name)
         if name in users and not replace:
             raise AlreadyExistsError("user", name, "user.name")
         if name not in users and not create:
@@ -424,15 +437,19 @@ class FakeUsers(Users):
         if not validate_only:
             users.pop(name, None)
             users[name] = credentials
-        return _user(name, credentials)
+        return Changed(before, _user(name, credentials))
 
-    async def delete(self, listener: str, name: str, *, validate_only: bool = False) -> None:
+    async def delete(self, listener: str, name: str, etag: str = "", *, validate_only: bool = False) -> Changed[UserStatus | None]:
         users = self._of(listener)
         if name not in users:
             raise NotFoundError("user", name)
+        before = _user(name, users[name])
+        if etag and etag != before.etag:
+            raise EtagError("user", name)
         self.fake._fail()
         if not validate_only:
             del users[name]
+        return Changed(before, None)
 
 
 class FakeAudit(Audit):

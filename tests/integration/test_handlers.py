@@ -152,7 +152,7 @@ def test_a_process_that_is_killed_costs_the_requests_that_it_had_and_nobody_else
         died = proxy.wait_row(event("handler_died"))
         assert (died["pid"], died["reason"], died["exit_code"]) == (pid, "died", -9)
         ready_again(proxy, pid)
-        until(lambda: [item.restart_count for item in processes(proxy) if item.last_end_reason == "died"] == [1])
+        until(lambda: [item.restart_count for item in processes(proxy) if item.last_end_reason == item.END_REASON_DIED] == [1])
         assert proxy.metric("framegate_handler_restarts_total", framegate_reason="died") == 1
         with proxy.connect("plain") as late:
             assert ask(late, b"count") == b"1"

@@ -87,7 +87,7 @@ def test_a_call_that_ends_before_a_slow_processor_answers_is_taken_back_and_one_
         try:
             assert set_limit(proxy, 100, timeout=1) is grpc.StatusCode.DEADLINE_EXCEEDED
             row = proxy.wait_row(lambda row: row["event"] == "change_settled")
-            assert (row["change"], row["result"]) == ("limit of plain", "taken back")
+            assert (row["change"], row["result"]) == ("limit plain", "taken back")
             assert proxy.json("limits", "get")[0]["max_receive_size_bytes"] == 1 << 20
             timer = threading.Timer(0.7, os.kill, (slow, signal.SIGCONT))
             timer.start()

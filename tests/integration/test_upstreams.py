@@ -44,7 +44,7 @@ def test_of_two_endpoints_one_refuses_and_twenty_clients_at_once_are_served(tmp_
         assert proxy.metric("framegate_upstream_endpoint_ejections_total", error_type="refused") == 1
         assert proxy.metric("framegate_upstream_endpoint_ejections_total") == 1
         (listed,) = proxy.json("upstreams", "list")[0]["down_endpoints"]
-        assert (listed["address"], listed["reason"], listed["processor_count"]) == (f"127.0.0.1:{port}", "refused", 1)
+        assert (listed["address"], listed["reason"], listed["processor_count"]) == (f"127.0.0.1:{port}", "REASON_REFUSED", 1)
     assert {row["cause"] for row in proxy.events("closed")} == {"peer_closed"}
 
 

@@ -87,7 +87,7 @@ def test_a_user_comes_and_goes_while_framegate_runs_and_no_password_is_on_the_wa
     assert [(row["before"], row["after"], row["result"]) for row in audits] == [
         (None, *known, "OK"),
         (*known, *known, "OK"),
-        (*known, None, "ALREADY_EXISTS"),
+        (None, None, "ALREADY_EXISTS"),
         (*known, None, "OK"),
         (None, None, "NOT_FOUND"),
     ]

@@ -71,7 +71,7 @@ def test_nobody_there_exits_with_5_and_a_hint(tmp_path: Path, words: tuple[str, 
 
 def test_every_wrong_field_has_a_line(cli: Cli) -> None:
     result = cli("channels", "mute", "0-1-7", "--reason", "x" * 300)
-    assert (result.exit_code, result.stderr) == (2, "framegate: reason: must have at most 256 characters, not 300\n")
+    assert (result.exit_code, result.stderr) == (2, "framegate: --reason: must have at most 256 characters, not 300\n")
 
 
 def test_a_fault_of_the_proxy_exits_with_1(cli: Cli) -> None:

@@ -14,5 +14,8 @@ def test_list_shows_each_process_and_its_handlers(cli: Cli) -> None:
     assert second.split()[:3] == ["1", "-", "restarting"]
     assert second.rstrip().endswith("-")
     rows = cli.json("handlers", "list")
-    assert [(row["slot"], row["handled_count"], row["last_end_reason"]) for row in rows] == [(0, 500, "timeout"), (1, 500, "timeout")]
+    assert [(row["slot"], row["handled_count"], row["last_end_reason"]) for row in rows] == [
+        (0, 500, "END_REASON_TIMEOUT"),
+        (1, 500, "END_REASON_TIMEOUT"),
+    ]
     assert rows[0]["handlers"][0]["name"] == "framegate.proxy.handler.echo:echo"

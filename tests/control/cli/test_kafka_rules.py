@@ -15,7 +15,7 @@ def test_what_get_shows_set_reads(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(RULES)
     words = ("kafka-rules", "set", "--listener", "kafka")
-    assert cli(*words, str(path), "--validate-only").exit_code == 0
+    assert cli(*words, str(path), "--dry-run").exit_code == 0
     assert cli.plane.config.listeners[0].kafka.rules == ()
     assert cli(*words, str(path)).exit_code == 0
     shown = cli("kafka-rules", "get", "--listener", "kafka").stdout

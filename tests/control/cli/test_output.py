@@ -29,6 +29,7 @@ def test_int64_is_a_number_however_deep_and_maps_stay() -> None:
     zeroes = {"usage_bytes": 0, "begun_bytes": 0, "pending_bytes": 0, "tls_bytes": 0, "tap_bytes": 0, "waiting_count": 0}
     assert as_dict(pool) == {
         **zeroes,
+        "etag": "",
         "kind": "KIND_UNSPECIFIED",
         "size_origin": "ORIGIN_UNSPECIFIED",
         "size_bytes": 2**40,

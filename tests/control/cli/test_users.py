@@ -100,7 +100,7 @@ def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path: Path) -> None:
 
 def test_there_is_no_way_to_say_a_password_on_the_command_line(tmp_path: Path) -> None:
     command = users.commands["add"]
-    assert {item.name for item in command.params} == {"name", "path", "listener", "address", "replace", "iterations", "reason"}
+    assert {item.name for item in command.params} == {"name", "path", "listener", "address", "replace", "iterations", "etag", "reason", "dry_run"}
     result = run("add", "alice", "canary", "--file", str(tmp_path / "users"))
     assert result.exit_code == 2
 
@@ -138,7 +138,7 @@ def test_users_are_those_of_one_place(tmp_path: Path, words: tuple[str, ...]) ->
         assert (result.exit_code, "one of --file and --listener" in result.stderr) == (2, True)
     if words != ("list",):
         result = run(*words, "--file", str(tmp_path / "users"), "--reason", "x", password="canary\n")
-        assert (result.exit_code, "--reason needs --listener" in result.stderr) == (2, True)
+        assert (result.exit_code, "--reason and --dry-run need --listener" in result.stderr) == (2, True)
     assert not (tmp_path / "users").exists()
 
 

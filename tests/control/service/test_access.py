@@ -1,34 +1,29 @@
-"""The table of methods is complete: each is in the API, answered, audited as it says, and at hand on the command line."""
+"""The methods of the .proto files: each has a role, is answered, audited as it says, and at hand on the command line."""
 
 import ast
-import importlib
-import pkgutil
-from collections.abc import Iterator
+import re
 from pathlib import Path
 
+import click
 import grpc
-from google.protobuf import message_factory
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor import MethodDescriptor
 
 import framegate.control.cli
-from framegate.control import v1
-from framegate.control.service.access import METHODS, Access, Role, access_of
-from framegate.control.service.server import SERVICE_NAMES
+from framegate.control.cli.commands import main
+from framegate.control.service.access import METHODS, Access, access_of
+from framegate.control.v1.options_pb2 import Role
 from framegate.proxy.config.model import TapConfig
 from tests.fakes.cases import each_of
 from tests.fakes.serving import Serving, run
 
 CLI = Path(framegate.control.cli.__file__).parent
+PROTOS = Path(__file__).resolve().parents[3] / "proto/framegate/control/v1"
 
 
-def services() -> Iterator[ServiceDescriptor]:
-    """Of every .proto file that is compiled."""
-    for module in pkgutil.iter_modules(v1.__path__):
-        if module.name.endswith("_pb2"):
-            yield from importlib.import_module(f"{v1.__name__}.{module.name}").DESCRIPTOR.services_by_name.values()
-
-
-RPCS: dict[str, MethodDescriptor] = {f"{service.full_name}/{method.name}": method for service in services() for method in service.methods}
+RPCS: dict[str, MethodDescriptor] = {
+    name: descriptor_pool.Default().FindServiceByName(name.partition("/")[0]).methods_by_name[name.partition("/")[2]] for name in METHODS
+}
 
 
 def called_by_the_command_line() -> set[str]:
@@ -37,19 +32,22 @@ def called_by_the_command_line() -> set[str]:
     return {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
 
 
-def test_the_table_has_every_method_of_the_api_and_no_other() -> None:
-    assert set(METHODS) == set(RPCS)
-    assert set(SERVICE_NAMES) == {service.full_name for service in services()}
+def test_every_method_of_every_proto_file_is_known_and_has_a_role() -> None:
+    protos = [path.read_text() for path in PROTOS.glob("*.proto")]
+    assert sorted(name.rpartition("/")[2] for name in METHODS) == sorted(
+        name for text in protos for name in re.findall(r"^  rpc (\w+)\(", text, re.M)
+    )
+    assert [name for name, access in METHODS.items() if access.role == Role.ROLE_UNSPECIFIED] == []
 
 
 def test_methods_that_only_show_need_the_role_view_and_all_others_are_audited() -> None:
     for method, access in METHODS.items():
         looks = method.rpartition("/")[2].startswith(("Get", "List"))
-        assert looks == (access.role is Role.VIEW) == (not access.audited), method
+        assert looks == (access.role == Role.ROLE_VIEW) == (not access.audited), method
 
 
 def test_a_method_that_is_not_in_the_table_needs_the_role_admin_and_is_audited() -> None:
-    assert access_of("framegate.control.v1.ChannelService/Forgotten") == Access(Role.ADMIN, audited=True)
+    assert access_of("framegate.control.v1.ChannelService/Forgotten") == Access(Role.ROLE_ADMIN, audited=True)
 
 
 async def check_every_method(at: Serving) -> None:
@@ -77,3 +75,54 @@ def test_every_method_has_a_verb_of_the_command_line() -> None:
     names = {name.rpartition("/")[2] for name in METHODS}
     listed = {name.replace("Get", "List", 1) + "s" for name in names if name.startswith("Get")} & names
     assert {name for name in names if name.replace("Get", "List", 1) + "s" not in listed} <= called_by_the_command_line()
+
+
+def test_every_option_that_a_change_may_have_is_one_of_its_verb() -> None:
+    """``--etag``, ``--reason`` and ``--dry-run`` are those of the fields of the request."""
+    wrong = {}
+    for name, rpc in RPCS.items():
+        service, method = name.rpartition(".")[2].split("/")
+        if not METHODS[name].audited or service == "ChannelService" or method == "CreateUser":  # which is a verb with UpdateUser
+            continue
+        fields = {
+            *rpc.input_type.fields_by_name,
+            *(inner for field in rpc.input_type.fields if field.message_type for inner in field.message_type.fields_by_name),
+        }
+        wanted = {option for option, field in OPTIONS.items() if field in fields and (option, method) not in WITHOUT}
+        found = {option for option in OPTIONS for command in verbs(method) if option in [name for item in command.params for name in item.opts]}
+        if found != wanted:
+            wrong[name] = found ^ wanted
+    assert wrong == {}
+
+
+OPTIONS = {"--etag": "etag", "--reason": "reason", "--dry-run": "validate_only"}
+WITHOUT = {("--etag", "CreateTapRule")}
+"""What is created has no etag yet."""
+VERBS = {
+    "ReloadCertificates": ["certificates reload"],
+    "UpdateKafkaRules": ["kafka-rules set"],
+    "UpdateLimit": ["limits set"],
+    "UpdateNodeLimits": ["limits set"],
+    "UpdateLog": ["log set"],
+    "UpdateMemoryPool": ["pool set"],
+    "UpdateProcessorPool": ["pool set"],
+    "DrainProxy": ["drain"],
+    "CreateTapRule": ["taps add"],
+    "UpdateTapRule": ["taps set"],
+    "DeleteTapRule": ["taps remove"],
+    "UpdateUser": ["users add"],
+    "DeleteUser": ["users remove"],
+}
+
+
+def verbs(method: str) -> list[click.Command]:
+    found = []
+    for words in VERBS.get(method, []):
+        command: click.Command = main
+        for word in words.split():
+            assert isinstance(command, click.Group)
+            got = command.get_command(click.Context(command), word)
+            assert got is not None
+            command = got
+        found.append(command)
+    return found

@@ -21,10 +21,10 @@ async def test_certificates_are_listed_in_their_order_by_pages(at: Serving) -> N
     first = await stub.ListCertificates(pb2.ListCertificatesRequest(page_size=2))
     rest = await stub.ListCertificates(pb2.ListCertificatesRequest(page_token=first.next_page_token))
     listed = [*first.certificates, *rest.certificates]
-    assert [(item.owner, item.use) for item in listed] == [
-        ("listener/kafka", "certificate"),
-        ("listener/kafka", "client_ca"),
-        ("upstream/brokers", "certificate"),
+    assert [(item.owner, pb2.Certificate.Use.Name(item.use)) for item in listed] == [
+        ("listener/kafka", "USE_CERTIFICATE"),
+        ("listener/kafka", "USE_CLIENT_CA"),
+        ("upstream/brokers", "USE_CERTIFICATE"),
     ]
     assert rest.next_page_token == ""
     shown = listed[0]
@@ -43,7 +43,12 @@ async def test_a_reload_says_what_became_of_each_and_leaves_an_audit_row(at: Ser
     stub = CertificateServiceStub(at.channel)
     answer = await stub.ReloadCertificates(pb2.ReloadCertificatesRequest(reason="rotated"))
     assert [pb2.Reload.Result.Name(item.result) for item in answer.reloads] == ["RESULT_REPLACED", "RESULT_REFUSED", "RESULT_UNCHANGED"]
-    assert (answer.reloads[1].owner, answer.reloads[1].kind, answer.reloads[1].file, answer.reloads[1].reason) == ("b", "sasl", "/users", "is none")
+    assert (answer.reloads[1].owner, pb2.Reload.Kind.Name(answer.reloads[1].kind), answer.reloads[1].file, answer.reloads[1].reason) == (
+        "b",
+        "KIND_SASL",
+        "/users",
+        "is none",
+    )
     (row,) = at.plane.audits
     assert row["after"] == {"a (tls)": "replaced", "b (sasl)": "refused"}
     assert await code_of(stub.ReloadCertificates(pb2.ReloadCertificatesRequest(reason="x" * 257))) is grpc.StatusCode.INVALID_ARGUMENT

@@ -87,8 +87,9 @@ async def test_close_is_listed_afterwards_with_its_cause(at: Serving) -> None:
     ("request_", "fields"),
     [
         (pb2.MuteChannelsRequest(), {"selector", "reason"}),
-        (pb2.MuteChannelsRequest(selector=ids("7", "0-1-7"), reason="x" * 257), {"selector.channels.ids[0]", "reason"}),
-        (pb2.MuteChannelsRequest(selector=ids(), reason="two\nlines"), {"selector.channels.ids", "reason"}),
+        (pb2.MuteChannelsRequest(selector=ids("7", "0-1-7")), {"selector.channels.ids[0]", "reason"}),
+        (pb2.MuteChannelsRequest(selector=ids(), reason="two\nlines"), {"reason"}),
+        (pb2.MuteChannelsRequest(selector=ids(), reason="x"), {"selector.channels.ids"}),
         (pb2.MuteChannelsRequest(selector=pb2.ChannelSelector(listener=""), reason="x"), {"selector.listener"}),
     ],
 )

@@ -86,7 +86,8 @@ def test_unknown_methods_are_measured_as_one() -> None:
     async def body(at: Serving) -> None:
         for method in ("framegate.control.v1.ChannelService/Nothing", "a.B/C", "x"):
             error = await failure_of(at.channel.unary_unary(f"/{method}")(b"anything"))
-            assert (error.code(), error.details()) == (grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+            assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+            assert str(error.details()).startswith("there is no method")
         call = at.channel.stream_stream("/a.B/Stream")()
         with pytest.raises(grpc.aio.AioRpcError):
             await call.read()

@@ -4,6 +4,7 @@ import grpc
 
 from framegate.control.errors import UnavailableError
 from framegate.control.v1 import pool_service_pb2 as pb2
+from framegate.control.v1.channel_service_pb2 import MUTE_CAUSE_MEMORY
 from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
 from tests.control.service.served import code_of, served
 from tests.fakes.plane import holder
@@ -34,7 +35,7 @@ async def test_the_largest_holders_are_listed_if_they_are_requested(at: Serving)
     assert (first.channel_id, first.held_bytes, first.kind, first.side) == ("1-1-2", 9, pb2.MemoryHolder.KIND_TLS, pb2.MemoryHolder.SIDE_UPSTREAM)
     assert (list(first.mute_causes), first.HasField("mute_time")) == ([], False)
     assert (second.channel_id, second.kind, second.side) == ("0-1-3", pb2.MemoryHolder.KIND_BEGUN, pb2.MemoryHolder.SIDE_DOWNSTREAM)
-    assert (second.listener, second.peer_address, list(second.mute_causes)) == ("kafka", "10.0.0.9:51000", ["memory"])
+    assert (second.listener, second.peer_address, list(second.mute_causes)) == ("kafka", "10.0.0.9:51000", [MUTE_CAUSE_MEMORY])
     assert second.mute_time.ToNanoseconds() - second.last_active_time.ToNanoseconds() == 10**9
     for wrong in (-1, 101):
         assert await code_of(stub.GetMemoryPool(pb2.GetMemoryPoolRequest(holder_count=wrong))) is grpc.StatusCode.INVALID_ARGUMENT
@@ -47,9 +48,9 @@ async def test_the_largest_holders_are_listed_if_they_are_requested(at: Serving)
 async def test_the_processors_are_got_and_their_number_changed(at: Serving) -> None:
     stub = PoolServiceStub(at.channel)
     at.plane.pool = 300 << 20
-    await stub.UpdateProcessorPool(pb2.UpdateProcessorPoolRequest(processor_pool=pb2.ProcessorPool(size=3)))
+    await stub.UpdateProcessorPool(pb2.UpdateProcessorPoolRequest(processor_pool=pb2.ProcessorPool(processor_count=3)))
     pool = (await stub.GetProcessorPool(pb2.GetProcessorPoolRequest())).processor_pool
-    assert pool.size == 3
+    assert pool.processor_count == 3
     assert [(item.slot, item.pid, item.state) for item in pool.processors] == [(slot, 100 + slot, pb2.Processor.STATE_RUNNING) for slot in range(3)]
     assert pool.processors[0].heartbeat_age.ToMilliseconds() == 12
     assert not pool.processors[1].HasField("heartbeat_age")

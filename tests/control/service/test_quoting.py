@@ -3,13 +3,13 @@
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from framegate.control.service.quoting import MAX_QUOTED, shown
-from framegate.control.v1 import limit_service_pb2, log_service_pb2, tap_service_pb2, user_service_pb2
+from framegate.control.v1 import limit_service_pb2, pool_service_pb2, tap_service_pb2, user_service_pb2
 
 
 def test_fields_that_are_marked_as_secret_are_left_out_everywhere() -> None:
-    one = user_service_pb2.Credential(mechanism="m", iterations=1, salt=b"x", stored_key=b"y", server_key=b"z")
+    one = user_service_pb2.Credential(mechanism=1, iterations=1, salt=b"x", stored_key=b"y", server_key=b"z")
     request = user_service_pb2.CreateUserRequest(listener="a", user=user_service_pb2.User(name="n", credentials=[one, one]))
-    shown_one = {"mechanism": "m", "iterations": 1}
+    shown_one = {"mechanism": "SCRAM_MECHANISM_SHA_256", "iterations": 1}
     assert shown(request) == {"listener": "a", "user": {"name": "n", "credentials": [shown_one, shown_one]}}
     assert request.user.credentials[1].server_key == b"z", "the request itself is as it was"
 
@@ -62,7 +62,7 @@ def test_a_quotation_has_a_bound_and_says_what_is_left_out() -> None:
     found = shown(many)["principals"]
     assert len(str(found)) < 2 * MAX_QUOTED
     assert (found[0], found[-1]) == ("u" * 92, f"… {10_000 - (len(found) - 1)} more")
-    events = log_service_pb2.UpdateLogRequest(events={f"{number:0100}": True for number in range(10_000)})
-    told = shown(events)["events"]
+    percents = pool_service_pb2.MemoryPool(guaranteed_percents={f"{number:0100}": 1 for number in range(10_000)})
+    told = shown(percents)["guaranteed_percents"]
     assert len(str(told)) < 2 * MAX_QUOTED
     assert told["…"] == f"{10_000 - (len(told) - 1)} more"

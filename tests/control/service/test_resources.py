@@ -42,7 +42,8 @@ async def test_upstreams_are_listed_and_got(at: Serving) -> None:
     (listed,) = (await stub.ListUpstreams(upstream_pb2.ListUpstreamsRequest())).upstreams
     assert listed == (await stub.GetUpstream(upstream_pb2.GetUpstreamRequest(name="brokers"))).upstream
     assert (list(listed.endpoints), list(listed.addresses), listed.max_receive_size_bytes) == (["broker:9092"], ["10.1.0.1:9092"], 2**31 - 1)
-    assert [(down.address, down.reason, down.processor_count) for down in listed.down_endpoints] == [("10.1.0.2:9092", "refused", 2)]
+    (down,) = listed.down_endpoints
+    assert [(down.address, down.reason, down.processor_count)] == [("10.1.0.2:9092", upstream_pb2.Endpoint.REASON_REFUSED, 2)]
     assert await code_of(stub.GetUpstream(upstream_pb2.GetUpstreamRequest(name="nobody"))) is grpc.StatusCode.NOT_FOUND
 
 
@@ -71,7 +72,7 @@ async def test_handler_processes_are_listed_with_their_handlers(at: Serving) -> 
     (found,) = (await HandlerServiceStub(at.channel).ListHandlers(handler_pb2.ListHandlersRequest())).processes
     assert (found.slot, found.generation, found.state, found.restart_count) == (0, 7, handler_pb2.HandlerProcess.STATE_RUNNING, 1)
     assert (found.start_time.ToNanoseconds(), found.last_end_time.ToNanoseconds()) == (OPENED_NS, OPENED_NS - 10**9)
-    assert (found.last_end_reason, found.handled_count, found.failed_count) == ("timeout", 500, 3)
+    assert (found.last_end_reason, found.handled_count, found.failed_count) == (handler_pb2.HandlerProcess.END_REASON_TIMEOUT, 500, 3)
     assert (found.in_handler_count, found.queued_count, found.oldest_age.ToMilliseconds(), found.busy_share) == (1, 2, 40, 0.25)
     assert found.resident_bytes == 30 * 2**20
     (echo,) = found.handlers

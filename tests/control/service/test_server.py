@@ -12,13 +12,14 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from framegate.control.errors import StartError
 from framegate.control.service import start
-from framegate.control.service.server import MAX_CALLS, MAX_REQUEST, SERVICE_NAMES
+from framegate.control.service.interceptor import MAX_CALLS, MAX_REQUEST
+from framegate.control.service.server import SERVICE_NAMES
 from framegate.control.status import UpstreamStatus
 from framegate.control.v1.limit_service_pb2 import Limit, UpdateLimitRequest
 from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from framegate.control.v1.upstream_service_pb2 import ListUpstreamsRequest
 from framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceStub
-from tests.control.service.served import failure_of, served
+from tests.control.service.served import refused, served
 from tests.fakes.plane import FakePlane, fake_config
 from tests.fakes.serving import Serving, run
 
@@ -150,8 +151,8 @@ async def test_no_more_calls_than_the_bound_are_in_progress_and_who_is_refused_m
     calls = [asyncio.ensure_future(stub.ListUpstreams(ListUpstreamsRequest())) for _ in range(MAX_CALLS)]
     while inside < MAX_CALLS:
         await asyncio.sleep(0.005)
-    failure = await failure_of(stub.ListUpstreams(ListUpstreamsRequest()))
-    assert (failure.code(), inside) == (grpc.StatusCode.RESOURCE_EXHAUSTED, MAX_CALLS)
+    assert await refused(stub.ListUpstreams(ListUpstreamsRequest())) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_CALLS", [])
+    assert inside == MAX_CALLS
     gate.set()
     await asyncio.gather(*calls)
     await stub.ListUpstreams(ListUpstreamsRequest())
@@ -159,15 +160,16 @@ async def test_no_more_calls_than_the_bound_are_in_progress_and_who_is_refused_m
 
 @served()
 async def test_a_request_above_the_bound_is_refused_by_its_size_and_one_at_it_has_a_short_row(at: Serving) -> None:
-    codes = []
+    reasons = []
     for excess in (0, 1):
         request = UpdateLimitRequest(limit=Limit(listener="kafka", max_receive_size_bytes=1))
         request.update_mask.paths.append("x" * 250_000)
         request.update_mask.paths.append("y" * (MAX_REQUEST - request.ByteSize() - 3 + excess))
         assert request.ByteSize() == MAX_REQUEST + excess
-        failure = await failure_of(LimitServiceStub(at.channel).UpdateLimit(request))
-        codes.append(failure.code())
-    assert codes == [grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED]
-    (row,) = at.plane.audits
+        reasons.append(await refused(LimitServiceStub(at.channel).UpdateLimit(request)))
+    invalid, exhausted = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert reasons == [(invalid, "INVALID_ARGUMENT", ["update_mask"] * 2), (exhausted, "REQUEST_TOO_LARGE", [])]
+    row, refusal = at.plane.audits
+    assert (refusal["error"], refusal["request"]) == ("REQUEST_TOO_LARGE", None)
     assert row["request"]["update_mask"].endswith(" characters)")
     assert len(str(row)) < 20_000

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from framegate.control.errors import AbortedError, EtagError, FailedPreconditionError, InvalidArgumentError, NotFoundError
-from framegate.control.steering.kafka_rules import etag_of
+from framegate.control.steering.transactions import Changed, etag_of
 from framegate.proxy.config.model import KafkaRule, KafkaRules, kafka_rules_to_wire
 from tests.fakes.fleet import Fleet, facts, run
 from tests.fakes.scenario import run_by
@@ -19,11 +19,12 @@ ruled = functools.partial(run, protocol="kafka", kafka=KafkaRules())
 async def test_rules_change_everywhere_and_are_what_new_processors_get(made: Fleet) -> None:
     rules = made.steering.kafka_rules
     first = rules.get("a")
-    assert await rules.change("a", {"rules": (RULE,)}, etag_of(first), validate_only=True) == KafkaRules(rules=(RULE,))
+    assert await rules.change("a", {"rules": (RULE,)}, etag_of(first), validate_only=True) == Changed(first, KafkaRules(rules=(RULE,)))
     assert rules.get("a") == first
-    after = await rules.change("a", {"rules": (RULE,)}, etag_of(first))
+    before, after = await rules.change("a", {"rules": (RULE,)}, etag_of(first))
+    assert before == first
     assert rules.get("a") == after == KafkaRules(rules=(RULE,))
-    assert await rules.change("a", {"report_only": True}) == KafkaRules(rules=(RULE,), report_only=True)
+    assert (await rules.change("a", {"report_only": True})).after == KafkaRules(rules=(RULE,), report_only=True)
     wire = json.loads(json.dumps({"a": kafka_rules_to_wire(rules.get("a"))}))
     assert [each["kafka_rules"] for each in await facts(made)] == [wire] * 2
     assert made.desired.whole(0)["kafka_rules"] == {"a": kafka_rules_to_wire(rules.get("a"))}

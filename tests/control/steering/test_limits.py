@@ -8,6 +8,7 @@ import pytest
 
 from framegate.control.errors import AbortedError, EtagError, InvalidArgumentError
 from framegate.control.steering.limits import Eviction, parts
+from framegate.control.steering.transactions import etag_of
 from framegate.proxy.config.limits import UNLIMITED_NODE, LimitOverride, LimitsConfig, RateLimits
 from framegate.proxy.config.model import MIB, quotas_to_wire
 from tests.fakes.fleet import Fleet, facts, open_channels, run, until
@@ -16,7 +17,8 @@ from tests.fakes.scenario import run_by
 
 @run_by(run)
 async def test_a_limit_changes_everywhere_and_is_what_new_processors_get(made: Fleet) -> None:
-    assert (await made.steering.limits.change("a", 7)).max_receive_size == 7
+    changed = await made.steering.limits.change("a", {"max_receive_size": 7})
+    assert (changed.before.max_receive_size, changed.after.max_receive_size) == (MIB, 7)
     assert [item.max_receive_size for item in made.steering.limits.get()] == [7]
     assert made.steering.state.config.listeners[0].max_receive_size == 7
     assert {each["max_receive_size"]["a"] for each in await facts(made)} == {7}
@@ -29,15 +31,14 @@ async def test_quotas_change_everywhere_and_in_the_acceptor(made: Fleet) -> None
 
     quotas = made.acceptor._admission._quotas
     steering = made.steering
-    assert (await steering.limits.change("a", quotas={"connections": 2, "request_bytes_rate": 9})).quotas == RateLimits(
-        connections=2, request_bytes_rate=9
-    )
-    node = await steering.limits.change_node(
+    limit = (await steering.limits.change("a", {"connections": 2, "request_bytes_rate": 9})).after
+    assert (limit.connections, limit.request_bytes_rate, limit.max_receive_size) == (2, 9, MIB)
+    before, node = await steering.limits.change_node(
         {"connections": 5, "per_address": {"connections": 3}, "overrides": (LimitOverride(network="10.0.0.0/8"),)}
     )
-    assert node == steering.limits.get_node()
-    await steering.limits.change_node({"per_address": {"connection_rate": 4}}, node.etag)
-    expected = LimitsConfig(connections=5, per_address=RateLimits(connections=3, connection_rate=4), overrides=node.quotas.overrides)
+    assert (before, node) == (UNLIMITED_NODE, steering.limits.get_node())
+    await steering.limits.change_node({"per_address": {"connection_rate": 4}}, etag_of(node))
+    expected = LimitsConfig(connections=5, per_address=RateLimits(connections=3, connection_rate=4), overrides=node.overrides)
     assert steering.state.config.limits == expected
     for each in await facts(made):
         assert each["limits"] == quotas_to_wire(steering.state.config)
@@ -49,7 +50,7 @@ async def test_quotas_change_everywhere_and_in_the_acceptor(made: Fleet) -> None
     clients = [await made.connect() for _ in range(3)]
     assert [await client.echo(b"x") for client in clients[:2]] == [b"x", b"x"]
     clients[2].writer.write(b"y")
-    await steering.limits.change("a", quotas={"connections": 0})
+    await steering.limits.change("a", {"connections": 0})
     assert await clients[2].reader.read(1) == b"y", "a limit that is raised wakes who waits"
 
 
@@ -62,22 +63,18 @@ async def test_one_that_starts_later_has_the_quotas_in_force(made: Fleet) -> Non
 
 
 BAD: list[dict[str, Any]] = [
-    {"colour": 1},
-    {"per_address": {"colour": 1}},
     {"overrides": (LimitOverride(network="10.0.0.1/8"),)},
     {"overrides": (LimitOverride(network="10.0.0.0/8"),) * 2},
     {"overrides": (LimitOverride(network="10.0.0.0/8", connections=-1),)},
     {"overrides": tuple(LimitOverride(network=f"10.{number // 256}.{number % 256}.0/24") for number in range(1001))},
 ]
-"""Beside those of ``tests/conformance/test_control_plane.py``."""
 
 
 @run_by(run, 1)
 async def test_invalid_quotas_are_refused_before_a_processor_is_asked(made: Fleet) -> None:
     limits = made.steering.limits
     before = (await facts(made))[0]["limits"]
-    of_listener: list[dict[str, int]] = [{}, {"request_bytes_rate": 2**40 + 1}]
-    for call in (*(limits.change_node(changes) for changes in BAD), *(limits.change("a", quotas=quotas) for quotas in of_listener)):
+    for call in (limits.change_node(changes) for changes in BAD):
         with pytest.raises(InvalidArgumentError):
             await call
     with pytest.raises(EtagError):
@@ -89,10 +86,10 @@ async def test_invalid_quotas_are_refused_before_a_processor_is_asked(made: Flee
 @run_by(run, 1, "refuse")
 async def test_refused_limits_and_quotas_are_in_force_nowhere_not_even_in_the_acceptor(made: Fleet) -> None:
     limits = made.steering.limits
-    for call in (limits.change("a", 7), limits.change("a", quotas={"connections": 1}), limits.change_node({"connections": 1})):
+    for call in (limits.change("a", {"max_receive_size": 7}), limits.change("a", {"connections": 1}), limits.change_node({"connections": 1})):
         with pytest.raises(AbortedError):
             await call
-    assert (limits.get("a")[0].max_receive_size, limits.get_node().quotas) == (MIB, UNLIMITED_NODE)
+    assert (limits.get("a")[0].max_receive_size, limits.get_node()) == (MIB, UNLIMITED_NODE)
     assert not made.acceptor._admission._quotas.limited("a")
     assert made.meters.value("config.changes", "refused") == 3
 
@@ -104,9 +101,9 @@ async def test_two_changes_at_once_both_hold(made: Fleet) -> None:
     steering = made.steering
     await asyncio.gather(
         steering.limits.change_node({"connections": 7}),
-        steering.limits.change("a", quotas={"connections": 8}),
+        steering.limits.change("a", {"connections": 8}),
         steering.limits.change_node({"per_address": {"connections": 9}}),
-        steering.limits.change("a", 5),
+        steering.limits.change("a", {"max_receive_size": 5}),
     )
     assert (steering.state.config.limits, steering.state.config.listeners[0].limits) == (
         LimitsConfig(connections=7, per_address=RateLimits(connections=9)),
@@ -169,7 +166,7 @@ async def test_a_lower_limit_of_the_node_closes_the_idlest_and_one_of_a_listener
     """Number 192."""
 
     ids = await open_channels(made, 5)
-    await made.steering.limits.change("a", quotas={"connections": 2})
+    await made.steering.limits.change("a", {"connections": 2})
     await made.steering._eviction.look()
     assert made.acceptor.listeners["a"].open == 5
     await made.steering.limits.change_node({"connections": 3})

@@ -47,7 +47,8 @@ async def test_a_new_size_is_divided_and_keeps_what_listeners_are_guaranteed(mad
     await open_channels(made, 2)
     config = made.desired.config
     made.desired.config = dataclasses.replace(config, memory_pool=dataclasses.replace(config.memory_pool, shares={"a": 50}))
-    pool = await made.steering.pool.set_size(5 * MIB + 1)
+    before, pool = await made.steering.pool.set_size(5 * MIB + 1)
+    assert (before.size, before.processors) == (12 * MIB, 2)
     assert [item.share for item in pool.shares] == [5 * MIB // 2 + 1, 5 * MIB // 2]
     assert (pool.size, pool.processors) == (5 * MIB + 1, 2)
     assert [each["share"] for each in await facts(made)] == [item.share for item in pool.shares]
@@ -56,7 +57,7 @@ async def test_a_new_size_is_divided_and_keeps_what_listeners_are_guaranteed(mad
 
 @run_by(run, forwarding=Forwarding(requests="cut_through"))
 async def test_the_largest_frame_that_passes_whole_is_the_least_share(made: Fleet) -> None:
-    await made.steering.limits.change("a", 100 * MIB)
+    await made.steering.limits.change("a", {"max_receive_size": 100 * MIB})
     await made.steering.pool.set_size(2 * (CUT_ABOVE - 4))
     with pytest.raises(FailedPreconditionError):
         await made.steering.pool.set_size(2 * (CUT_ABOVE - 4) - 1)
@@ -105,7 +106,7 @@ async def test_changes_reach_processors_that_drain_and_do_not_wait_for_them(made
     counting = asyncio.ensure_future(made.steering.pool.set_processors(2))
     async with asyncio.timeout(2):
         await made.steering.pool.set_size(8 * MIB)
-        await made.steering.limits.change("a", 7)
+        await made.steering.limits.change("a", {"max_receive_size": 7})
     assert shares(made) == [4 * MIB, 4 * MIB]
     assert [slot.cells.reader.cell("framegate.frame.size.limit", "a") for slot in made.supervisor.slots.values()] == [7, 7]
     assert not shrinking.done()
@@ -158,12 +159,12 @@ async def test_a_balancer_that_fails_goes_on(made: Fleet) -> None:
 @run_by(run)
 async def test_processors_are_added_and_removed_and_the_pool_follows(made: Fleet) -> None:
     await open_channels(made, 2)
-    pool = await made.steering.pool.set_processors(3)
+    _, pool = await made.steering.pool.set_processors(3)
     assert [item.share for item in pool.shares] == [4 * MIB] * 3
     assert [item.state for item in made.steering.state.processor_statuses()] == ["running"] * 3
     assert made.steering.state.config.processors == 3
     await open_channels(made, 3)
-    pool = await made.steering.pool.set_processors(1)
+    _, pool = await made.steering.pool.set_processors(1)
     assert [(item.slot, item.share) for item in pool.shares] == [(0, 12 * MIB)]
     assert [item.state for item in made.steering.state.processor_statuses()] == ["running"]
     assert {row["cause"] for row in made.events} == {"drained"}

@@ -89,8 +89,8 @@ async def test_there_is_a_pause_between_pages(made: Fleet, *, monkeypatch: pytes
 async def test_rows_that_the_log_does_not_write_are_skipped_for_good(made: Fleet) -> None:
     looks = Looks(made)
     await looks.open(3)
-    for at_s, level, chosen in ((13, None, {"access": False}), (23, "warning", {"access": True}), (25, "info", {})):
-        made.log.levels.change(level, chosen)
+    for at_s, changes in ((13, {"silenced": ("access",)}), (23, {"level": "warning", "silenced": ()}), (25, {"level": "info"})):
+        await made.steering.log.change(changes)
         await looks.after(at_s)
     assert [event for event in made.events if event["event"] == "access"] == []
     assert len(await looks.after(33)) == 3

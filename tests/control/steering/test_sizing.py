@@ -127,11 +127,11 @@ async def test_a_container_below_what_is_needed_is_a_warning_and_the_least_that_
 async def test_what_an_operator_set_wins_until_the_next_start(at: Following) -> None:
     status = at.made.steering.pool.status()
     assert (status.size_origin, status.processors_origin) == ("container", "container")
-    status = await at.made.steering.pool.set_size(20 * MIB)
+    _, status = await at.made.steering.pool.set_size(20 * MIB)
     assert (status.size_origin, status.processors_origin) == ("operator", "container")
     await at.look(*[Container(2, LARGE, 2)] * 2)
     assert at.now == (2, 20)
-    status = await at.made.steering.pool.set_processors(2)  # as many as there are: it is decided all the same
+    _, status = await at.made.steering.pool.set_processors(2)  # as many as there are: it is decided all the same
     assert status.processors_origin == "operator"
     await at.look(*[Container(3, SMALL, 2)] * 2)
     assert at.now == (2, 20)

@@ -19,7 +19,8 @@ from framegate.control.errors import (
     UnavailableError,
 )
 from framegate.control.fleet import two_phases
-from framegate.control.steering.taps import EACH_S, MAX_RULES, OVER_S, TapLosses, etag_of
+from framegate.control.steering.taps import EACH_S, MAX_RULES, OVER_S, TapLosses
+from framegate.control.steering.transactions import etag_of
 from framegate.proxy.cells import CellReader
 from framegate.proxy.config.model import TapConfig, TapRule, rules_to_wire
 from framegate.proxy.server.protocol import Request
@@ -59,12 +60,13 @@ async def test_rules_are_added_changed_moved_and_removed_everywhere(made: Fleet)
     taps = made.steering.taps
     assert await names_in_force(made) == ["first", "second"]
     added = await taps.create(TapRule(name="third", listeners=("a",)), "second")
-    assert (added.rule.name, added.expired, added.stops) == ("third", False, ())
+    assert [rule.name for rule in added.before] == ["first", "second"]
+    assert [rule.name for rule in added.after] == await names_in_force(made)
     assert await names_in_force(made) == ["first", "third", "second"]
     await taps.create(TapRule(name="fourth"))
     assert await names_in_force(made) == ["first", "third", "second", "fourth"]
     changed = await taps.update("third", {"sample_frames": 0.5, "networks": ("10.0.0.0/8",)})
-    assert changed.rule == TapRule(name="third", listeners=("a",), sample_frames=0.5, networks=("10.0.0.0/8",))
+    assert changed.after[1] == TapRule(name="third", listeners=("a",), sample_frames=0.5, networks=("10.0.0.0/8",))
     assert await names_in_force(made) == ["first", "third", "second", "fourth"]
     for before, order in (
         ("first", ["fourth", "first", "third", "second"]),
@@ -143,8 +145,8 @@ async def test_there_is_a_largest_number_of_rules(made: Fleet) -> None:
 async def test_validate_only_returns_the_result_and_changes_nothing(made: Fleet) -> None:
     taps = made.steering.taps
     new = TapRule(name="new", sample_frames=0.5)
-    assert (await taps.create(new, "first", validate_only=True)).rule == new
-    assert (await taps.update("first", {"capture": "hash"}, validate_only=True)).rule == dataclasses.replace(FIRST, capture="hash")
+    assert (await taps.create(new, "first", validate_only=True)).after == (new, *TAP.rules)
+    assert (await taps.update("first", {"capture": "hash"}, validate_only=True)).after[0] == dataclasses.replace(FIRST, capture="hash")
     await taps.delete("first", validate_only=True)
     assert await names_in_force(made) == ["first", "second"]
     assert (held(made), made.desired.revision, made.tapped) == (TAP.rules, 1, [])
@@ -154,15 +156,15 @@ async def test_validate_only_returns_the_result_and_changes_nothing(made: Fleet)
 async def test_a_change_for_a_rule_as_it_was_is_made_once(made: Fleet) -> None:
     taps = made.steering.taps
     (first, second) = taps.rules()
-    assert first.etag == etag_of(FIRST) != second.etag
+    etag = etag_of(FIRST)
     outcomes = await asyncio.gather(
-        *(taps.update("first", {"sample_frames": share}, None, first.etag) for share in (0.25, 0.5, 0.75)), return_exceptions=True
+        *(taps.update("first", {"sample_frames": share}, None, etag) for share in (0.25, 0.5, 0.75)), return_exceptions=True
     )
     (made_one,) = [item for item in outcomes if not isinstance(item, BaseException)]
     assert [type(item) for item in outcomes if isinstance(item, BaseException)] == [EtagError, EtagError]
-    assert (taps.rules())[0] == made_one
-    assert (taps.rules())[1] == second
-    await taps.delete("first", made_one.etag)
+    assert (first.rule, made_one.before[0]) == (FIRST, FIRST)
+    assert [taps.rules()[0].rule, taps.rules()[1]] == [made_one.after[0], second]
+    await taps.delete("first", etag_of(made_one.after[0]))
     assert await names_in_force(made) == ["second"]
 
 
@@ -233,12 +235,12 @@ def test_the_keeper_does_not_get_rules_that_a_later_change_has_replaced(monkeypa
 @run_by(run, 2, "off")
 async def test_a_rule_that_turned_itself_off_is_shown_by_processor_until_it_is_changed_or_the_processor_ends(made: Fleet) -> None:
     taps = made.steering.taps
-    doubtful = await taps.create(TapRule(name="doubtful", max_loss_percent=1.0))
+    await taps.create(TapRule(name="doubtful", max_loss_percent=1.0))
     await open_channels(made, 2)
     await until(lambda: len(made.log.events("tap_rule_off")) == 2)
     (status,) = [item for item in taps.rules() if item.stops]
     assert [(stop.slot, stop.cause, stop.percent, stop.limit) for stop in status.stops] == [(0, "loss", 7.5, 1.0), (1, "loss", 8.5, 1.0)]
-    assert (status.rule, status.etag) == (doubtful.rule, doubtful.etag)
+    assert status.rule == TapRule(name="doubtful", max_loss_percent=1.0)
     assert abs(status.stops[0].since_ns - time.time_ns()) < HOUR_NS
     os.environ["FAKE_PROCESSOR"] = ""
     made.supervisor.running[0].kill("died")
