@@ -1,4 +1,4 @@
-"""``framegate explain``: the meaning of a configuration key."""
+"""``framegate config explain``: the meaning of a configuration key."""
 
 import dataclasses
 import shutil
@@ -29,7 +29,10 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 @click.command(
     short_help="Explain a configuration key.",
     epilog=example(
-        "framegate explain", "framegate explain tap.budget", "framegate explain listeners.tls", "framegate explain 'listeners[0].tls.key'"
+        "framegate config explain",
+        "framegate config explain tap.budget",
+        "framegate config explain listeners.tls",
+        "framegate config explain 'listeners[0].tls.key'",
     ),
 )
 @click.argument("key", default="", shell_complete=_complete)
@@ -47,7 +50,7 @@ def explain(key: str, output: str) -> None:
     entry = find(key)
     if key and entry is None:
         near = nearest(key)
-        print_note(f"there is no key {key}; " + (f"similar keys: {', '.join(near)}" if near else "framegate explain lists all sections"))
+        print_note(f"there is no key {key}; " + (f"similar keys: {', '.join(near)}" if near else "framegate config explain lists all sections"))
         sys.exit(EXIT_NOT_FOUND)
     listed = [item for item in entries().values() if item.path.rpartition(".")[0] == ("" if entry is None else entry.path)]
     if output == "json":
@@ -71,7 +74,7 @@ def _described(entry: "Entry", columns: int) -> Iterator[str]:
         "one of": ", ".join(entry.words),
         "range": entry.range,
         "default": entry.default or ("none; the key is required" if entry.required else ""),
-        "change": "" if entry.keys else "at run time, or by a restart" if entry.live else "by a restart",
+        "change": {"now": "while framegate runs", "new connections": "while framegate runs, for new connections"}.get(entry.effect, "by a restart"),
         "example": entry.example,
     }
     for name, value in facts.items():

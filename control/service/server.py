@@ -19,6 +19,7 @@ from framegate.control.errors import StartError
 from framegate.control.service.access import METHODS
 from framegate.control.service.certificates import Certificates
 from framegate.control.service.channels import Channels, ClosedChannels
+from framegate.control.service.configuration import Configurations
 from framegate.control.service.interceptor import MAX_CALLS, MAX_REQUEST, CallInterceptor, CallObserver
 from framegate.control.service.kafka_rules import KafkaRules
 from framegate.control.service.limits import Limits
@@ -109,6 +110,7 @@ def _api_server(parts: Parts, closed: ClosedChannels, observe: CallObserver | No
     servicers = (
         Certificates(parts.certificates, parts.rotation),
         Channels(parts.channels, closed, parts.state),
+        Configurations(parts.configuration_file),
         Handlers(parts.state),
         KafkaRules(parts.kafka_rules),
         Limits(parts.limits),

@@ -1,4 +1,4 @@
-"""``framegate explain`` as it is typed."""
+"""``framegate config explain`` as it is typed."""
 
 import json
 
@@ -10,7 +10,7 @@ from framegate.control.configuration.manual import entries
 
 
 def explain(*words: str) -> Result:
-    return CliRunner().invoke(main, ["explain", *words])
+    return CliRunner().invoke(main, ["config", "explain", *words])
 
 
 def test_a_key_is_explained_in_full() -> None:
@@ -18,7 +18,13 @@ def test_a_key_is_explained_in_full() -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     lines = [line.strip() for line in result.stdout.splitlines()]
     assert lines[0] == "listeners[].timeouts.idle"
-    for wanted in ("type     a time", "range    0 to 30d", "default  10m", "change   by a restart", "example  idle: 10m"):
+    for wanted in (
+        "type     a time",
+        "range    0 to 30d",
+        "default  10m",
+        "change   while framegate runs, for new connections",
+        "example  idle: 10m",
+    ):
         assert wanted in lines
     assert any(line.startswith("Danger: if this is shorter than") for line in lines)
 
@@ -53,10 +59,10 @@ def test_an_unknown_key_ends_with_3_and_names_those_near_it() -> None:
         "framegate: there is no key listeners.max_recieve_size; similar keys: listeners[].max_receive_size, upstreams[].max_receive_size, "
         "listeners[].tls.max_version\n"
     )
-    assert explain("qqqq").stderr == "framegate: there is no key qqqq; framegate explain lists all sections\n"
+    assert explain("qqqq").stderr == "framegate: there is no key qqqq; framegate config explain lists all sections\n"
     assert explain("no\x1b[31mkey\n").stderr.startswith("framegate: there is no key no\\x1b[31mkey\\n; ")
 
 
 def test_keys_are_completed() -> None:
-    found = ShellComplete(main, {}, "framegate", "_X").get_completions(["explain"], "tap.b")
+    found = ShellComplete(main, {}, "framegate", "_X").get_completions(["config", "explain"], "tap.b")
     assert [item.value for item in found] == ["tap.budget"]
