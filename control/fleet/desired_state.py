@@ -7,7 +7,7 @@ from framegate.proxy.cells import CellLayout
 from framegate.proxy.config.model import ProxyConfig, to_wire
 from framegate.proxy.server.messages import Change, ClusterRow, Endpoints, StartMessage
 from framegate.proxy.server.protocol import WIRE_VERSION
-from framegate.proxy.server.rows import Store, pack_stores
+from framegate.proxy.server.rows import StandingRow, Store, pack_stores
 
 __all__ = ["DesiredState", "default_part"]
 
@@ -29,6 +29,7 @@ class DesiredState:
         endpoints: addresses of each upstream, resolved.
         brokers: of each upstream that is a cluster, and what its listeners advertise.
         failing: by upstream, the addresses that fail their checks, and why.
+        standing: what operators do to new connections.
         shares: bytes of the memory pool by slot.
         stores: certificates, keys and authorities, by owner (``framegate.proxy.server.rows``): the last valid ones.
         revision: grows with every committed change.
@@ -45,6 +46,7 @@ class DesiredState:
     retired: list[str] = dataclasses.field(default_factory=list)
     brokers: dict[str, ClusterRow] = dataclasses.field(default_factory=dict)
     failing: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+    standing: list[StandingRow] = dataclasses.field(default_factory=list)
     layout: CellLayout = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -52,7 +54,9 @@ class DesiredState:
 
     def whole(self, slot: int) -> Change:
         """The whole state as one change, for one slot."""
-        change = Change(config=to_wire(self.config), cells=self.layout.wire, share=self.shares[slot], endpoints=self.endpoints)
+        change = Change(
+            config=to_wire(self.config), cells=self.layout.wire, share=self.shares[slot], endpoints=self.endpoints, standing=self.standing
+        )
         if self.brokers:
             change["brokers"] = self.brokers
         if self.retired:
@@ -83,4 +87,6 @@ class DesiredState:
             message["brokers"] = self.brokers
         if self.failing:
             message["failing"] = self.failing
+        if self.standing:
+            message["standing"] = self.standing
         return message

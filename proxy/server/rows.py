@@ -80,21 +80,33 @@ class OpenRow(ChannelRow):
     """A pair that is not CLOSED.
 
     Attributes:
+        client_id, software, software_version: what a Kafka client said of itself; empty: nothing yet, or no Kafka.
         muted, muted_upstream: the causes for which the client, and the upstream, is not read.
+        muted_ns, muted_upstream_ns: since when the oldest of these causes is set; 0: there is none.
         muting: the client's mute is not in force yet, because a frame has begun.
         mute_reason: of an operator's mute.
-        in_flight: requests without a response; 0 without pairing.
+        in_flight: requests without a response; 0 without pairing. ``oldest_ns``: when the oldest of them came; 0: there is none.
         pending_send, leased: bytes of both channels.
+        unsent: bytes that the peer has not taken, of those that framegate or its kernel has for the upstream, and for the client.
+        throttle: missing: an operator gave it no rates.
     """
 
     state: str
+    client_id: str
+    software: str
+    software_version: str
     muted: list[str]
     muted_upstream: list[str]
+    muted_ns: int
+    muted_upstream_ns: int
     muting: bool
     mute_reason: str
     in_flight: int
+    oldest_ns: int
     pending_send: int
     leased: int
+    unsent: TrafficRow
+    throttle: NotRequired["ThrottleRow"]
     last_active_ns: int
 
 
@@ -157,6 +169,33 @@ class ClosedRow(OpeningRow):
     closed_ns: int
     lost: LostRow
     mutes: dict[str, MuteRow]
+
+
+class ConditionRow(TypedDict):
+    """A condition of a standing action; see ``framegate.proxy.relay.standing.Condition``. ``value``: a pattern, of ``address`` also a network."""
+
+    field: Literal["listener", "address", "principal", "client_id"]
+    value: str
+    negated: bool
+
+
+class StandingRow(TypedDict):
+    """A standing action; see ``framegate.proxy.relay.standing.Standing``."""
+
+    number: int
+    verb: Literal["mute", "close", "throttle"]
+    reason: str
+    request_rate: int
+    response_rate: int
+    conditions: list[ConditionRow]
+
+
+class ThrottleRow(TypedDict):
+    """The rates that an operator gave to one pair, in bytes per second; 0: no limit."""
+
+    request_rate: int
+    response_rate: int
+    reason: str
 
 
 class HolderRow(TypedDict):

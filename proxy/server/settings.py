@@ -25,10 +25,12 @@ from framegate.proxy.relay.publisher import Publisher
 from framegate.proxy.relay.relay import Relay
 from framegate.proxy.relay.retirement import Retirement
 from framegate.proxy.relay.route import Route
+from framegate.proxy.relay.standing import Standing
 from framegate.proxy.server.in_force import NS_PER_MS, InForce
 from framegate.proxy.server.messages import Change, StartMessage
 from framegate.proxy.server.rows import listener_owner, upstream_owner
 from framegate.proxy.server.schema import schema_of
+from framegate.proxy.server.standing_rows import standing_of
 from framegate.proxy.server.stores import SESSION_NS
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
@@ -55,6 +57,7 @@ class _Prepared(NamedTuple):
     in_force: InForce
     rules: TapRules | None
     limits: LimitsInForce | None
+    standing: list[Standing] | None
     mapping: Any  # of the cells, for another layout
 
 
@@ -113,6 +116,7 @@ class Settings:
         self._sessions_end: Final = CallbackTimer(self._end_sessions)
         self._ends_sessions: bool = False
         self._part: int = message.get("part", WHOLE)
+        self._standing: Final = standing_of(message.get("standing", []))
         self._report_brokers: Report | None = None
         self._report: Callable[[Any], None] | None = None
         self._put(self.in_force, None)
@@ -138,6 +142,7 @@ class Settings:
         self._tap = tap
         self._attach_requests()
         relay.pairs.quotas.show_in(self.counters)
+        relay.pairs.standing = self._standing
         self.set_parts(self._part, [])
         relay.pairs.quotas.set_limits(_quotas(self.config))
         self._watch_sessions()
@@ -211,6 +216,7 @@ class Settings:
             _check_known("no cells for", [item.name for item in config.listeners], layout.names(LISTENER))
             _check_sizes(config, change.get("share", int(self.pool.size)))
             fresh = InForce(before, config, change, layout, self.pool, self.counters.loop)
+            standing = standing_of(change["standing"]) if "standing" in change else None
         except (ConfigError, KeyError, TypeError, ValueError) as error:
             raise ChangeError(f"a configuration that cannot be: {error}" if not isinstance(error, ConfigError) else str(error)) from error
         _check_known("no upstream", change.get("failing", {}), fresh.upstream_configs)
@@ -223,7 +229,7 @@ class Settings:
                 mapping = self._publisher.map(layout)
             except (OSError, ValueError) as error:
                 raise ChangeError(f"the cells cannot be mapped: {error}") from error
-        self._prepared = _Prepared(change_id, change, fresh, rules, limits, mapping)
+        self._prepared = _Prepared(change_id, change, fresh, rules, limits, standing, mapping)
 
     def _limits(self, config: model.ProxyConfig) -> LimitsInForce | None:
         """The quotas, if they are other ones."""
@@ -288,6 +294,8 @@ class Settings:
             relay.put_rules(prepared.rules)
         if prepared.limits is not None:
             relay.pairs.quotas.set_limits(prepared.limits)
+        if prepared.standing is not None:
+            relay.pairs.standing = prepared.standing
         for name, row in change.get("revoked", {}).items():
             for route in self._routes(name):
                 if route.revoked is not None:

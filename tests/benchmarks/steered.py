@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 from candidates import Framegate
@@ -32,18 +33,17 @@ class Control:
 
     def mute(self, listener: str, *, muted: bool = True) -> int:
         """Mute every channel of a listener, or take that back; how many."""
-        selector = channel_service_pb2.ChannelSelector(listener=listener)
+        selector = channel_service_pb2.ChannelSelector(filter=f"listener={listener}")
+        terms: dict[str, Any] = {"selector": selector, "reason": "bench", "max_affected_count": 100_000}
         if muted:
-            answer = self._channels.MuteChannels(channel_service_pb2.MuteChannelsRequest(selector=selector, reason="bench"), timeout=SECONDS)
-            return len(answer.affected_channel_ids)
-        back = self._channels.UnmuteChannels(channel_service_pb2.UnmuteChannelsRequest(selector=selector, reason="bench"), timeout=SECONDS)
-        return len(back.affected_channel_ids)
+            return int(self._channels.MuteChannels(channel_service_pb2.MuteChannelsRequest(**terms), timeout=SECONDS).affected_count)
+        return int(self._channels.UnmuteChannels(channel_service_pb2.UnmuteChannelsRequest(**terms), timeout=SECONDS).affected_count)
 
     def list(self, listener: str) -> int:
         """Every channel of a listener, page by page; how many."""
         count, token = 0, ""
         while True:
-            request = channel_service_pb2.ListChannelsRequest(page_size=PAGE, page_token=token, listener=listener)
+            request = channel_service_pb2.ListChannelsRequest(page_size=PAGE, page_token=token, filter=f"listener={listener}")
             answer = self._channels.ListChannels(request, timeout=SECONDS)
             count += len(answer.channels)
             token = answer.next_page_token

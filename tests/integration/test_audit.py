@@ -91,8 +91,8 @@ def test_a_full_disk_refuses_what_raises_a_limit_and_makes_what_lowers_it_later(
         """The row has the room that was allocated before."""
     assert refusal.endswith("audit.log: No space left on device")
     assert lowered(proxy, 4000) == ""
-    assert proxy.cli("channels", "mute", "--listener", "plain", "--reason", "incident").returncode == 0
-    assert proxy.cli("channels", "unmute", "--listener", "plain").returncode == 1
+    assert proxy.cli("channels", "mute", "--filter", "listener=plain", "--reason", "incident").returncode == 0
+    assert proxy.cli("channels", "unmute", "--filter", "listener=plain").returncode == 1
     assert proxy.cli("limits", "get").returncode == 0
     (folder / "disk/filler").unlink()
     assert lowered(proxy, 6000) == ""

@@ -24,11 +24,11 @@ def test_list_shows_a_line_for_each_channel(cli: Cli) -> None:
 
 
 def test_list_as_json_has_every_field_with_numbers_as_numbers(cli: Cli) -> None:
-    (row,) = cli.json("channels", "list", "--listener", "plain")
+    (row,) = cli.json("channels", "list", "--filter", "listener=plain")
     assert (row["id"], row["state"], row["request"], row["pending_send_bytes"]) == (
         "1-1-8",
         "STATE_OPEN",
-        {"frame_count": 3, "total_bytes": 300},
+        {"frame_count": 3, "total_bytes": 300, "unsent_bytes": 0, "frames_per_second": 0.0, "bytes_per_second": 0.0},
         7,
     )
     assert row["mute_causes"] == []
@@ -69,9 +69,10 @@ def test_describe_shows_an_open_and_a_closed_channel(cli: Cli) -> None:
 def test_mute_returns_what_is_in_force_and_names_the_reason(cli: Cli) -> None:
     result = cli("channels", "mute", "0-1-7", "--reason", "incident 7")
     assert (result.exit_code, result.stdout.split()) == (0, ["ID", "RESULT", "0-1-7", "muted"])
-    assert result.stderr == "framegate: 1 channel muted\n"
-    assert "admin" in cli("channels", "list", "--listener", "kafka").stdout
-    assert cli.json("channels", "unmute", "--listener", "kafka") == {"affected": ["0-1-7"], "missing": []}
+    assert result.stderr.splitlines()[0] == "framegate: 1 channel muted"
+    assert result.stderr.splitlines()[1].startswith("framegate: a client that connects again is not muted; ")
+    assert "admin" in cli("channels", "list", "--filter", "listener=kafka").stdout
+    assert cli.json("channels", "unmute", "--filter", "listener=kafka") == {"affected": ["0-1-7"], "missing": []}
     assert cli.plane.audits[0]["client"].startswith("framegate cli, ")
 
 
@@ -89,21 +90,21 @@ def test_a_change_as_json_is_one_document_even_when_nobody_was_open(cli: Cli, ve
 
 
 @pytest.mark.parametrize(("verb", "done"), VERBS)
-def test_a_listener_with_nobody_is_no_failure_and_an_unknown_one_is(cli: Cli, verb: str, done: str) -> None:
+def test_a_filter_that_matches_nothing_is_no_failure_and_a_wrong_one_is(cli: Cli, verb: str, done: str) -> None:
     cli.plane.drop("1-1-8")
-    result = cli("channels", verb, "--listener", "plain", "--reason", "x")
+    result = cli("channels", verb, "--filter", "listener=plain", "--reason", "x")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == f"framegate: no open channels on listener plain; none was {done}\n"
-    assert cli.json("channels", verb, "--listener", "plain", "--reason", "x") == {"affected": [], "missing": []}
-    result = cli("channels", verb, "--listener", "nobody", "--reason", "x", "--output", "json")
-    assert (result.exit_code, result.stdout) == (3, "")
-    assert result.stderr == "framegate: there is no listener 'nobody' (LISTENER_NOT_FOUND)\n"
+    assert result.stderr == f"framegate: no open channels match; none was {done}\n"
+    assert cli.json("channels", verb, "--filter", "listener=plain", "--reason", "x") == {"affected": [], "missing": []}
+    result = cli("channels", verb, "--filter", "listner=plain", "--reason", "x", "--output", "json")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("framegate: selector.filter: character 1: there is no field listner; the fields are listener, ")
 
 
 def test_an_empty_list_says_so_and_is_an_empty_list(cli: Cli) -> None:
     cli.plane.drop("1-1-8")
     for words, said in (
-        (("--listener", "plain"), "no open channels match"),
+        (("--filter", "listener=plain"), "no open channels match"),
         (("--closed",), "no closed channels"),
         (("--closed", "--cause", "idle"), "no closed channels match"),
     ):
@@ -127,7 +128,11 @@ def test_a_list_that_is_cut_says_so(cli: Cli) -> None:
     [
         ("mute", "0-1-7"),
         ("mute", "--reason", "x"),
-        ("close", "0-1-7", "--listener", "kafka"),
+        ("close", "0-1-7", "--filter", "listener=kafka"),
+        ("throttle", "0-1-7"),
+        ("list", "--listener", "kafka"),
+        ("list", "--closed", "--filter", "age>1s"),
+        ("list", "--columns", "id,colour"),
         ("describe", "seven"),
         ("list", "--cause", "idle"),
         ("list", "--closed", "--cause", "boredom"),
@@ -137,3 +142,55 @@ def test_wrong_usage_exits_with_2_and_asks_nothing(cli: Cli, words: tuple[str, .
     result = cli("channels", *words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert cli.plane.asked == []
+
+
+def test_list_sorts_and_has_the_columns_of_ones_question(cli: Cli) -> None:
+    cli.plane.add(channel_row("0-1-9", leased=5 << 20, muted=["memory"], muted_ns=1, client_id="billing-7"))
+    result = cli("channels", "list", "--sort", "held", "--columns", "id,held,client_id,waiting,bytes_rate,throttle,software")
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["ID", "HELD", "CLIENT", "ID", "WAITING", "BYTES", "RATE", "THROTTLE", "SOFTWARE"]
+    assert lines[1].split()[:4] == ["0-1-9", "5", "MiB", "billing-7"]
+    assert "memory; upstream: peer" in lines[1]
+    assert "0 B/s" in lines[1]
+    assert "apache-kafka-java 3.7.0" in lines[1]
+    assert [line.split()[0] for line in cli("channels", "list", "--sort", "listener").stdout.splitlines()[1:]] == ["0-1-7", "0-1-9", "1-1-8"]
+    assert len(cli("channels", "list", "--columns", "wide").stdout.splitlines()[0].split()) > 20
+    assert [row["id"] for row in cli.json("channels", "list", "--filter", "held>1MiB waiting=memory")] == ["0-1-9"]
+
+
+def test_a_list_that_is_watched_is_made_again_until_it_is_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", sleep)
+    result = cli("channels", "list", "--watch", "3s")
+    assert (result.exit_code, naps, result.stdout.count("LISTENER")) == (130, [3.0, 3.0], 2)
+
+
+def test_a_throttle_is_shown_kept_and_undone(cli: Cli) -> None:
+    words = ("--request-rate", "1MiB", "--standing", "--ttl", "10m", "--reason", "slow")
+    result = cli("channels", "throttle", "--filter", "listener=kafka", *words)
+    assert result.stderr.splitlines() == [
+        "framegate: 1 channel throttled",
+        "framegate: action 1 is kept: `framegate channels actions` lists it, `framegate channels undo 1` ends it",
+    ]
+    assert "throttle            1 MiB/s / -" in cli("channels", "describe", "0-1-7").stdout
+    line = cli("channels", "actions").stdout.splitlines()[1]
+    assert line.split()[:4] == ["1", "throttle", "listener=kafka", "yes"]
+    assert "1 MiB/s / -" in line
+    assert cli("channels", "undo", "1").stderr == "framegate: action 1 is undone\n"
+    assert (cli("channels", "actions").stderr, cli("channels", "undo", "1").exit_code) == ("framegate: no actions are kept\n", 3)
+
+
+def test_a_dry_run_and_a_bound_change_nothing(cli: Cli) -> None:
+    result = cli("channels", "close", "--filter", "listener=*", "--dry-run")
+    assert result.stdout.split() == ["ID", "RESULT", "0-1-7", "would", "be", "closed", "1-1-8", "would", "be", "closed"]
+    assert result.stderr.splitlines()[:2] == ["framegate: nothing was changed: --dry-run", "framegate: 2 channels would be closed"]
+    result = cli("channels", "close", "--filter", "listener=*", "--max-affected", "1")
+    assert result.exit_code == 1
+    assert "2 channels would be affected, and max_affected is 1: nothing is changed (TOO_MANY_AFFECTED)" in result.stderr
+    assert len(cli.json("channels", "list")) == 2

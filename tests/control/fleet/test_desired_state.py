@@ -5,7 +5,7 @@ import dataclasses
 from framegate.control.fleet.desired_state import DesiredState, default_part
 from framegate.proxy.config.model import MIB, TapConfig, TapRule, to_wire
 from framegate.proxy.server.protocol import WIRE_VERSION
-from framegate.proxy.server.rows import Store
+from framegate.proxy.server.rows import StandingRow, Store
 from tests.fakes.fleet import fleet_config
 
 CELLS = [["framegate.listener", "a"], ["framegate.upstream", "u"]]
@@ -34,12 +34,16 @@ def test_a_processor_starts_with_all_there_is_and_the_share_of_its_slot() -> Non
         "rows_at_open": False,
     }
     desired.rows_at_open = True
-    assert desired.start_message(1, 5, "boot")["rows_at_open"]
+    desired.standing = [StandingRow(number=1, verb="close", reason="", request_rate=0, response_rate=0, conditions=[])]
+    message = desired.start_message(1, 5, "boot")
+    assert (message["rows_at_open"], message["standing"]) == (True, desired.standing)
+    assert desired.whole(1)["standing"] == desired.standing
 
 
 def test_all_that_can_change_is_one_change() -> None:
     desired = state(TapConfig(directory="tap", rules=(TapRule(name="all"),)))
-    assert desired.whole(0) == {"config": to_wire(desired.config), "cells": CELLS, "share": 7 * MIB, "endpoints": ENDPOINTS, "stores": STORES}
+    whole = {"config": to_wire(desired.config), "cells": CELLS, "share": 7 * MIB, "endpoints": ENDPOINTS, "stores": STORES, "standing": []}
+    assert desired.whole(0) == whole
 
 
 def test_keys_are_not_shown() -> None:

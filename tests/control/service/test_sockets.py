@@ -30,7 +30,7 @@ from tests.fakes.certificates import Authority
 from tests.fakes.privileges import everybodys_folder, unprivileged
 from tests.fakes.serving import Serving, serving
 
-MUTE = pb2.MuteChannelsRequest(selector=pb2.ChannelSelector(listener="kafka"), reason="incident 7")
+MUTE = pb2.MuteChannelsRequest(selector=pb2.ChannelSelector(filter="listener=kafka"), reason="incident 7")
 DENIED, OK = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.OK
 NOBODY = 65534
 ROOTS = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
@@ -41,7 +41,7 @@ from framegate.control.v1 import channel_service_pb2 as pb2
 from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 os.setgroups([]); os.setresgid(65533, 65533, 65533); os.setresuid(65534, 65534, 65534)
 with grpc.insecure_channel(sys.argv[1]) as channel:
-    ChannelServiceStub(channel).MuteChannels(pb2.MuteChannelsRequest(selector=pb2.ChannelSelector(listener="kafka"), reason="me"), timeout=20)
+    ChannelServiceStub(channel).MuteChannels(pb2.MuteChannelsRequest(selector=pb2.ChannelSelector(filter="listener=kafka"), reason="me"), timeout=20)
 print(os.getpid())
 """
 
