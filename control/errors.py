@@ -6,6 +6,7 @@
     ├── InvalidArgumentError      a value is outside its range; ``violations`` names every field that is wrong
     ├── MalformedRequestError     the bytes of a request cannot be parsed
     ├── ExhaustedError            a request is too large, or there are too many calls
+    ├── DeniedError               the caller's role does not have the method
     ├── UnknownMethodError        the API has no such method
     ├── FailedPreconditionError   the request is valid, but the state does not allow it (a pool below the largest frame, draining)
     ├── AbortedError              a processor refused a change, or runs and did not answer: no processor has it
@@ -24,6 +25,7 @@ __all__ = [
     "AbortedError",
     "AlreadyExistsError",
     "ControlError",
+    "DeniedError",
     "EtagError",
     "ExhaustedError",
     "FailedPreconditionError",
@@ -106,6 +108,10 @@ class MalformedRequestError(ControlError):
 
 class ExhaustedError(ControlError):
     """A request is larger than the API takes, or too many calls are in progress."""
+
+
+class DeniedError(ControlError):
+    """The caller has too low a role, or none."""
 
 
 class UnknownMethodError(ControlError):

@@ -20,7 +20,7 @@ from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.processor import Slot
 from framegate.control.fleet.slot_cells import ProcessorTotals
 from framegate.control.fleet.supervisor import Supervisor
-from framegate.control.logs import RowLog
+from framegate.control.logs import AuditFile, RowLog
 from framegate.control.meters import Meters
 from framegate.control.notify import Notifier
 from framegate.control.rotation.rotation import Rotation
@@ -146,8 +146,10 @@ class Proxy:
             new_handlers,
             chosen,
             low,
+            self._audit_file(config),
         )
         self._steering = steering
+        self._on_stop(steering.audit.close)
         self._on_stop(steering.close)
         self._on_stop(steering.report_lost_frames, self._undo_after_processors)
         steering.brokers.start()
@@ -167,6 +169,17 @@ class Proxy:
         if certificates.sources():
             self._warm(validator)
         self._announce(acceptor, steering, addresses)
+
+    def _audit_file(self, config: ProxyConfig) -> AuditFile | None:
+        path = config.log.audit.file
+        if path is None:
+            return None
+
+        def changed(error: OSError | None) -> None:
+            text = "" if error is None else error.strerror or str(error)
+            self._log.write("audit_file", level="info" if error is None else "error", file=path, error=text)
+
+        return AuditFile(path, changed, lambda: self._meters.add("audit.failures"))
 
     def _warm(self, validator: ValidatorProcess) -> None:
         """Start the validator before it is needed. If that fails, its first use tries again."""
@@ -211,7 +224,7 @@ class Proxy:
         await asyncio.to_thread(_load_servers, export)  # the loop starts the processors meanwhile
         from framegate.control import service
 
-        addresses: dict[str, Any] = {"admin": config.admin.address, "health": None, "health_http": None, "prometheus": None}
+        addresses: dict[str, Any] = {"admin": config.admin.address, "admin_tcp": None, "health": None, "health_http": None, "prometheus": None}
         observe = None
         if export.wanted:
             from framegate.control.telemetry.provider import start
@@ -225,7 +238,7 @@ class Proxy:
                 export.begin(exporter, steering.state.build.version, events)
         server = await service.start(steering, config, observe, export.calls)
         self._on_stop(lambda: server.stop(SERVICE_GRACE_MS))
-        addresses.update(health=server.health_address, health_http=server.health_http_address)
+        addresses.update(admin_tcp=server.tcp_address, health=server.health_address, health_http=server.health_http_address)
         return addresses
 
     def _announce(self, acceptor: Acceptor, steering: Steering, addresses: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 import click
 
 from framegate.control.bounds import FIELD_NAMES
-from framegate.control.cli.options import EXIT_CONFLICT, EXIT_INTERRUPTED, EXIT_NOT_FOUND, Change
+from framegate.control.cli.options import EXIT_CONFLICT, EXIT_INTERRUPTED, EXIT_NOT_FOUND, TLS_FILES, Change, tls_folder
 from framegate.control.cli.output import print_note
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def calling(address: str, *, change: bool = False) -> "Iterator[grpc.Channel]":
     import grpc
 
     try:
-        with grpc.insecure_channel(address) as channel:
+        with _channel(address) as channel:
             yield channel
     except grpc.RpcError as error:
         failed = cast("grpc.Call", error)  # what a call raises is the call
@@ -86,6 +86,20 @@ def calling(address: str, *, change: bool = False) -> "Iterator[grpc.Channel]":
     except KeyboardInterrupt:
         print_note("interrupted" + (_UNKNOWN if change else ""))
         sys.exit(EXIT_INTERRUPTED)
+
+
+def _channel(address: str) -> "grpc.Channel":
+    """A channel; over TCP with the certificates of ``--tls``, if it is given."""
+    import grpc
+
+    folder = tls_folder()
+    if folder is None or address.startswith("unix:"):
+        return grpc.insecure_channel(address)
+    try:
+        certificate, key, authorities = ((folder / name).read_bytes() for name in TLS_FILES)
+    except OSError as error:
+        raise click.ClickException(f"--tls: {error.filename} cannot be read: {error.strerror}") from error
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(authorities, key, certificate))
 
 
 _Response = TypeVar("_Response")
@@ -116,7 +130,7 @@ def names_from(address: str, ask: "Callable[[grpc.Channel], list[str]]") -> list
     import grpc
 
     try:
-        with grpc.insecure_channel(address) as channel:
+        with _channel(address) as channel:
             return ask(channel)
     except grpc.RpcError:
         return []

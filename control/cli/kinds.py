@@ -166,7 +166,7 @@ class ChannelId(click.ParamType[str]):
 
 
 class AdminAddress(click.ParamType[str]):
-    """``unix:PATH``, or ``host:port`` of a forwarded socket."""
+    """``unix:PATH``, or ``host:port`` of ``admin.tcp`` or of a forwarded socket."""
 
     name = "address"
 

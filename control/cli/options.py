@@ -2,6 +2,7 @@
 
 import functools
 import os
+import pathlib
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -16,12 +17,15 @@ __all__ = [
     "EXIT_CONFLICT",
     "EXIT_INTERRUPTED",
     "EXIT_NOT_FOUND",
+    "TLS_FILES",
     "Change",
     "address_option",
     "admin_options",
     "change_options",
     "example",
+    "openable",
     "output_option",
+    "tls_folder",
 ]
 
 DEFAULT_ADDRESS: Final = "unix:/run/framegate/admin.sock"
@@ -30,6 +34,9 @@ EXIT_CONFLICT: Final = 4
 EXIT_INTERRUPTED: Final = 130
 """The exit code that shells give a program ended by SIGINT."""
 ADDRESS_VARIABLE: Final = "FRAMEGATE_ADDRESS"
+TLS_FILES: Final = ("tls.crt", "tls.key", "ca.crt")
+"""As in a Secret of Kubernetes: the certificate of the caller, its key, the authorities of the server."""
+_TLS: Final = "framegate.tls"
 
 F = TypeVar("F", bound=Callable[..., object])
 _CHANGE: Final = {
@@ -75,17 +82,44 @@ def admin_options(function: F) -> F:
 
 
 def address_option(function: F) -> F:
-    """``--address``."""
+    """``--address`` and ``--tls``."""
+    tls = click.option(
+        "--tls",
+        type=click.Path(exists=True, file_okay=False, path_type=pathlib.Path),
+        envvar="FRAMEGATE_TLS",
+        show_envvar=True,
+        expose_value=False,
+        callback=_keep_tls,
+        help=f"Folder with {', '.join(TLS_FILES)}, for an address host:port of admin.tcp.",
+    )
     return click.option(
         "--address",
         envvar=ADDRESS_VARIABLE,
         type=ADDRESS,
-        default=DEFAULT_ADDRESS,
-        show_default=True,
+        default=openable,
+        show_default=f"{DEFAULT_ADDRESS}, or operate.sock or view.sock beside it if this user may open only that",
         show_envvar=True,
         callback=_not_empty,
-        help="Address of the admin API: unix:PATH.",
-    )(function)
+        help="Address of the admin API: unix:PATH, or host:port.",
+    )(tls(function))
+
+
+def openable() -> str:
+    """The default address: of the highest role whose socket this user may open; that of the role admin, if there is none."""
+    folder = os.path.dirname(DEFAULT_ADDRESS)
+    found = (f"{folder}/{role}.sock" for role in ("admin", "operate", "view"))
+    return next((address for address in found if os.access(address.removeprefix("unix:"), os.W_OK)), DEFAULT_ADDRESS)
+
+
+def _keep_tls(ctx: click.Context, param: click.Parameter, value: pathlib.Path | None) -> None:
+    del param
+    ctx.meta[_TLS] = value
+
+
+def tls_folder() -> pathlib.Path | None:
+    """The folder of ``--tls`` of the command that runs."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(_TLS)
 
 
 def _not_empty(ctx: click.Context, param: click.Parameter, value: str) -> str:

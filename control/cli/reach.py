@@ -4,6 +4,7 @@ the file nor a remedy.
 
 import contextlib
 import errno
+import grp
 import os
 import pwd
 import socket
@@ -46,7 +47,7 @@ def _connect_problem(address: Address) -> str | None:
         gone = f"no process listens on {address.host}; the one that created it has ended" if address.kind == "unix" else "no process listens there"
         return gone + _HINT
     except PermissionError:
-        return f"permission denied: only {_owner(address.host)}, who owns the socket, and root may use it"
+        return f"permission denied: the socket is {_owner(address.host)}"
     except (TimeoutError, BlockingIOError):
         return f"no connection within {_TIMEOUT_S:g} s; the server accepts none at the moment"
     except socket.gaierror as error:
@@ -70,13 +71,16 @@ def _connected(address: Address) -> socket.socket:
 
 
 def _owner(path: str) -> str:
+    """Of whom a socket is, and whom it lets in."""
     try:
-        number = os.stat(path).st_uid
+        found = os.stat(path)
     except OSError:
-        return "another user"
+        return "of another user"
+    user, group = str(found.st_uid), str(found.st_gid)
     with contextlib.suppress(KeyError):
-        return f"user {pwd.getpwuid(number).pw_name}"
-    return f"user {number}"
+        user = pwd.getpwuid(found.st_uid).pw_name
+        group = grp.getgrgid(found.st_gid).gr_name
+    return f"of user {user} and group {group}, mode {stat.S_IMODE(found.st_mode):04o}"
 
 
 def _peer_problem(address: Address) -> str:
@@ -94,5 +98,5 @@ def _peer_problem(address: Address) -> str:
     except OSError:
         pass
     if speaks_tls:
-        return "the server there uses TLS; is it a listener for clients? The admin API is the plaintext Unix socket of `admin.address`"
+        return "the server there uses TLS; is it a listener for clients? `admin.tcp` needs --tls with a certificate"
     return "the server there is not the admin API: it does not speak gRPC"

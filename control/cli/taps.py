@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 
 from framegate.control.bounds import FIELD_NAMES
 from framegate.control.cli.kinds import LISTENER, SIZE, Expiry
-from framegate.control.cli.options import DEFAULT_ADDRESS, Change, admin_options, change_options, example
+from framegate.control.cli.options import Change, admin_options, change_options, example, openable
 from framegate.control.cli.output import as_dict, print_json, print_note, print_table, size_text, time_text, word
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., object])
 def _complete(ask: "Callable[[grpc.Channel], list[str]]", ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     from framegate.control.cli.client import names_from
 
-    address = ctx.params.get("address") or os.environ.get("FRAMEGATE_ADDRESS") or DEFAULT_ADDRESS
+    address = ctx.params.get("address") or os.environ.get("FRAMEGATE_ADDRESS") or openable()
     return [CompletionItem(name) for name in names_from(address, ask) if name.startswith(incomplete)]
 
 

@@ -156,18 +156,27 @@ def _spec(name: str, locations: Sequence[str]) -> Any:
 
 def _principals(document: Document, path: Path, listener: ListenerConfig) -> None:
     rules, allowed = listener.principal.rules, listener.allowed_principals
-    if not rules:
-        reason = "needs at least one: without any no name is mapped, and each client with a certificate is refused"
-        document.add((*path, "principal", "rules"), reason, "[]")
-    for entry, text in entries((*path, "principal", "rules"), rules):
-        _readable(document, entry, MappingRules, text)
-        if not text.strip(" \t,"):
-            document.add(entry, "is empty")
+    mapping_rules(document, (*path, "principal", "rules"), rules)
     if listener.principal != BY_SUBJECT and (listener.tls is None or listener.tls.client_auth == "none"):
         document.warn((*path, "principal"), "has no effect: no client is asked for a certificate (tls.client_auth)", "")
     if allowed and ANONYMOUS not in allowed and listener.tls is None and listener.sasl is None:
         document.warn((*path, "allowed_principals"), f"refuses everybody: without tls and sasl each client is {ANONYMOUS}", "")
-    for entry, name in entries((*path, "allowed_principals"), allowed):
+    allowed_rules(document, (*path, "allowed_principals"), allowed)
+
+
+def mapping_rules(document: Document, path: Path, rules: tuple[str, ...]) -> None:
+    """Check ``principal.rules``."""
+    if not rules:
+        document.add(path, "needs at least one: without any no name is mapped, and each client with a certificate is refused", "[]")
+    for entry, text in entries(path, rules):
+        _readable(document, entry, MappingRules, text)
+        if not text.strip(" \t,"):
+            document.add(entry, "is empty")
+
+
+def allowed_rules(document: Document, path: Path, allowed: tuple[str, ...]) -> None:
+    """Check a list of principals."""
+    for entry, name in entries(path, allowed):
         if name == "":
             document.add(entry, "is empty: every client has a name; that of a client without a certificate is ANONYMOUS", '""')
         else:

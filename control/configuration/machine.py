@@ -41,7 +41,7 @@ __all__ = [
 Bound = list[tuple[Path, Address]]
 IN_USE: Final = "is in use now"
 """The beginning of a warning of what another process uses."""
-_ADMIN: Final = ("admin", "address")
+_ADMIN: Final = "admin"
 _EXTRAS: Final = {"otlp": "opentelemetry.exporter.otlp.proto.grpc", "prometheus": "prometheus_client"}
 _KERNEL: Final = "/proc/sys/net/core"
 _LOCKS: Final = "/proc/locks"
@@ -64,6 +64,7 @@ def apply_machine(document: Document, config: ProxyConfig, bound: Bound, *, in_u
     """
     _addresses(document, bound, in_use=in_use)
     _broker_ports(document, config, in_use=in_use)
+    _audit(document, config)
     _tap(document, config, in_use=in_use)
     _extras(document, config)
     handler_places(document, config)
@@ -117,17 +118,27 @@ def _broker_ports(document: Document, config: ProxyConfig, *, in_use: bool) -> N
 
 def _socket(document: Document, path: Path, address: Address, *, in_use: bool) -> None:
     fault = socket_fault(address.host, key_of(path))
-    if fault is None and path == _ADMIN:
+    if fault is None and path[0] == _ADMIN:
         fault = lock_fault(f"{address.host}.lock")
     if fault is not None:
         document.add(path, f"cannot be used: {fault}", str(address))
         return
-    exposed = open_folder(os.path.dirname(address.host) or "/") if path == _ADMIN else None
+    exposed = open_folder(os.path.dirname(address.host) or "/") if path[0] == _ADMIN else None
     if exposed is not None:
         document.warn(path, f"can be replaced by other users: {exposed}", str(address))
     if in_use and is_served(address.host):
-        who = "another framegate" if path == _ADMIN else "another process"
+        who = "another framegate" if path[0] == _ADMIN else "another process"
         document.warn(path, f"{IN_USE}: {who} listens there, and serve cannot start until it has ended", str(address))
+
+
+def _audit(document: Document, config: ProxyConfig) -> None:
+    file = config.log.audit.file
+    if file is not None:
+        fault = folder_fault(os.path.dirname(file)) or (None if os.path.isdir(os.path.dirname(file)) else "its folder does not exist")
+        if fault is None and os.path.lexists(file) and not stat.S_ISREG(os.lstat(file).st_mode):
+            fault = "it is no ordinary file"
+        if fault is not None:
+            document.add(("log", "audit", "file"), f"cannot be used: {fault}")
 
 
 def _tap(document: Document, config: ProxyConfig, *, in_use: bool) -> None:

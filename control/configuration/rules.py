@@ -7,6 +7,7 @@ import re
 import urllib.parse
 from typing import Final
 
+from framegate.control.configuration.admin_rules import admin_addresses, admin_rules
 from framegate.control.configuration.broker_rules import broker_rules, cluster_rules, port_ranges
 from framegate.control.configuration.document import Document, Path, entries, key_of, unique_names
 from framegate.control.configuration.kafka_rules import kafka_rules
@@ -57,6 +58,7 @@ def apply_rules(document: Document, config: ProxyConfig) -> list[tuple[Path, Add
         kafka_rules(document, path, listener)
         if listener.tls is not None:
             listener_tls_rules(document, (*path, "tls"), listener.tls)
+    admin_rules(document, config.admin)
     handler_rules(document, config, listeners)
     sasl_rules(document, listeners, upstreams)
     pool_rules(document, config, listeners, upstreams)
@@ -87,18 +89,19 @@ def _bound_addresses(document: Document, config: ProxyConfig, listeners: Listene
     """The addresses that will be bound; faults: malformed, used twice."""
     wanted: list[tuple[Path, str | None]] = [((*path, "address"), item.address) for path, item in listeners]
     sections: dict[Path, object] = {
-        ("admin", "address"): config.admin,
+        **admin_addresses(config.admin),
         ("health", "address"): config.health,
         ("health", "http_address"): config.health,
         ("telemetry", "prometheus", "address"): config.telemetry.prometheus,
     }
     wanted += [(path, getattr(section, str(path[-1]), None)) for path, section in sections.items()]
     bound: list[tuple[Path, Address]] = []
+    sockets = {path for path in sections if path[0] == "admin" and "tcp" not in path}
     for path, text in wanted:
-        address = None if text is None else _parsed(document, path, text, port_zero=True, unix=path[0] in ("listeners", "admin"))
+        address = None if text is None else _parsed(document, path, text, port_zero=True, unix=path[0] == "listeners" or path in sockets)
         if address is None:
             continue
-        if path == ("admin", "address") and address.kind != "unix":
+        if path in sockets and address.kind != "unix":
             document.add(path, "must be unix:PATH")
         other = next((item for item in bound if item[1].collides(address)), None)
         if other is not None:

@@ -117,6 +117,7 @@ def requirements_of(config: ProxyConfig, text: str, processors: int) -> PodRequi
     prometheus = config.telemetry.prometheus
     files = _files(config, reasons)
     tls_folder = _tls_folder(files)
+    _written(config, reasons)
     needs = PodRequirements(
         data_ports=tuple(data),
         inner_ports=tuple(inner),
@@ -187,7 +188,7 @@ def _files(config: ProxyConfig, reasons: list[str]) -> list[tuple[str, str]]:
     """The files that must be in a volume, each with its key."""
     found: list[tuple[str, str]] = []
     for key, _, path in named_paths(config):
-        if key.startswith(("tap.", "handlers.")) or path in ("", _AUTHORITIES):
+        if key.startswith(("tap.", "handlers.", "log.")) or path in ("", _AUTHORITIES):
             continue
         folder, instead = os.path.dirname(path), f"{DEFAULT_REQUIREMENTS.tls_folder}/{os.path.basename(path)}"
         if folder == CONFIGURATION_FOLDER:
@@ -199,6 +200,16 @@ def _files(config: ProxyConfig, reasons: list[str]) -> list[tuple[str, str]]:
         else:
             found.append((key, path))
     return found
+
+
+def _written(config: ProxyConfig, reasons: list[str]) -> None:
+    """Sockets and files that are made where a pod has no volume for them."""
+    admin = os.path.dirname(parse_address(config.admin.address).host)
+    made = {f"admin.{role}.address": parse_address(item.address).host for role, item in config.admin.sockets.items() if role != "admin"}
+    folders = [admin] if config.tap is None else [admin, config.tap.directory]
+    for key, path, allowed in (*((key, path, [admin]) for key, path in made.items()), ("log.audit.file", config.log.audit.file, folders)):
+        if path is not None and os.path.dirname(path) not in allowed:
+            reasons.append(f"{key} is in {os.path.dirname(path)}, which a pod cannot write: use {' or '.join(allowed)}")
 
 
 def _tls_folder(files: list[tuple[str, str]]) -> str | None:

@@ -1,12 +1,14 @@
 """The log: rows on stdout, as JSON or text.
 
 row_log     the queue and the thread that writes rows; which rows are written; log records of libraries as rows
+audit_file  the file of audit rows
 forms       JSON, or text for terminals
 catalog     every event: its meaning and its fields
 schema      the catalog as JSON Schema and as a table (``python -m framegate.control.logs`` writes both into ``deploy/``)
 """
 
+from framegate.control.logs.audit_file import AuditFile
 from framegate.control.logs.forms import Form, JsonForm, TextForm, form_of
-from framegate.control.logs.row_log import Levels, LibraryRows, RowCopy, RowLog, check_silenced
+from framegate.control.logs.row_log import Levels, LibraryRows, RowCopy, RowLog, audit_line, check_silenced
 
-__all__ = ["Form", "JsonForm", "Levels", "LibraryRows", "RowCopy", "RowLog", "TextForm", "check_silenced", "form_of"]
+__all__ = ["AuditFile", "Form", "JsonForm", "Levels", "LibraryRows", "RowCopy", "RowLog", "TextForm", "audit_line", "check_silenced", "form_of"]

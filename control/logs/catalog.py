@@ -103,15 +103,26 @@ _CHANGES: Final = {
         _INFO,
         {
             "who": NotRequired[str],
+            "uid": NotRequired[int],
+            "gid": NotRequired[int],
+            "pid": NotRequired[int],
+            "certificate": NotRequired[str],
+            "address": NotRequired[str],
+            "role": NotRequired[str],
             "client": NotRequired[str],
             "method": NotRequired[str],
             "request": NotRequired[Any],
+            "reason": NotRequired[str],
+            "request_id": NotRequired[str],
             "before": NotRequired[Any],
             "after": NotRequired[Any],
             "result": NotRequired[str],
             "error": NotRequired[str],
             "unreadable": NotRequired[str],
         },
+    ),
+    "audit_file": Event(
+        "Audit rows can no longer be written to their file, or, without an error, can again.", ("info", "error"), {"file": str, "error": str}
     ),
     "channel_action_ended": Event(
         "An operator's action on channels has expired or was deleted; it is undone.",
@@ -170,6 +181,7 @@ _LIFE_OF_FRAMEGATE: Final = {
         {
             "listeners": dict[str, str],
             "admin": str,
+            "admin_tcp": str | None,
             "health": str | None,
             "health_http": str | None,
             "prometheus": str | None,

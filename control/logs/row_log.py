@@ -25,7 +25,7 @@ from framegate.control.logs.catalog import EVENTS
 from framegate.control.logs.forms import Form, JsonForm, as_json
 from framegate.proxy.config.log import LEVELS, LogFormat, LogLevel
 
-__all__ = ["Levels", "LibraryRows", "RowCopy", "RowLog", "check_silenced"]
+__all__ = ["Levels", "LibraryRows", "RowCopy", "RowLog", "audit_line", "check_silenced"]
 
 _ALWAYS: Final = "audit"
 """The event whose rows are always written: a change is made only if its row can be kept."""
@@ -91,6 +91,15 @@ class RowCopy(NamedTuple):
 def _moment(milliseconds: int) -> str:
     moment = datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def audit_line(fields: dict[str, Any]) -> str:
+    """An audit row as JSON, whatever is in it."""
+    row = {"time": _moment(int(time.time() * 1000)), "event": _ALWAYS}
+    try:
+        return as_json({**row, **fields})
+    except Exception:  # a key that JSON does not know
+        return as_json({**row, "unreadable": _REPR.repr(fields)})
 
 
 class RowLog(Subscriber):
@@ -191,14 +200,19 @@ class RowLog(Subscriber):
             self.write(event.name, level=event.level, **line)
 
     def reserve(self) -> bool:
-        """Reserve a place for a row that must not be lost; False when no place is free, or stdout is broken. Exactly one ``write_reserved`` follows
-        each place.
+        """Reserve a place for a row that must not be lost; False when no place is free, or stdout is broken. Exactly one ``write_reserved`` or
+        ``release`` follows each place.
         """
         with self._lock:
             if self._broken or self._taken >= self._places or self._taken_bytes >= _PLACE_BYTES:
                 return False
             self._taken += 1
             return True
+
+    def release(self) -> None:
+        """Give a place back that no row will use."""
+        with self._lock:
+            self._taken -= 1
 
     def write_reserved(self, event: str, fields: dict[str, Any]) -> None:
         """Queue the row that a place was reserved for; at least one field, level info."""

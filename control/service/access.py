@@ -1,7 +1,6 @@
 """The methods of the API: which role each needs, and whether a call leaves an audit row, as the options of the method in its .proto file say.
 
-Roles are not checked yet, because callers cannot be told apart: only the user that runs framegate can open the admin socket, and has every role.
-Audit is enforced: a change whose row cannot be kept is refused.
+Both are enforced by ``interceptor``: a caller without the role is refused, and so is a change whose row cannot be kept.
 """
 
 import importlib
@@ -16,11 +15,21 @@ from framegate.control.v1 import options_pb2
 __all__ = ["METHODS", "Access", "access_of"]
 
 
+_REFLECTION: Final = "grpc.reflection."
+
+
 class Access(NamedTuple):
-    """Attributes: ``role`` that a caller needs (each includes the one before it); ``audited``: whether each call leaves a row."""
+    """What a method needs.
+
+    Attributes:
+        role: of the caller; each includes the one before it.
+        audited: whether each call leaves a row.
+        urgent: it works also when its row cannot be written now, an update if it lowers every value that it changes.
+    """
 
     role: options_pb2.Role.ValueType
     audited: bool
+    urgent: bool = False
 
 
 def _methods() -> dict[str, MethodDescriptor]:
@@ -32,7 +41,7 @@ def _methods() -> dict[str, MethodDescriptor]:
 
 def _access(method: MethodDescriptor) -> Access:
     options = method.GetOptions()
-    return Access(options.Extensions[options_pb2.role], options.Extensions[options_pb2.audited])
+    return Access(options.Extensions[options_pb2.role], options.Extensions[options_pb2.audited], options.Extensions[options_pb2.urgent])
 
 
 METHODS: Final = {name: _access(method) for name, method in _methods().items()}
@@ -41,4 +50,6 @@ METHODS: Final = {name: _access(method) for name, method in _methods().items()}
 
 def access_of(method: str) -> Access:
     """The access of ``package.Service/Method``; an unknown method needs the highest role and is audited."""
+    if method.startswith(_REFLECTION):
+        return Access(options_pb2.ROLE_VIEW, audited=False)
     return METHODS.get(method, Access(options_pb2.ROLE_ADMIN, audited=True))

@@ -5,15 +5,14 @@ The audit row has the request, the values before and after, and the result; it i
 values to ``note``. A change whose row cannot be kept is refused. A change whose call has ended is taken back or completed, and has its row then; so
 rows chain: each ``before`` is the last ``after``. A repeated request id gets the first answer.
 
-grpc does not know the peer of a Unix socket, but its mode lets in only the user that runs framegate (and root), so ``who`` is that user; ``client``
-is the name that the client sends.
+Who calls, and with which role, ``peers`` knows by the connection; ``client`` is the name that the client sends. A caller that is not known, or has
+too low a role, is refused, and so is one above the bound of calls in progress of its role. Their requests are not read, and after a few of them each
+refusal is delayed, so that a flood of refused calls takes no time from other calls and from traffic.
 """
 
 import asyncio
 import contextvars
-import getpass
 import logging
-import os
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,43 +22,75 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from grpc_status import rpc_status
 
-from framegate.control.errors import ControlError, ExhaustedError, MalformedRequestError, UnknownMethodError
+from framegate.control.errors import ControlError, DeniedError, ExhaustedError, MalformedRequestError, UnavailableError, UnknownMethodError
 from framegate.control.events import Row
 from framegate.control.service.access import access_of
-from framegate.control.service.quoting import shown
+from framegate.control.service.peers import ROLES, Peer, Peers, role_name
+from framegate.control.service.quoting import bounded, cut, shown
 from framegate.control.service.request_ids import RequestIds
 from framegate.control.service.status import code_of, status_of
-from framegate.control.service.validate import Violations
+from framegate.control.service.validate import MAX_REASON, Violations
 from framegate.control.service.validate import reason as check_reason
 from framegate.control.steering.rows import Audit
+from framegate.control.v1.options_pb2 import Role
+from framegate.proxy.config.model import AdminConfig
 
 if TYPE_CHECKING:
     from framegate.control.telemetry.traces import CallSpan, CallSpans
 
-__all__ = ["CLIENT_KEY", "MAX_CALLS", "MAX_REQUEST", "CallInterceptor", "CallObserver", "Context", "caller", "note"]
+__all__ = ["CLIENT_KEY", "MAX_CALLS", "MAX_REQUEST", "CallInterceptor", "CallObserver", "Context", "blocked", "caller", "note"]
 
 Context = grpc.aio.ServicerContext[Any, Any]
 CallObserver = Callable[[str, str, float], None]
 """Called for every call that ended: ``package.Service/Method``, the code's name, seconds."""
 
 MAX_CALLS: Final = 64
-"""Calls in progress at once, including those that wait for a drain; others are refused before their request is read."""
+"""Calls of one role in progress at once, including those that wait for a drain; others are refused before their request is read."""
+_REQUEST_S: Final = 10.0
+"""The time in which a request must arrive."""
+_REFUSALS: Final = 10
+"""Refusals of a role that are answered at once; after them one each ``_REFUSAL_S``, in their order."""
+_REFUSAL_S: Final = 0.1
 MAX_REQUEST: Final = 256 * 1024
 """Bytes. The largest useful requests are a thousand overrides, or a tap rule with a thousand principals."""
 CLIENT_KEY: Final = "framegate-client"
 """Metadata with the client's name for itself; at most 256 characters are kept."""
 _CLIENT_LIMIT: Final = 256
+_ID_LIMIT: Final = 64
 OTHER: Final = "_OTHER"
 """The conventions' name for every unknown method: callers must not choose values of a metric's attribute."""
 _METHOD_LIMIT: Final = 256
 
 _log = logging.getLogger(__name__)
 _notes: contextvars.ContextVar[Row] = contextvars.ContextVar("framegate_audit")
+_blocked: contextvars.ContextVar[UnavailableError | None] = contextvars.ContextVar("framegate_audit_blocked", default=None)
+
+
+def blocked() -> UnavailableError | None:
+    """Why the audit row of the current call, whose method is urgent, will be written later; None if it can be written."""
+    return _blocked.get()
 
 
 def note(before: Any = None, after: Any = None) -> None:
     """Set the values before and after a change in the audit row of the current call."""
-    _notes.get().update(before=before, after=after)
+    _notes.get().update(before=bounded(before), after=bounded(after))
+
+
+class _Calls:
+    """The calls of one role. Attributes: ``running``: in progress."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self._free_s = 0.0
+        self._refusing = asyncio.Lock()
+
+    async def wait(self) -> None:
+        """Wait until a call may be refused."""
+        async with self._refusing:
+            now_s = time.monotonic()
+            self._free_s = max(self._free_s, now_s - _REFUSALS * _REFUSAL_S)
+            await asyncio.sleep(max(self._free_s - now_s, 0.0))
+            self._free_s += _REFUSAL_S
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
@@ -67,17 +98,20 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     Args:
         audit: reserves a place for the audit row of a change, and writes the row.
+        peers: knows the callers.
+        config: has the sockets of the roles, for refusals.
         observe: called for every call that ended; None: not needed.
         tracer: makes a span of each call; None: spans are not exported.
     """
 
-    def __init__(self, audit: Audit, observe: CallObserver | None, tracer: "CallSpans | None" = None) -> None:
+    def __init__(self, audit: Audit, peers: Peers, config: AdminConfig, observe: CallObserver | None, tracer: "CallSpans | None" = None) -> None:
         self._audit = audit
+        self._peers = peers
+        self._addresses = {ROLES[name]: item.address for name, item in config.sockets.items()}
         self._observe = observe
         self._tracer = tracer
-        self._user = _user()
         self._request_ids = RequestIds()
-        self._running = 0
+        self._calls = {role: _Calls() for role in (*ROLES.values(), Role.ROLE_UNSPECIFIED)}
         self._changes: set[asyncio.Task[Any]] = set()
 
     async def intercept_service(
@@ -87,31 +121,52 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         method = str(handler_call_details.method).lstrip("/")
         if handler is None:
-            return grpc.stream_unary_rpc_method_handler(self._refused(OTHER, UnknownMethodError(method[:_METHOD_LIMIT]), method[:_METHOD_LIMIT]))
-        if handler.unary_unary is not None and self._running >= MAX_CALLS:
-            error = ExhaustedError(f"{MAX_CALLS} calls are in progress", reason="TOO_MANY_CALLS", limit=str(MAX_CALLS))
-            return grpc.stream_unary_rpc_method_handler(self._refused(method, error))
-        if handler.unary_unary is not None:
+            return grpc.stream_unary_rpc_method_handler(self._unknown(method[:_METHOD_LIMIT]))
+        if handler.unary_unary is not None:  # as a stream, whose request is read when the call is allowed
             inner = self._unary(method, handler.unary_unary, handler.request_deserializer)
-            return grpc.unary_unary_rpc_method_handler(inner, None, handler.response_serializer)
+            return grpc.stream_unary_rpc_method_handler(inner, None, handler.response_serializer)
         if handler.stream_stream is not None:
             stream = self._stream(method, handler.stream_stream)
             return grpc.stream_stream_rpc_method_handler(stream, handler.request_deserializer, handler.response_serializer)
         raise AssertionError(f"no service here has a method of the kind of {method}")
+
+    def _allowed(self, method: str, peer: Peer | None) -> "_Calls":
+        """The calls of the caller's role, or the error with which a call is refused."""
+        needed = access_of(method).role
+        if peer is None or peer.role < needed:
+            raise self._role_needed(method, needed, peer)
+        calls = self._calls[peer.role]
+        if calls.running >= MAX_CALLS:
+            text = f"{MAX_CALLS} calls of the role {role_name(peer.role)} are in progress"
+            raise ExhaustedError(text, reason="TOO_MANY_CALLS", limit=str(MAX_CALLS))
+        return calls
+
+    def _role_needed(self, method: str, needed: Role.ValueType, peer: Peer | None) -> DeniedError:
+        own = "no role" if peer is None or not peer.role else f"the role {role_name(peer.role)}"
+        address = next((address for role, address in reversed(self._addresses.items()) if role >= needed), "")
+        name = method.rpartition("/")[2]
+        text = f"{name} needs the role {role_name(needed)}, and this caller has {own}; the socket {address} has it"
+        return DeniedError(text, reason="ROLE_NEEDED", method=name, role=role_name(needed), address=address)
 
     def _unary(
         self, method: str, inner: Callable[[Any, Any], Awaitable[Any]], parse: Callable[[bytes], Message]
     ) -> Callable[[Any, Any], Awaitable[Any]]:
         audited = access_of(method).audited
 
-        async def call(data: bytes, context: Context) -> Any:
+        async def call(requests: AsyncIterator[bytes], context: Context) -> Any:
             started = time.perf_counter()
             code, failure, answer = grpc.StatusCode.OK, None, None
             span = self._span(method, context, current=True)
-            self._running += 1
+            peer = self._peers.find(context.peer())
+            calls: _Calls | None = None
             try:
+                calls = self._allowed(method, peer)
+                calls.running += 1
                 if audited:
-                    row: Row = {"who": self._user, "client": caller(context), "method": method, **({} if span is None else span.fields)}
+                    assert peer is not None, "who is not known is not allowed anything"
+                    row: Row = {**peer.fields, "role": role_name(peer.role), "client": caller(context), "method": method}
+                    row |= {} if span is None else span.fields
+                    data = await _received(requests)
                     work = asyncio.create_task(self._change(row, data, parse, lambda request: inner(request, context)))
                     self._changes.add(work)
                     work.add_done_callback(self._changed)
@@ -121,7 +176,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                         work.cancel()
                         raise
                 else:
-                    answer = await inner(_parsed(data, parse), context)
+                    answer = await inner(_parsed(await _received(requests), parse), context)
             except asyncio.CancelledError:
                 code = grpc.StatusCode.CANCELLED
                 raise
@@ -130,9 +185,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     _log.exception("a call failed", extra={"method": method})
                 code, failure = _code(error), error.with_traceback(None)  # it would keep this frame, and so the request, in memory
             finally:
-                self._running -= 1
+                if calls is not None:
+                    calls.running -= 1
                 self._ended(method, code, started, span, getattr(failure, "reason", ""))
             if failure is not None:  # sent last: a client that has the answer finds the row
+                if calls is None:
+                    await self._calls[Role.ROLE_UNSPECIFIED if peer is None else peer.role].wait()
                 await context.abort_with_status(rpc_status.to_status(status_of(failure)))
             return answer
 
@@ -140,15 +198,17 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     async def _change(self, row: Row, data: bytes, parse: Callable[[bytes], Message], inner: Callable[[Any], Awaitable[Any]]) -> Any:
         """Make a change, and write its audit row. When its call ends before, it goes on until the change is taken back or in force."""
-        self._audit.reserve()
+        place = await self._audit.reserve(urgent=access_of(row["method"]).urgent)
         noted: Row = {"request": None, "before": None, "after": None}
         _notes.set(noted)
+        _blocked.set(place.blocked)
         code, reason = grpc.StatusCode.OK, ""
         try:
             request = _parsed(data, parse)
-            noted["request"] = shown(request)
-            _check(request)
             request_id = getattr(request, "request_id", "")
+            given = {"reason": cut(getattr(request, "reason", ""), MAX_REASON), "request_id": cut(request_id, _ID_LIMIT)}
+            noted |= {"request": shown(request), **given}
+            _check(request)
             return await (self._request_ids.once(row["method"], request_id, data, lambda: inner(request)) if request_id else inner(request))
         except BaseException as error:
             code, reason = _code(error), getattr(error, "reason", type(error).__name__)
@@ -157,7 +217,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 code, reason = grpc.StatusCode.CANCELLED, ""
-            self._audit.publish({"event": "audit", **row, **noted, "result": code.name, "error": reason})
+            self._audit.publish({"event": "audit", **row, **noted, "result": code.name, "error": reason}, place)
+            await self._audit.written()
 
     def _changed(self, work: asyncio.Task[Any]) -> None:
         self._changes.discard(work)
@@ -170,23 +231,37 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             started = time.perf_counter()
             code = grpc.StatusCode.OK
             span = self._span(method, context, current=False)  # a generator's steps may run in other contexts
+            peer = self._peers.find(context.peer())
+            calls: _Calls | None = None
+            failure: ControlError | None = None
             try:
+                calls = self._allowed(method, peer)
+                calls.running += 1
                 async for response in inner(requests, context):
                     yield response
             except BaseException as error:
                 code = _code(error)
-                raise
+                if calls is not None or not isinstance(error, ControlError):
+                    raise
+                failure = error.with_traceback(None)
             finally:
+                if calls is not None:
+                    calls.running -= 1
                 self._ended(method, code, started, span)
+            if failure is not None:
+                await self._calls[Role.ROLE_UNSPECIFIED if peer is None else peer.role].wait()
+                await context.abort_with_status(rpc_status.to_status(status_of(failure)))
 
         return call
 
-    def _refused(self, method: str, error: ControlError, original: str = "") -> Callable[[Any, Any], Awaitable[Any]]:
-        """A handler that refuses a call, and does not read its request."""
+    def _unknown(self, name: str) -> Callable[[Any, Any], Awaitable[Any]]:
+        """A handler that refuses a call of an unknown method, and does not read its request."""
 
         async def call(requests: Any, context: Context) -> None:
-            started = time.perf_counter()
-            self._ended(method, code_of(error), started, self._span(method, context, current=False, original=original), error.reason)
+            started, error = time.perf_counter(), UnknownMethodError(name)
+            self._ended(OTHER, code_of(error), started, self._span(OTHER, context, current=False, original=name), error.reason)
+            peer = self._peers.find(context.peer())
+            await self._calls[Role.ROLE_UNSPECIFIED if peer is None else peer.role].wait()
             await context.abort_with_status(rpc_status.to_status(status_of(error)))
 
         return call
@@ -225,6 +300,19 @@ def _check(request: Message) -> None:
     violations.check()
 
 
+async def _received(requests: AsyncIterator[bytes]) -> bytes:
+    """The bytes of a request, which is a stream of one message."""
+    try:
+        async with asyncio.timeout(_REQUEST_S):
+            async for data in requests:
+                return data
+    except TimeoutError as error:
+        raise ExhaustedError(f"the request did not arrive within {_REQUEST_S:g} s", reason="REQUEST_TOO_SLOW") from error
+    except grpc.aio.BaseError as error:
+        raise UnavailableError("framegate stops", reason="STOPPING") from error
+    raise MalformedRequestError
+
+
 def _parsed(data: bytes, parse: Callable[[bytes], Message]) -> Message:
     if len(data) > MAX_REQUEST:
         text = f"the request has {len(data)} bytes, and the API takes {MAX_REQUEST}"
@@ -245,11 +333,3 @@ def _code(error: BaseException) -> grpc.StatusCode:
     if isinstance(error, ControlError):
         return code_of(error)
     return grpc.StatusCode.CANCELLED if isinstance(error, (asyncio.CancelledError, GeneratorExit)) else grpc.StatusCode.INTERNAL
-
-
-def _user() -> str:
-    """The user of this process; its number if it has no name, as in containers."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid:{os.getuid()}"

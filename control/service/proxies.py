@@ -28,6 +28,7 @@ _ACCEPTS: Final[dict[int, DrainAccept]] = {
     pb2.DrainProxyRequest.ACCEPT_REFUSE: "refuse",
     pb2.DrainProxyRequest.ACCEPT_UNTIL_STOP: "until_stop",
 }
+_MEASURED_S: Final = 1.0
 _OWN: Final = "certificate"
 _SOON_S: Final = 7 * 86_400
 """Certificates are usually renewed earlier."""
@@ -47,6 +48,8 @@ class Proxies(ProxyServiceServicer):
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._measured: asyncio.Future[int] | None = None
+        self._measured_s = 0.0
 
     async def GetProxy(self, request: pb2.GetProxyRequest, context: Context) -> pb2.GetProxyResponse:
         open_count = self._open_count()
@@ -96,8 +99,15 @@ class Proxies(ProxyServiceServicer):
             uncounted_listeners=need.uncounted,
             limit_bytes=limit,
             usage_bytes=None if limit is None else memory_usage(),
-            process_bytes=await asyncio.to_thread(process_memory, os.getpid()),
+            process_bytes=await self._process_bytes(),
         )
+
+    async def _process_bytes(self) -> int:
+        """Measured at most once in ``_MEASURED_S``, for all calls: the kernel walks through the memory of each process, which may wait for it."""
+        if self._measured is None or (self._measured.done() and time.monotonic() - self._measured_s >= _MEASURED_S):
+            self._measured_s = time.monotonic()
+            self._measured = asyncio.ensure_future(asyncio.to_thread(process_memory, os.getpid()))
+        return await asyncio.shield(self._measured)
 
     def _memory_warning(self) -> str:
         config = self._parts.state.config

@@ -1,6 +1,7 @@
 """Requests in audit rows: any request can be shown, and the result has a bounded length."""
 
 import base64
+import hashlib
 import math
 from typing import Any, Final
 
@@ -11,11 +12,14 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from framegate.control.events import Row
+from framegate.control.logs.forms import as_json
 
-__all__ = ["MAX_QUOTED", "cut", "shown"]
+__all__ = ["MAX_QUOTED", "MAX_VALUE", "bounded", "cut", "shown"]
 
 MAX_QUOTED: Final = 16 * 1024
 """About how many characters of texts and keys of one message are shown."""
+MAX_VALUE: Final = 32 * 1024
+"""Characters of the JSON of a value before or after a change that are shown whole."""
 _ENTRY: Final = 8
 """What an entry counts besides its text, for quotes and commas."""
 _WIDE: Final = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64})
@@ -25,6 +29,17 @@ _REAL: Final = frozenset({FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYP
 def cut(text: str, limit: int) -> str:
     """A text of at most ``limit`` characters; of a longer one the beginning and its length."""
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
+def bounded(value: Any) -> Any:
+    """A value of JSON for an audit row; of one above ``MAX_VALUE`` its beginning, and the length and SHA-256 of its JSON text."""
+    try:
+        text = as_json(value)
+    except (TypeError, ValueError):  # no JSON: the log says so
+        return value
+    if len(text) <= MAX_VALUE:
+        return value
+    return {"beginning": text[:MAX_VALUE], "characters": len(text), "sha256": hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()}
 
 
 def shown(message: Message) -> Row:

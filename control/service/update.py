@@ -18,12 +18,12 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from framegate.control.bounds import FIELD_NAMES
 from framegate.control.errors import ControlError, InvalidArgumentError, Violation
 from framegate.control.events import Row
-from framegate.control.service.interceptor import note
+from framegate.control.service.interceptor import blocked, note
 from framegate.control.service.validate import Violations, required
-from framegate.control.steering.transactions import Changed
+from framegate.control.steering.transactions import Changed, etag_of
 from framegate.proxy.config.key import field_types, keys
 
-__all__ = ["MAX_ENTRIES", "Reader", "Resource", "audited", "fill", "plain", "update"]
+__all__ = ["MAX_ENTRIES", "Reader", "Resource", "audited", "fill", "lowers", "plain", "update"]
 
 T = TypeVar("T")
 Reader = Callable[[Any, str, Violations], Any]
@@ -221,6 +221,15 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value] if isinstance(value, tuple) else value
 
 
+def lowers(before: Any, after: Any) -> bool:
+    """Whether no limit in a model is raised, and nothing else is changed; 0 is no limit."""
+    if dataclasses.is_dataclass(before) and not isinstance(before, type):
+        return all(lowers(getattr(before, field.name), getattr(after, field.name)) for field in dataclasses.fields(before))
+    if isinstance(before, int) and isinstance(after, int) and not isinstance(before, bool):
+        return before == after or (after > 0 and (not before or after < before))
+    return bool(before == after)
+
+
 async def audited(call: Awaitable[Changed[T]], row: Callable[[T], Any], resource: Resource | None = None, *, validate_only: bool = False) -> T:
     """Make a change, and note the values before and after it for the audit row; returns the value after it.
 
@@ -265,5 +274,11 @@ async def update(
     if not paths and not empty and not request.update_mask.paths:
         violations.add(resource.field, f"sets none of {', '.join(sorted(resource.fields))}")
     violations.check()
-    call = change(*name, changes, etag=wanted.etag, validate_only=request.validate_only)
+    etag = wanted.etag
+    if (late := blocked()) is not None:
+        judged = await change(*name, changes, etag=etag, validate_only=True)
+        if not lowers(*judged):
+            raise late
+        etag = etag_of(judged.before)  # so that it is this value that is lowered
+    call = change(*name, changes, etag=etag, validate_only=request.validate_only)
     return await audited(call, row or (lambda value: resource.row(value, paths)), resource, validate_only=request.validate_only)

@@ -4,19 +4,20 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from framegate.control.errors import EtagError, UnavailableError
 from framegate.control.events import Bus, Row
 from framegate.control.fleet.processor import Processor
 from framegate.control.fleet.supervisor import Supervisor
-from framegate.control.logs import RowLog, check_silenced
+from framegate.control.logs import AuditFile, RowLog, audit_line, check_silenced
+from framegate.control.meters import Meters
 from framegate.control.status import LogStatus
 from framegate.control.steering.transactions import Changed, etag_of, replaced
-from framegate.proxy.config.log import LogLevel
+from framegate.proxy.config.log import LogLevel, OnAuditFailure
 from framegate.proxy.server.protocol import access_request
 
-__all__ = ["AccessRows", "Audit", "LogRows", "interval_s", "log_etag"]
+__all__ = ["AccessRows", "Audit", "LogRows", "Place", "interval_s", "log_etag"]
 
 PAGE: Final = 100
 """Access rows in one answer: 60 KiB on the link, under 1 ms of work in the processor and in control."""
@@ -25,27 +26,77 @@ ANSWER_MS: Final = 1_000
 ACCESS_LIMIT_S: Final = 300.0
 
 
-class Audit:
-    """Rows about changes. Any thread."""
+class Place(NamedTuple):
+    """Where the audit row of a change will go.
 
-    def __init__(self, log: RowLog, events: Bus) -> None:
+    Attributes:
+        kept: a place in the log is reserved.
+        blocked: why the row is written later; None: it is written before the answer.
+    """
+
+    kept: bool = True
+    blocked: UnavailableError | None = None
+
+
+class Audit:
+    """Rows about changes: in the log, and in a file of their own if there is one, which then is what counts. Event loop only.
+
+    Args:
+        on_failure: what happens to a change whose row cannot be written.
+        file: None: the log alone has the rows.
+        meters: count the rows that could not be written in time.
+    """
+
+    def __init__(self, log: RowLog, events: Bus, on_failure: OnAuditFailure, file: AuditFile | None, meters: Meters) -> None:
         self._log = log
         self._events = events
+        self._on_failure = on_failure
+        self._file = file
+        self._meters = meters
 
-    def reserve(self) -> None:
+    async def reserve(self, *, urgent: bool = False) -> Place:
         """Reserve a place for the audit row of a change, before it is made. ``publish`` uses it, whether the change succeeds or not.
 
-        Raises:
-            UnavailableError: there is no place, since stdout is not read; the change must not be made.
-        """
-        if not self._log.reserve():
-            blocked = "standard output of framegate serve is blocked"
-            text = f"the change was refused, because its audit row cannot be written: {blocked}"
-            raise UnavailableError(text, reason="AUDIT_BLOCKED")
+        Args:
+            urgent: the change must not wait for its row.
 
-    def publish(self, record: Row) -> None:
-        """Publish an audit row, once for each ``reserve``. The log does not drop it, however slowly stdout is read."""
-        self._events.publish({"event": "audit", **record}, size=len(repr(record)), reserved=True)
+        Raises:
+            UnavailableError: the row cannot be written, and such changes are refused; the change must not be made.
+        """
+        kept = self._log.reserve()
+        if self._file is not None:
+            fault = await self._file.fault()
+            trouble = "" if fault is None else f"{self._file.path}: {fault.strerror or fault}"
+        else:
+            trouble = "" if kept else "standard output of framegate serve is blocked"
+        if not trouble:
+            return Place(kept)
+        error = UnavailableError(f"the change was refused, because its audit row cannot be written: {trouble}", reason="AUDIT_BLOCKED")
+        if self._on_failure == "count":
+            return Place(kept)
+        if urgent:
+            return Place(kept, error)
+        if kept:
+            self._log.release()
+        raise error
+
+    def publish(self, record: Row, place: Place) -> None:
+        """Publish an audit row, once for each ``reserve``. If its place is kept, the log does not drop it, however slowly stdout is read."""
+        if self._file is not None:
+            self._file.add(audit_line({key: value for key, value in record.items() if key != "event"}))
+        elif not place.kept:
+            self._meters.add("audit.failures")
+        self._events.publish(record, size=len(repr(record)), reserved=place.kept)
+
+    async def written(self) -> None:
+        """Wait until the published rows are in the file, or have failed to be."""
+        if self._file is not None:
+            await self._file.write()
+
+    async def close(self) -> None:
+        """Write what waits."""
+        if self._file is not None:
+            await self._file.close()
 
 
 def log_etag(status: LogStatus) -> str:

@@ -10,7 +10,7 @@ from framegate.control.accept.resolver import Resolver
 from framegate.control.configuration.child import Loaded
 from framegate.control.events import Bus
 from framegate.control.fleet.supervisor import Supervisor
-from framegate.control.logs import RowLog
+from framegate.control.logs import AuditFile, RowLog
 from framegate.control.meters import Meters
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
@@ -82,6 +82,7 @@ class Steering(Parts):
         new_handlers: makes the handler processes of a configuration, if there were none before.
         chosen: what the container decided at the start; None: nothing.
         tap_low: see ``TapLosses``.
+        audit_file: see ``Audit``.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class Steering(Parts):
         new_handlers: Callable[[ProxyConfig], "Handlers"],
         chosen: Chosen | None = None,
         tap_low: Callable[[], str] = str,
+        audit_file: AuditFile | None = None,
     ) -> None:
         config = supervisor.desired.config
         self.transactions = Transactions(events, meters)
@@ -135,7 +137,7 @@ class Steering(Parts):
         super().__init__(
             state=State(supervisor, meters, task_monitor, pool, drain),
             events=events,
-            audit=Audit(log, events),
+            audit=Audit(log, events, config.log.audit.on_failure, audit_file, meters),
             log=log_rows,
             channels=channels,
             limits=Limits(supervisor, acceptor, self.transactions, pool),

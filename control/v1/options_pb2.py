@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"framegate/control/v1/options.proto\x12\x14\x66ramegate.control.v1\x1a google/protobuf/descriptor.proto*M\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\r\n\tROLE_VIEW\x10\x01\x12\x10\n\x0cROLE_OPERATE\x10\x02\x12\x0e\n\nROLE_ADMIN\x10\x03:J\n\x04role\x12\x1e.google.protobuf.MethodOptions\x18\xb9\x8e\x03 \x01(\x0e\x32\x1a.framegate.control.v1.Role:1\n\x07\x61udited\x12\x1e.google.protobuf.MethodOptions\x18\xba\x8e\x03 \x01(\x08\x42 Z\x1e\x66ramegate/control/v1;controlv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"framegate/control/v1/options.proto\x12\x14\x66ramegate.control.v1\x1a google/protobuf/descriptor.proto*M\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\r\n\tROLE_VIEW\x10\x01\x12\x10\n\x0cROLE_OPERATE\x10\x02\x12\x0e\n\nROLE_ADMIN\x10\x03:J\n\x04role\x12\x1e.google.protobuf.MethodOptions\x18\xb9\x8e\x03 \x01(\x0e\x32\x1a.framegate.control.v1.Role:1\n\x07\x61udited\x12\x1e.google.protobuf.MethodOptions\x18\xba\x8e\x03 \x01(\x08:0\n\x06urgent\x12\x1e.google.protobuf.MethodOptions\x18\xbb\x8e\x03 \x01(\x08\x42 Z\x1e\x66ramegate/control/v1;controlv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)

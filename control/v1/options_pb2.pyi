@@ -48,7 +48,12 @@ Global___Role: _TypeAlias = Role  # noqa: Y015
 
 ROLE_FIELD_NUMBER: _builtins.int
 AUDITED_FIELD_NUMBER: _builtins.int
+URGENT_FIELD_NUMBER: _builtins.int
 role: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, Global___Role.ValueType]
 """The role that a caller needs."""
 audited: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, _builtins.bool]
 """Whether each call leaves an audit row. A call whose row cannot be kept is refused."""
+urgent: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, _builtins.bool]
+"""Whether the method works also while its audit row cannot be written; it is written later. An update works then if it lowers every value that it
+changes.
+"""

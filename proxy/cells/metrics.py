@@ -402,6 +402,7 @@ METRICS: Final = (
     _control("config.file.changed", "gauge", "{file}", "1 while the configuration file has changed since it was loaded and is not applied."),
     _control("reload.count", "counter", "{reload}", "Reloads of replaced files.", (FILE_KIND, FILE_KINDS), (ERROR_TYPE, ("", "refused"))),
     _control("task.failures", "counter", "{failure}", "Unexpected exceptions in background tasks of the control process.", (TASK, TASKS)),
+    _control("audit.failures", "counter", "{row}", "Audit rows that could not be written when their change was made."),
     _control("log.dropped", "counter", "{row}", "Log rows dropped because standard output was blocked."),
     _control("authentication.questions.waiting", "gauge", "{question}", "Auth requests that wait for a worker."),
     _control("authentication.questions.refused", "counter", "{question}", "Auth requests refused because the queue was full."),

@@ -5,10 +5,11 @@ from typing import Annotated, Final, Literal
 
 from framegate.proxy.config.key import Key
 
-__all__ = ["DEFAULT_LOG", "LEAST_EVERY_MS", "LEVELS", "AccessConfig", "LogConfig", "LogFormat", "LogLevel"]
+__all__ = ["DEFAULT_LOG", "LEAST_EVERY_MS", "LEVELS", "AccessConfig", "AuditConfig", "LogConfig", "LogFormat", "LogLevel"]
 
 LogFormat = Literal["json", "text"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+OnAuditFailure = Literal["refuse", "count"]
 LEVELS: Final[tuple[LogLevel, ...]] = ("debug", "info", "warning", "error")
 """The least severe first."""
 _DAY_MS: Final = 86_400_000
@@ -24,12 +25,21 @@ class AccessConfig:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AuditConfig:
+    """Where the rows about changes go besides stdout, and what happens to a change whose row cannot be written."""
+
+    file: Annotated[str | None, Key("path")] = None
+    on_failure: OnAuditFailure = "refuse"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """The rows on stdout."""
 
     format: LogFormat = "json"
     level: Annotated[LogLevel, Key(effect="now")] = "info"
     access: AccessConfig = AccessConfig()
+    audit: AuditConfig = AuditConfig()
 
 
 DEFAULT_LOG: Final = LogConfig()

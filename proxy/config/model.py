@@ -330,10 +330,51 @@ class HandlersConfig:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RoleSocket:
+    """A Unix socket of the admin API, whose callers have one role."""
+
+    address: Annotated[str, Key("address")]
+    mode: str = "0600"
+    group: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AdminTcp:
+    """The admin API over TCP with mutual TLS. A caller has the highest role whose list has its principal, and is refused if none has."""
+
+    address: Annotated[str, Key("address")]
+    certificate: Annotated[str, Key("path")]
+    key: Annotated[str, Key("path")]
+    client_ca: Annotated[str, Key("path")]
+    crl: Annotated[tuple[str, ...], Key("path")] = ()
+    principal: PrincipalConfig = BY_SUBJECT
+    view: tuple[str, ...] = ()
+    operate: tuple[str, ...] = ()
+    admin: tuple[str, ...] = ()
+
+    @property
+    def tls(self) -> ListenerTls:
+        """As of a listener that wants certificates of its clients."""
+        certificates = ListenerTls(certificate=self.certificate, key=self.key, client_ca=self.client_ca, crl=self.crl)
+        return dataclasses.replace(certificates, client_auth="required", min_version="1.3", alpn=("h2",))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AdminConfig:
-    """The gRPC control plane."""
+    """The gRPC control plane. ``address``, ``mode`` and ``group`` are those of the socket of the role admin."""
 
     address: Annotated[str, Key("address")] = "unix:/run/framegate/admin.sock"
+    mode: str = "0600"
+    group: str = ""
+    operate: RoleSocket | None = None
+    view: RoleSocket | None = None
+    tcp: AdminTcp | None = None
+
+    @property
+    def sockets(self) -> dict[str, RoleSocket]:
+        """The Unix sockets by role, the highest first."""
+        made = {"admin": RoleSocket(address=self.address, mode=self.mode, group=self.group), "operate": self.operate, "view": self.view}
+        return {role: socket for role, socket in made.items() if socket is not None}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,8 +111,7 @@ async def test_users_of_unknown_listeners_and_of_those_without_a_file_are_refuse
 async def test_audit_rows_are_numbered_and_who_comes_back_goes_on_behind_the_last_it_saw(parts: Parts) -> None:
     audits = parts.events.subscribe(("audit",))
     for who in ("ada", "bob"):
-        parts.audit.reserve()
-        parts.audit.publish({"event": "audit", "who": who})
+        parts.audit.publish({"event": "audit", "who": who}, await parts.audit.reserve())
     first, second = await anext(audits), await anext(audits)
     assert isinstance(first, Event)
     assert isinstance(second, Event)

@@ -21,6 +21,7 @@ from framegate.control.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
+    UnavailableError,
     Violation,
 )
 from framegate.control.events import Bus, Row, Subscription
@@ -60,7 +61,7 @@ from framegate.control.steering.kafka_rules import RulesAboutKafka
 from framegate.control.steering.limits import Limits
 from framegate.control.steering.listeners import Listeners, Upstreams
 from framegate.control.steering.pool import Pool, equal_shares
-from framegate.control.steering.rows import Audit, LogRows
+from framegate.control.steering.rows import Audit, LogRows, Place
 from framegate.control.steering.state import State
 from framegate.control.steering.steering import Parts
 from framegate.control.steering.taps import Taps
@@ -501,16 +502,20 @@ class FakeAudit(Audit):
     def __init__(self, fake: "FakePlane") -> None:
         self.fake = fake
 
-    def reserve(self) -> None:
-        if self.fake.audit_failure is not None:
+    async def reserve(self, *, urgent: bool = False) -> Place:
+        if self.fake.audit_failure is not None and not urgent:
             raise self.fake.audit_failure
         self.fake.audit_places += 1
+        return Place(blocked=self.fake.audit_failure)
 
-    def publish(self, record: Row) -> None:
+    def publish(self, record: Row, place: Place) -> None:
         assert self.fake.audit_places > 0, "a place is taken before a change is made"
         self.fake.audit_places -= 1
         self.fake.audits.append(record)
-        self.fake._events.publish({"event": "audit", **record}, reserved=True)
+        self.fake._events.publish(record, reserved=True)
+
+    async def written(self) -> None:
+        """At once."""
 
 
 async def _answered(question: Row) -> Row:
@@ -541,7 +546,7 @@ class FakePlane(State):
         self.failure: Exception | None = None
         self.audits: list[Row] = []
         self.audit_places = 0
-        self.audit_failure: ControlError | None = None
+        self.audit_failure: UnavailableError | None = None
         self.asked: list[tuple[object, ...]] = []
         self.failures: list[Exception] = []
         self._events = Bus(on_failure=self.failures.append)

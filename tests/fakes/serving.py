@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,7 +13,7 @@ import grpc
 
 from framegate.control.service import Service, start
 from framegate.control.service.interceptor import CallObserver
-from framegate.proxy.config.model import TapConfig
+from framegate.proxy.config.model import AdminConfig, TapConfig
 from tests.fakes.plane import FakePlane, fake_config
 
 if TYPE_CHECKING:
@@ -31,9 +32,12 @@ class Serving:
 
 
 @contextlib.asynccontextmanager
-async def serving(observe: CallObserver | None = None, tap: TapConfig | None = None, tracer: "CallSpans | None" = None) -> AsyncIterator[Serving]:
+async def serving(
+    observe: CallObserver | None = None, tap: TapConfig | None = None, tracer: "CallSpans | None" = None, admin: AdminConfig | None = None
+) -> AsyncIterator[Serving]:
     folder = Path(tempfile.mkdtemp(prefix="fg"))
-    plane = FakePlane(fake_config(f"unix:{folder}/admin.sock", tap=tap))
+    config = fake_config(f"unix:{folder}/admin.sock", tap=tap)
+    plane = FakePlane(config if admin is None else dataclasses.replace(config, admin=admin))
     try:
         service = await start(plane.parts, plane.config, observe, tracer)
         try:

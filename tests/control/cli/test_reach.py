@@ -71,7 +71,7 @@ def test_permission_denied_names_whose_socket_it_is(cli: Cli) -> None:
     path.chmod(0)
     with unprivileged():
         line = said(cli.address)
-    assert line == f"permission denied: only user {path.owner()}, who owns the socket, and root may use it"
+    assert line == f"permission denied: the socket is of user {path.owner()} and group {path.group()}, mode 0000"
     path.parent.chmod(0)
     with unprivileged():
         line = said(cli.address)

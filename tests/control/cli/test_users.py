@@ -100,7 +100,8 @@ def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path: Path) -> None:
 
 def test_there_is_no_way_to_say_a_password_on_the_command_line(tmp_path: Path) -> None:
     command = users.commands["add"]
-    assert {item.name for item in command.params} == {"name", "path", "listener", "address", "replace", "iterations", "etag", "reason", "dry_run"}
+    expected = {"name", "path", "listener", "address", "tls", "replace", "iterations", "etag", "reason", "dry_run"}
+    assert {item.name for item in command.params} == expected
     result = run("add", "alice", "canary", "--file", str(tmp_path / "users"))
     assert result.exit_code == 2
 

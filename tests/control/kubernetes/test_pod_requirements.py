@@ -105,6 +105,8 @@ def test_what_does_not_work_in_a_pod_is_refused(write: Write) -> None:
         ("0.0.0.0:9093", "unix:/run/a.sock", "is a Unix socket"),
         ("upstream: u}", "upstream: u, tls: {certificate: c.pem, key: /k/k}}", "is a file in /etc/framegate, .* /var/run/framegate/tls/c.pem"),
         ('9190"]}', '9190"], tls: {ca: /etc/framegate/ca.crt}}', "the ConfigMap with only the configuration is mounted"),
+        ("node:", "log: {audit: {file: /var/log/audit.log}}\nnode:", "log.audit.file is in /var/log, which a pod cannot write: use /run/framegate"),
+        ("node:", 'admin: {view: {address: "unix:/run/view.sock"}}\nnode:', "admin.view.address is in /run, which a pod cannot write"),
         ('9190"]}', '9190"], tls: {ca: /etc/ssl/certs/own.pem}}', "has the image's public certificate authorities .*ca-certificates.crt"),
     ):
         with pytest.raises(PodRequirementsError, match=words):

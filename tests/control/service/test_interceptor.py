@@ -19,6 +19,8 @@ from framegate.control.service.access import METHODS
 from framegate.control.service.interceptor import CLIENT_KEY
 from framegate.control.v1 import channel_service_pb2 as pb2
 from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+from framegate.control.v1.limit_service_pb2 import Limit, UpdateLimitRequest
+from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from tests.control.service.served import failure_of, refused, served
 from tests.fakes.plane import channel_row
 from tests.fakes.serving import Serving, run
@@ -52,17 +54,25 @@ async def test_an_error_of_the_plane_arrives_with_its_details_and_is_audited(at:
 
 
 @served()
-async def test_a_change_that_cannot_be_audited_is_refused_and_not_made_while_looks_go_on(at: Serving) -> None:
+async def test_a_change_that_cannot_be_audited_is_refused_unless_it_is_urgent_while_looks_go_on(at: Serving) -> None:
     at.plane.add(channel_row("0-1-7"))
-    stub = ChannelServiceStub(at.channel)
+    stub, limits = ChannelServiceStub(at.channel), LimitServiceStub(at.channel)
     at.plane.audit_failure = UnavailableError("stdout is not read", reason="AUDIT_BLOCKED")
-    failure = await failure_of(stub.MuteChannels(MUTE))
-    assert (failure.code(), failure.details()) == (grpc.StatusCode.UNAVAILABLE, "stdout is not read")
-    assert (at.plane.asked, at.plane.audits) == ([], [])
+    blocked = (grpc.StatusCode.UNAVAILABLE, "AUDIT_BLOCKED", [])
+    assert await refused(stub.CloseChannels(pb2.CloseChannelsRequest(selector=MUTE.selector))) == blocked
+    for size in (4096, 4097):
+        request = UpdateLimitRequest(limit=Limit(listener="kafka", max_receive_size_bytes=size))
+        call = limits.UpdateLimit(request)
+        if size == 4096:
+            assert (await call).limit.max_receive_size_bytes == size, "it is lowered"
+        else:
+            assert await refused(call) == blocked
     assert len((await stub.ListChannels(pb2.ListChannelsRequest())).channels) == 1
-    at.plane.audit_failure = None
     await stub.MuteChannels(MUTE)
-    assert (len(at.plane.audits), at.plane.audit_places) == (1, 0)
+    assert [(row["result"], row["after"] is not None) for row in at.plane.audits] == [("OK", True), ("UNAVAILABLE", False), ("OK", True)]
+    at.plane.audit_failure = None
+    await limits.UpdateLimit(request)
+    assert (at.plane.limits["kafka"], at.plane.audit_places) == (4097, 0)
 
 
 @pytest.mark.parametrize(("method", "audited"), [(METHOD, True), (METHOD.replace("MuteChannels", "ListChannels"), False)])

@@ -1,5 +1,6 @@
 """ProxyService over a real socket."""
 
+import asyncio
 import os
 
 import grpc
@@ -50,6 +51,17 @@ def test_the_proxy_says_what_memory_it_may_need_and_what_there_is(monkeypatch: p
         assert (memory.HasField("limit_bytes"), memory.HasField("usage_bytes"), list((await proxy()).warnings)) == (False, False, [])
 
     run(body)
+
+
+@served()
+async def test_the_memory_of_the_processes_is_measured_once_for_all_who_ask_within_a_second(at: Serving, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("framegate.control.service.proxies.process_memory", lambda pid: asked.append(pid) or 7)
+    stub = ProxyServiceStub(at.channel)
+    for seconds, calls, count in ((60.0, 20, 1), (0.0, 1, 2)):
+        monkeypatch.setattr("framegate.control.service.proxies._MEASURED_S", seconds)
+        found = await asyncio.gather(*(stub.GetProxy(pb2.GetProxyRequest()) for _ in range(calls)))
+        assert ({answer.proxy.memory.process_bytes for answer in found}, len(asked)) == ({7}, count)
 
 
 @served()

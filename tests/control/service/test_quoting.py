@@ -2,7 +2,7 @@
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from framegate.control.service.quoting import MAX_QUOTED, shown
+from framegate.control.service.quoting import MAX_QUOTED, MAX_VALUE, bounded, shown
 from framegate.control.v1 import limit_service_pb2, pool_service_pb2, tap_service_pb2, user_service_pb2
 
 
@@ -66,3 +66,10 @@ def test_a_quotation_has_a_bound_and_says_what_is_left_out() -> None:
     told = shown(percents)["guaranteed_percents"]
     assert len(str(told)) < 2 * MAX_QUOTED
     assert told["…"] == f"{10_000 - (len(told) - 1)} more"
+
+
+def test_a_value_above_the_bound_is_shown_by_its_beginning_and_its_digest() -> None:
+    for value in (None, {"a": [1, "x"]}, "x" * (MAX_VALUE - 2), {(1, 2): "no JSON"}):
+        assert bounded(value) is value
+    found = bounded({"a": "x" * MAX_VALUE})
+    assert (len(found["beginning"]), found["characters"], len(found["sha256"])) == (MAX_VALUE, MAX_VALUE + 9, 64)

@@ -1,6 +1,7 @@
 """The socket: its mode, its lock, reflection over it, and its end."""
 
 import asyncio
+import contextlib
 import gc
 import stat
 from pathlib import Path
@@ -147,15 +148,18 @@ async def test_no_more_calls_than_the_bound_are_in_progress_and_who_is_refused_m
         return []
 
     monkeypatch.setattr(at.plane.parts.upstreams, "statuses", wait)
-    stub = UpstreamServiceStub(at.channel)
-    calls = [asyncio.ensure_future(stub.ListUpstreams(ListUpstreamsRequest())) for _ in range(MAX_CALLS)]
-    while inside < MAX_CALLS:
-        await asyncio.sleep(0.005)
-    assert await refused(stub.ListUpstreams(ListUpstreamsRequest())) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_CALLS", [])
-    assert inside == MAX_CALLS
-    gate.set()
-    await asyncio.gather(*calls)
-    await stub.ListUpstreams(ListUpstreamsRequest())
+    async with contextlib.AsyncExitStack() as stack:
+        options = (("grpc.use_local_subchannel_pool", 1),)  # a connection for each
+        channels = [await stack.enter_async_context(grpc.aio.insecure_channel(at.service.address, options)) for _ in range(2)]
+        stubs = [UpstreamServiceStub(channel) for channel in channels]
+        calls = [asyncio.ensure_future(stubs[number % 2].ListUpstreams(ListUpstreamsRequest())) for number in range(MAX_CALLS)]
+        while inside < MAX_CALLS:
+            await asyncio.sleep(0.005)
+        assert await refused(stubs[0].ListUpstreams(ListUpstreamsRequest())) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_CALLS", [])
+        assert inside == MAX_CALLS
+        gate.set()
+        await asyncio.gather(*calls)
+        await stubs[0].ListUpstreams(ListUpstreamsRequest())
 
 
 @served()

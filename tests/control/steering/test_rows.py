@@ -3,30 +3,39 @@
 import asyncio
 import dataclasses
 import time
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
 
 from framegate.control.errors import UnavailableError
+from framegate.control.events import Bus
 from framegate.control.steering import rows as module
-from framegate.control.steering.rows import AccessRows
+from framegate.control.steering.rows import AccessRows, Audit, Place
 from framegate.proxy.config.log import AccessConfig, LogConfig
 from tests.fakes.fleet import Fleet, MemoryLog, fleet_config, open_channels, run, until
 from tests.fakes.scenario import run_by
 
 EVERY_MS = 10_000
 SECOND = 10**9
+REFUSED = "the change was refused, because its audit row cannot be written: "
 
 
 @run_by(run)
 async def test_an_audit_row_is_written_or_the_change_is_refused(made: Fleet) -> None:
-    made.steering.audit.reserve()
-    made.steering.audit.publish({"who": "root"})
+    audit = made.steering.audit
+    audit.publish({"event": "audit", "who": "root"}, await audit.reserve())
     assert made.log.events("audit")[0]["who"] == "root"
     made.log.room = False
     with pytest.raises(UnavailableError, match="audit row cannot be written"):
-        made.steering.audit.reserve()
+        await audit.reserve()
+    place = await audit.reserve(urgent=True)
+    assert (place.kept, str(place.blocked)) == (False, f"{REFUSED}standard output of framegate serve is blocked")
+    audit.publish({"event": "audit", "who": "ada"}, place)
+    assert [row["who"] for row in made.log.events("audit")] == ["root", "ada"]
+    assert made.meters.value("audit.failures") == 1
+    counting = Audit(cast(Any, made.log), Bus(on_failure=made.failures.append), "count", None, made.meters)
+    assert await counting.reserve() == Place(kept=False)
 
 
 class Looks:

@@ -1,0 +1,234 @@
+"""The sockets of the API: one Unix socket for each role, with mode and group, and TCP with mutual TLS; and gRPC's own socket behind them.
+
+A process that serves a path first locks the file ``<path>.lock`` beside the socket; the kernel releases the lock when the process ends for any
+reason. So a socket file that exists is one left behind, and is replaced. It has its mode and group before it listens.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import functools
+import grp
+import logging
+import os
+import pathlib
+import secrets
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+import grpc
+
+from framegate.control.errors import StartError
+from framegate.control.service.peers import ROLES, CertificatePeers, Peer, Peers, unix_peer
+from framegate.control.service.relay import Relay
+from framegate.control.web import bind
+from framegate.proxy.auth.mapping_rules import RuleError
+from framegate.proxy.config.address import MAX_UNIX_PATH_BYTES, format_sockaddr
+from framegate.proxy.config.model import AdminConfig, AdminTcp, RoleSocket
+from framegate.proxy.errors import ConfigError
+from framegate.proxy.network.tls_context import server_store
+
+__all__ = ["Sockets", "bind_backend"]
+
+_UNIX: Final = "unix:"
+_BACKLOG: Final = 128
+_OTHERS: Final = 0o077
+_log = logging.getLogger(__name__)
+
+
+class Sockets:
+    """The sockets of a configuration. They are bound at once; connections are accepted from ``serve`` on.
+
+    Attributes:
+        folder: of the socket of the role admin.
+        tcp_address: ``host:port`` with the port bound, or None.
+
+    Raises:
+        StartError: another instance serves a socket, or an address, file or group cannot be used.
+    """
+
+    def __init__(self, config: AdminConfig) -> None:
+        self._unix: list[tuple[str, socket.socket]] = []
+        self._tcp: tuple[socket.socket, _Renewed, CertificatePeers] | None = None
+        self._relays: list[Relay] = []
+        with contextlib.ExitStack() as stack:
+            paths = {role: _socket_path(item.address) for role, item in config.sockets.items()}
+            mode = 0o711 if any(int(item.mode, 8) & _OTHERS for item in config.sockets.values()) else 0o700
+            for role, path in paths.items():
+                _make_folder(path, mode)
+                stack.callback(_lock(path))
+                sock = stack.enter_context(_unix_socket(path, config.sockets[role]))
+                stack.callback(path.unlink, missing_ok=True)
+                self._unix.append((role, sock))
+            self.tcp_address: str | None = None
+            if config.tcp is not None:
+                renewed, peers = _Renewed(config.tcp), _certificate_peers(config.tcp)
+                sock = stack.enter_context(_tcp_socket(config.tcp.address))
+                self.tcp_address = format_sockaddr(sock.family, sock.getsockname())
+                self._tcp = sock, renewed, peers
+            self.folder = paths["admin"].parent
+            self._release = stack.pop_all().close
+
+    def serve(self, backend: str, peers: Peers) -> None:
+        """Pass the connections of all sockets to gRPC's.
+
+        Args:
+            backend: its path.
+            peers: gets the callers.
+        """
+        for role, sock in self._unix:
+            self._relays.append(Relay(sock, backend, peers, functools.partial(unix_peer, ROLES[role])))
+        if self._tcp is not None:
+            sock, renewed, certificates = self._tcp
+
+            async def known(client: socket.socket, transport: asyncio.Transport) -> Peer:
+                certificate = transport.get_extra_info("ssl_object").getpeercert(True)
+                return certificates.peer(certificate, format_sockaddr(client.family, client.getpeername()))
+
+            self._relays.append(Relay(sock, backend, peers, known, renewed.context))
+
+    async def stop_accepting(self) -> None:
+        """Take no further connections."""
+        for relay in self._relays:
+            await relay.stop()
+
+    async def close(self) -> None:
+        """Close all connections and sockets, remove the files and release the locks."""
+        try:
+            for relay in self._relays:
+                await relay.close()
+        finally:
+            self._release()
+
+
+class _Renewed:
+    """The context of TLS, made again when one of its files was replaced; a broken one is reported, and the last good one goes on.
+
+    Raises:
+        StartError: the files cannot be used.
+    """
+
+    def __init__(self, config: AdminTcp) -> None:
+        self._tls = config.tls
+        self._paths = (config.certificate, config.key, config.client_ca, *config.crl)
+        self._seen = self._state()
+        try:
+            self._context = server_store(self._tls).default
+        except ConfigError as error:
+            raise StartError(str(error), reason="ADMIN_TLS_UNUSABLE", address=config.address) from error
+
+    def _state(self) -> list[tuple[int, int]]:
+        found = [os.stat(path) for path in self._paths if os.path.exists(path)]
+        return [(item.st_ino, item.st_mtime_ns) for item in found]
+
+    def context(self) -> ssl.SSLContext:
+        state = self._state()
+        if state != self._seen:
+            self._seen = state
+            try:
+                self._context = server_store(self._tls).default
+            except ConfigError:
+                _log.exception("new certificates of admin.tcp cannot be used; the last ones go on")
+        return self._context
+
+
+def _certificate_peers(config: AdminTcp) -> CertificatePeers:
+    try:
+        return CertificatePeers(config)
+    except RuleError as error:
+        raise StartError(f"admin.tcp: {error}", reason="ADMIN_TLS_UNUSABLE", address=config.address) from error
+
+
+def _socket_path(address: str) -> pathlib.Path:
+    """The absolute path of ``unix:PATH``."""
+    path = pathlib.Path(address.removeprefix(_UNIX)).absolute()
+    if not address.startswith(_UNIX) or len(os.fsencode(path)) > MAX_UNIX_PATH_BYTES:
+        text = f"the admin address must be unix: and a path of at most {MAX_UNIX_PATH_BYTES} bytes, not {address}"
+        raise StartError(text, reason="ADMIN_ADDRESS_UNUSABLE", address=address)
+    return path
+
+
+def _make_folder(path: pathlib.Path, mode: int) -> None:
+    """Make the folder of a socket, if there is none."""
+    try:
+        path.parent.mkdir(mode=mode, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(path, error) from error
+
+
+def _unusable(path: pathlib.Path, error: Exception) -> StartError:
+    return StartError(f"the admin socket {path} cannot be made: {error}", reason="ADMIN_ADDRESS_UNUSABLE", address=f"{_UNIX}{path}")
+
+
+def _lock(path: pathlib.Path) -> Callable[[], None]:
+    """Lock a socket's path; returns the function that unlocks it. The file stays: without it two processes could lock two different files."""
+    try:
+        descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise StartError(f"another framegate serves the admin socket {path}", reason="ADMIN_ADDRESS_IN_USE", address=f"{_UNIX}{path}") from error
+    return lambda: os.close(descriptor)
+
+
+def _unix_socket(path: pathlib.Path, config: RoleSocket) -> socket.socket:
+    """A listening socket with its mode and group."""
+    sock = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)
+    try:
+        if path.exists() and not path.is_socket():
+            raise FileExistsError("a file that is not a socket exists at this path")
+        path.unlink(missing_ok=True)
+        sock.setblocking(False)
+        sock.bind(str(path))
+        if config.group:
+            os.chown(path, -1, int(config.group) if config.group.isdecimal() else grp.getgrnam(config.group).gr_gid)
+        os.chmod(path, int(config.mode, 8))
+        sock.listen(_BACKLOG)
+    except (OSError, KeyError) as error:
+        sock.close()
+        raise _unusable(path, error) from error
+    finally:
+        os.umask(before)
+    return sock
+
+
+def _tcp_socket(address: str) -> socket.socket:
+    try:
+        sock = bind(address)
+    except OSError as error:
+        text = f"the admin API cannot listen on {address}: {error.strerror or error}"
+        raise StartError(text, reason="ADMIN_ADDRESS_UNUSABLE", address=address) from error
+    sock.setblocking(False)
+    return sock
+
+
+def bind_backend(server: grpc.aio.Server, folder: pathlib.Path) -> tuple[str, Callable[[], None]]:
+    """Bind gRPC to a socket whose file is removed at once, so that only this process can connect to it.
+
+    Returns:
+        The path by which it can, whatever the length of the folder's, and the function that gives it up.
+
+    Raises:
+        StartError: it cannot be bound in the folder.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            directory = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, directory)
+            path = f"/proc/self/fd/{directory}/.grpc-{secrets.token_hex(8)}"
+            before = os.umask(0o177)
+            try:
+                server.add_insecure_port(f"{_UNIX}{path}")
+            finally:
+                os.umask(before)
+            bound = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            os.unlink(path)
+        except (OSError, RuntimeError) as error:
+            raise _unusable(folder / "", error) from error
+    return f"/proc/self/fd/{bound}", lambda: os.close(bound)
