@@ -247,6 +247,8 @@ def look_at(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
     pairing = pair.pairing
     if pairing is not None:
         if leg.is_client:
+            if pairing.client is None:
+                pairing.identify(run)
             pairing.requests(run, now_ns)
         else:
             pairing.answers(run, now_ns, leg.tap is not None)
@@ -258,6 +260,8 @@ def _pair_part(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> None:
     pairing = pair.pairing
     if pairing is not None and run.part & PART_FIRST:
         if leg.is_client:
+            if pairing.client is None:
+                pairing.identify(run)
             pairing.request_part(run, now_ns)
         else:
             pairing.answer_part(run, now_ns)

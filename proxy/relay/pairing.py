@@ -24,6 +24,7 @@ from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from framegate.proxy.kafka.addresses import NONE, TAIL, carries_addresses, lacks_endpoints
+from framegate.proxy.kafka.client import Client, client_of
 from framegate.proxy.kafka.produce_acks import NO_ACKS_FIELD, produce_acks
 from framegate.proxy.network.run import Run
 from framegate.proxy.relay.kafka_rules import AnswerChange
@@ -100,11 +101,13 @@ class Pairing:
         found: after ``answers``: of each answer that may have addresses of brokers, or has API versions, or is to be replaced by a prepared one, its
             place in ``Run.data`` (or ``IN_HEAD``), its size, and the request's ``api key << 16 | version`` or, below 0, the number of that one.
         lost_at: the index, in the run of answers, of the one with which pairing was lost; -1: of none.
+        client: what the first request says of the client; None before it.
     """
 
     def __init__(self, stats: PairingStats, prepared: PreparedAnswers | None = None) -> None:
         self.open: i64 = 0
         self.lost: bool = False
+        self.client: Client | None = None
         self.prepared: Final = prepared
         self.found: vec[i64] = vec[i64]()
         self.lost_at: i64 = -1
@@ -131,6 +134,20 @@ class Pairing:
     def full(self) -> bool:
         """More requests are open than one connection may have."""
         return self.open > MAX_OPEN
+
+    @property
+    def oldest_ns(self) -> i64:
+        """When the oldest open request came; 0: none is open."""
+        if self.open == 0:
+            return 0
+        since = self._times[self._head]
+        return ~since if since < 0 else since
+
+    def identify(self, run: Run) -> None:
+        """Read the first request of the connection, for ``client``; the run may be its first piece."""
+        header, size = run.first_sizes()
+        whole = run.prefix(min(header + size, _LONG_PREFIX))
+        self.client = client_of(whole[header:])
 
     def requests(self, run: Run, now_ns: i64) -> None:
         """The next whole frames from the client; sets ``sensitive``."""

@@ -100,9 +100,19 @@ def last_active_ns(pair: Pair) -> i64:
     return last_ns
 
 
+def _wall(moment_ns: i64, wall_offset_ns: i64) -> int:
+    """A time of the selector's clock as one since 1970; 0 stays 0."""
+    return 0 if moment_ns == 0 else int(moment_ns + wall_offset_ns)
+
+
+def _unsent(channel: Channel | None) -> int:
+    return 0 if channel is None or not channel.is_open else int(channel.pending_send + channel.wire_waiting)
+
+
 def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
     """A pair that is not CLOSED."""
-    client, upstream = pair.client.channel, pair.upstream.channel
+    client, upstream, pairing = pair.client.channel, pair.upstream.channel, pair.pairing
+    told = None if pairing is None else pairing.client
     traffic = _traffic(pair)
     pending: i64 = 0
     leased: i64 = pair.client.held_bytes() + pair.upstream.held_bytes()
@@ -123,13 +133,20 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
         bytes=TrafficRow(request=int(traffic[2]), response=int(traffic[3])),
         opened_ns=int(pair.opened_ns + wall_offset_ns),
         state=_state(pair),
+        client_id="" if told is None else told.client_id,
+        software="" if told is None else told.software,
+        software_version="" if told is None else told.version,
         muted=[] if client is None else mute.cause_names(int(client.mute_causes)),
         muted_upstream=[] if upstream is None else mute.cause_names(int(upstream.mute_causes)),
+        muted_ns=0 if client is None else _wall(client.mutes.first_ns, wall_offset_ns),
+        muted_upstream_ns=0 if upstream is None else _wall(upstream.mutes.first_ns, wall_offset_ns),
         muting=client is not None and client.mute_causes != 0 and not client.mute_in_force,
         mute_reason=pair.reason if client is not None and client.mute_causes & mute.ADMIN else "",
-        in_flight=0 if pair.pairing is None else int(pair.pairing.open),
+        in_flight=0 if pairing is None else int(pairing.open),
+        oldest_ns=0 if pairing is None else _wall(pairing.oldest_ns, wall_offset_ns),
         pending_send=int(pending),
         leased=int(leased),
+        unsent=TrafficRow(request=_unsent(upstream), response=_unsent(client)),
         last_active_ns=int(last_active_ns(pair) + wall_offset_ns),
     )
     if pair.route.brokers is not None:
@@ -283,7 +300,6 @@ def _mutes_text(client: Channel | None) -> str:
 
 def holder_row(pair: Pair, channel: Channel, kind: str, size: i64, wall_offset_ns: i64) -> HolderRow:
     """The memory that one channel of a pair holds, of one kind."""
-    muted_ns = channel.mutes.first_ns
     return HolderRow(
         id=int(pair.id),
         listener=pair.route.listener,
@@ -292,7 +308,7 @@ def holder_row(pair: Pair, channel: Channel, kind: str, size: i64, wall_offset_n
         kind=kind,
         bytes=int(size),
         muted=mute.cause_names(int(channel.mute_causes)),
-        muted_ns=int(muted_ns + wall_offset_ns) if muted_ns != 0 else 0,
+        muted_ns=_wall(channel.mutes.first_ns, wall_offset_ns),
         last_active_ns=int(channel.last_active_ns + wall_offset_ns),
     )
 

@@ -80,21 +80,31 @@ class OpenRow(ChannelRow):
     """A pair that is not CLOSED.
 
     Attributes:
+        client_id, software, software_version: what a Kafka client said of itself; empty: nothing yet, or no Kafka.
         muted, muted_upstream: the causes for which the client, and the upstream, is not read.
+        muted_ns, muted_upstream_ns: since when the oldest of these causes is set; 0: there is none.
         muting: the client's mute is not in force yet, because a frame has begun.
         mute_reason: of an operator's mute.
-        in_flight: requests without a response; 0 without pairing.
+        in_flight: requests without a response; 0 without pairing. ``oldest_ns``: when the oldest of them came; 0: there is none.
         pending_send, leased: bytes of both channels.
+        unsent: bytes that the peer has not taken, of those that framegate or its kernel has for the upstream, and for the client.
     """
 
     state: str
+    client_id: str
+    software: str
+    software_version: str
     muted: list[str]
     muted_upstream: list[str]
+    muted_ns: int
+    muted_upstream_ns: int
     muting: bool
     mute_reason: str
     in_flight: int
+    oldest_ns: int
     pending_send: int
     leased: int
+    unsent: TrafficRow
     last_active_ns: int
 
 

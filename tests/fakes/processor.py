@@ -304,13 +304,20 @@ class FakeProcessor:
             OpenRow(
                 **{**channel_row(number, item), "opened_ns": 1},
                 state="open",
+                client_id="",
+                software="",
+                software_version="",
                 muted=["admin"] if number in self.muted else [],
                 muted_upstream=[],
+                muted_ns=0,
+                muted_upstream_ns=0,
                 muting=False,
                 mute_reason="",
                 in_flight=0,
+                oldest_ns=0,
                 pending_send=0,
                 leased=0,
+                unsent=TrafficRow(request=0, response=0),
                 last_active_ns=1,
             )
             for _, number, item in self.connections.values()

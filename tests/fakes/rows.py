@@ -29,13 +29,20 @@ def open_row(**changes: Any) -> OpenRow:
     row = OpenRow(
         **CHANNEL,
         state="open",
+        client_id="billing-7",
+        software="apache-kafka-java",
+        software_version="3.7.0",
         muted=[],
         muted_upstream=["peer"],
+        muted_ns=0,
+        muted_upstream_ns=OPENED_NS + 5 * 10**8,
         muting=False,
         mute_reason="",
         in_flight=1,
+        oldest_ns=OPENED_NS + 9 * 10**8,
         pending_send=7,
         leased=11,
+        unsent=TrafficRow(request=0, response=7),
         last_active_ns=OPENED_NS + 10**9,
     )
     judged: OpenRow = _judged(OpenRow, {**row, **changes})

@@ -89,8 +89,10 @@ def everything(entry: dict[str, Any], topic: str, count: int) -> None:
     within.close()
     consumer = KafkaConsumer(topic, **settings(entry), group_id=topic, auto_offset_reset="earliest", isolation_level="read_committed")
     got, last = 0, time.monotonic()
-    while time.monotonic() - last < (COMES_BACK_S if got < 2 * count else MORE_S):
-        for record in itertools.chain(*consumer.poll(int(MORE_S * 1000)).values()):
+    while time.monotonic() - last < (wait_s := COMES_BACK_S if got < 2 * count else MORE_S):
+        # poll returns at once with records. While there are none yet it must not end: kafka-python 3.0 may be joining the group again because of
+        # metadata, and forgets that join for ever if poll ends before its answer comes, at brokers themselves too. The member is dead then.
+        for record in itertools.chain(*consumer.poll(int(wait_s * 1000)).values()):
             print("value", record.value.decode())
             got, last = got + 1, time.monotonic()
     consumer.commit()

@@ -387,6 +387,22 @@ def test_a_long_name_in_a_split_frame_is_read(kafka):
     assert facts.name == "n" * 32000
 
 
+def test_the_oldest_open_request_has_its_time_and_the_first_one_names_the_client(kafka):
+    assert (kafka.pairing.oldest_ns, kafka.pairing.client) == (0, None)
+    first = run_of_frames(request(3, 9, 0), kafka_frames.request(3, 9, 1, b"", b"\xff\xff"))
+    kafka.pairing.identify(first)
+    assert kafka.pairing.client.client_id == "producer"
+    for now_us in (5, 6):
+        kafka.now_us = now_us
+        kafka.ask(request(17, 0, now_us))
+        kafka.ask(b"\0\0\0\5token")
+    seen = [kafka.pairing.oldest_ns]
+    for reply in (answer(5), b"\0\0\0\4resp", answer(6), b"\0\0\0\4resp"):
+        kafka.reply(reply)
+        seen.append(kafka.pairing.oldest_ns)
+    assert seen == [5000, 5000, 6000, 6000, 0], "of raw tokens, too"
+
+
 # In front of a cluster.
 
 

@@ -31,6 +31,7 @@ from framegate.proxy.server.pair_rows import (
 )
 from framegate.proxy.server.rows import AccessRow, ClosedRow, DemandRow, EndpointDownRow, EndpointRow, EndpointUpRow, HolderRow, OpenedRow, OpenRow
 from framegate.proxy.server.schema import schema_of
+from tests.fakes import kafka_frames
 from tests.fakes.cases import each_of
 from tests.fakes.rows import decode_line
 from tests.fakes.tls import TlsWorld
@@ -65,6 +66,34 @@ def test_an_open_row_shows_what_is_true_now(world):
     assert row["leased"] > 0
     assert row["opened_ns"] == world.clock.ns + 10**18
     assert row["last_active_ns"] == world.clock.ns + 10**18
+
+
+def test_an_open_row_of_kafka_names_the_client_and_what_is_waited_for():
+    world = World(protocol="kafka")
+    client, _, pair = world.pair()
+    assert {open_row(pair, 10**18)[key] for key in ("client_id", "software", "software_version")} == {""}
+    client.sendall(kafka_frames.request(18, 3, 1, b"\0\x04lib\x042.3\0", b"\0\2id"))
+    world.until(lambda: pair.pairing.open == 1)
+    asked_ns = world.clock.ns
+    world.pass_time(1)
+    pair.client.channel.mute(mute.ADMIN)
+    world.pass_time(1)
+    pair.client.channel.mute(mute.TAP)
+    pair.upstream.channel.mute(mute.TAP)
+    row = open_row(pair, 10**18)
+    assert (row["client_id"], row["software"], row["software_version"]) == ("id", "lib", "2.3")
+    assert (row["in_flight"], row["oldest_ns"] - 10**18) == (1, asked_ns)
+    assert row["muted_ns"] - 10**18 == asked_ns + 10**9, "the oldest cause"
+    assert row["muted_upstream_ns"] - 10**18 == asked_ns + 2 * 10**9
+    world.close()
+
+
+def test_unsent_bytes_are_those_of_framegate_and_of_the_kernel(world):
+    client, _, pair = world.pair()
+    frames = world.fill(client)
+    row = open_row(pair, 0)
+    assert row["unsent"]["response"] == 0
+    assert pair.upstream.channel.pending_send < row["unsent"]["request"] <= frames * 60_004
 
 
 def test_a_closed_row_has_the_cause_and_the_loss_also_without_a_pair(world):

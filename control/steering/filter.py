@@ -1,0 +1,263 @@
+"""Filters of channels: comparisons joined by spaces, all of which must hold, as in ``listener=kafka client_id=billing-* held>1MiB waiting=memory``.
+
+=======  =======================  =========================================================================================
+kind     operators                value
+=======  =======================  =========================================================================================
+text     ``= !=``                 text with ``*``, ``?`` and ``[…]`` as in a shell; in ``"…"`` if it has spaces or is empty
+address  ``= !=``                 an address or a network, or text as above
+words    ``= !=``                 as text; ``=`` holds if it is one of the words; ``none``: there is no word
+size     ``= != > >= < <=``       bytes: ``1MiB``, ``64KB``, ``4096``; of a rate: per second
+count    ``= != > >= < <=``       a number
+time     ``= != > >= < <=``       a duration: ``250ms``, ``30s``, ``1h30m``
+=======  =======================  =========================================================================================
+
+The fields are those of ``FIELDS``; the same ones order a list.
+"""
+
+import dataclasses
+import fnmatch
+import functools
+import ipaddress
+import operator
+import re
+from collections.abc import Callable
+from typing import Any, Final, Literal, NamedTuple
+
+from framegate.control.configuration.units import parse_duration_ms, parse_size
+from framegate.control.errors import InvalidArgumentError, Violation
+from framegate.proxy.server.rows import OpenRow
+
+__all__ = ["FIELDS", "MAX_COMPARISONS", "MAX_LENGTH", "STANDING", "Comparison", "Filter", "Look", "Rates"]
+
+MAX_LENGTH: Final = 1_000
+"""Characters of a filter."""
+MAX_COMPARISONS: Final = 16
+NONE: Final = "none"
+NS_PER_MS: Final = 1_000_000
+Kind = Literal["text", "address", "words", "size", "count", "time"]
+
+
+class Rates(NamedTuple):
+    """What passed per second, by direction."""
+
+    request_bytes: float
+    response_bytes: float
+    request_frames: float
+    response_frames: float
+
+
+class Look(NamedTuple):
+    """A channel as it was at a time.
+
+    Attributes:
+        row: of the processor.
+        now_ns: that time, since 1970.
+        rates: None: not measured.
+    """
+
+    row: OpenRow
+    now_ns: int
+    rates: Rates | None = None
+
+
+class Field(NamedTuple):
+    """A field: its kind, and how it is read; ``rated``: it needs ``Look.rates``."""
+
+    kind: Kind
+    read: Callable[[Look], Any]
+    rated: bool = False
+
+
+def _since(key: str) -> Callable[[Look], int]:
+    """Nanoseconds since a time of the row; 0 if that is 0."""
+    return lambda look: max(look.now_ns - moment, 0) if (moment := int(look.row[key])) else 0  # type: ignore[literal-required]
+
+
+def _text(key: str) -> Callable[[Look], str]:
+    return lambda look: look.row[key] or ""  # type: ignore[literal-required]
+
+
+def _count(key: str, part: str = "") -> Callable[[Look], int]:
+    return lambda look: (look.row[key][part] if part else look.row[key]) or 0  # type: ignore[literal-required]
+
+
+def _rate(*names: str) -> Callable[[Look], float]:
+    return lambda look: sum(getattr(look.rates, name) for name in names) if look.rates is not None else 0.0
+
+
+def _waiting_ns(look: Look) -> int:
+    times = [moment for moment in (look.row["muted_ns"], look.row["muted_upstream_ns"]) if moment]
+    return max(look.now_ns - min(times), 0) if times else 0
+
+
+FIELDS: Final[dict[str, Field]] = {
+    "listener": Field("text", _text("listener")),
+    "address": Field("address", _text("peer")),
+    "principal": Field("text", _text("principal")),
+    "client_id": Field("text", _text("client_id")),
+    "software": Field("text", lambda look: " ".join(filter(None, (look.row["software"], look.row["software_version"])))),
+    "upstream": Field("text", _text("upstream")),
+    "endpoint": Field("text", _text("endpoint")),
+    "state": Field("text", _text("state")),
+    "waiting": Field("words", lambda look: (*look.row["muted"], *look.row["muted_upstream"])),
+    "waiting_time": Field("time", _waiting_ns),
+    "age": Field("time", _since("opened_ns")),
+    "idle": Field("time", _since("last_active_ns")),
+    "in_flight": Field("count", _count("in_flight")),
+    "oldest": Field("time", _since("oldest_ns")),
+    "held": Field("size", _count("leased")),
+    "unsent": Field("size", lambda look: (look.row["unsent"]["request"] or 0) + (look.row["unsent"]["response"] or 0)),
+    "request_bytes": Field("size", _count("bytes", "request")),
+    "response_bytes": Field("size", _count("bytes", "response")),
+    "request_frames": Field("count", _count("frames", "request")),
+    "response_frames": Field("count", _count("frames", "response")),
+    "bytes_rate": Field("size", _rate("request_bytes", "response_bytes"), rated=True),
+    "request_bytes_rate": Field("size", _rate("request_bytes"), rated=True),
+    "response_bytes_rate": Field("size", _rate("response_bytes"), rated=True),
+    "frames_rate": Field("count", _rate("request_frames", "response_frames"), rated=True),
+    "request_frames_rate": Field("count", _rate("request_frames"), rated=True),
+    "response_frames_rate": Field("count", _rate("response_frames"), rated=True),
+}
+STANDING: Final = ("listener", "address", "principal", "client_id")
+"""The fields that are known of a new connection, with ``=`` and ``!=``."""
+_ORDERS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le
+}  # fmt: skip
+_EITHER: Final = ("=", "!=")
+_COMPARISON: Final = re.compile(r'(?P<name>[A-Za-z_]+)(?P<op>!=|>=|<=|=|>|<)(?P<value>"(?:[^"\\]|\\.)*"|[^\s"]\S*)(?=\s|\Z)')
+
+
+@functools.lru_cache(maxsize=256)
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(fnmatch.translate(text))
+
+
+def _host(peer: str) -> str:
+    """The host of ``host:port`` or ``[v6]:port``; of a Unix socket the whole text."""
+    return peer if peer.startswith("unix:") else peer.rpartition(":")[0].strip("[]").partition("%")[0]
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError as error:
+        if "/" in text and not text.startswith("unix:"):
+            raise ValueError(f"address: {error}") from error
+        return None
+
+
+def _is_in(peer: str, network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
+    try:
+        address = ipaddress.ip_address(_host(peer))
+    except ValueError:  # of a Unix socket
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address) in network
+
+
+def _holds(kind: Kind, value: str) -> Callable[[Any], bool]:
+    """Whether ``=`` holds for a value of a kind with text."""
+    network = _network(value) if kind == "address" else None
+    if network is not None:
+        return lambda peer: _is_in(peer, network)
+    matches = _pattern(value).fullmatch
+    match kind:
+        case "words":
+            return lambda words: any(map(matches, words or (NONE,)))
+        case "address":
+            return lambda peer: matches(_host(peer)) is not None
+    return lambda text: matches(text) is not None
+
+
+def _number(kind: Kind, value: str) -> int:
+    """The number of a text. Raises ValueError with a sentence."""
+    if kind == "size":
+        return parse_size(value)
+    if kind == "time":
+        return parse_duration_ms(value) * NS_PER_MS
+    if not (value.isascii() and value.isdigit()) or len(value) > 18:
+        raise ValueError("not a number")
+    return int(value)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Comparison:
+    """One comparison: a field, an operator, and the value as text without quotes."""
+
+    name: str
+    operator: str
+    value: str
+
+    def test(self) -> Callable[[Look], bool]:
+        """Whether it holds. Raises ValueError with a sentence about the operator or the value."""
+        kind, read, _ = FIELDS[self.name]
+        if kind in ("text", "address", "words"):
+            if self.operator not in _EITHER:
+                raise ValueError(f"{self.name} takes the operators = and !=, not {self.operator}")
+            holds, wanted = _holds(kind, self.value), self.operator == "="
+            return lambda look: holds(read(look)) == wanted
+        try:
+            number, compare = _number(kind, self.value), _ORDERS[self.operator]
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {self.value[:64]!r} is {error}") from error
+        return lambda look: compare(read(look), number)
+
+
+class Filter:
+    """A filter, made from its text.
+
+    Args:
+        text: see the module; empty: all channels match.
+        field: the name of the request's field, for errors.
+
+    Attributes:
+        text: with single spaces between the comparisons.
+        comparisons: in order.
+        rated: whether a comparison needs ``Look.rates``.
+
+    Raises:
+        InvalidArgumentError: says at which character it cannot be read, and what is allowed there.
+    """
+
+    def __init__(self, text: str = "", field: str = "filter") -> None:
+        if len(text) > MAX_LENGTH:
+            raise InvalidArgumentError([Violation(field, f"must have at most {MAX_LENGTH} characters, not {len(text)}")])
+        self.comparisons: tuple[Comparison, ...] = ()
+        self.rated = False
+        self._tests: list[Callable[[Look], bool]] = []
+        words: list[str] = []
+        position = 0
+        while rest := text[position:].lstrip():
+            position = len(text) - len(rest)
+            try:
+                matched = _COMPARISON.match(text, position)
+                if matched is None:
+                    raise ValueError("write NAME=VALUE, also with != > >= < <=, separated by spaces, and put a value with spaces in double quotes")
+                self._add(matched["name"], matched["op"], matched["value"])
+            except ValueError as error:
+                raise InvalidArgumentError([Violation(field, f"character {position + 1}: {error}")]) from error
+            words.append(matched[0])
+            position = matched.end()
+        self.text = " ".join(words)
+
+    def _add(self, name: str, op: str, value: str) -> None:
+        if name not in FIELDS:
+            raise ValueError(f"there is no field {name[:64]}; the fields are {', '.join(FIELDS)}")
+        if len(self.comparisons) == MAX_COMPARISONS:
+            raise ValueError(f"a filter has at most {MAX_COMPARISONS} comparisons")
+        if value.startswith('"'):
+            value = re.sub(r"\\(.)", r"\1", value[1:-1])
+        comparison = Comparison(name, op, value)
+        self._tests.append(comparison.test())
+        self.comparisons += (comparison,)
+        self.rated |= FIELDS[name].rated
+
+    def matches(self, look: Look) -> bool:
+        """Whether all comparisons hold."""
+        return all(test(look) for test in self._tests)
+
+    @property
+    def listener(self) -> str | None:
+        """The listener of all channels that can match, if the filter names one, for the processors to choose by."""
+        names = [item.value for item in self.comparisons if item.name == "listener" and item.operator == "="]
+        return names[0] if names and not set(names[0]) & set("*?[") else None
