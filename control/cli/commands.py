@@ -24,7 +24,9 @@ _MODULES: Final = {
     "pool": "pools",
     "kafka-rules": "kafka_rules",
     **dict.fromkeys(("brokers", "upstreams"), "listeners"),
-    **{name: name for name in ("certificates", "channels", "doctor", "explain", "handlers", "init", "inject", "limits", "listeners", "log")},
+    **{
+        name: name for name in ("certificates", "channels", "doctor", "events", "explain", "handlers", "init", "inject", "limits", "listeners", "log")
+    },
     **{name: name for name in ("pipeline", "tap", "taps", "users")},
 }
 """The module of each command."""
@@ -32,7 +34,7 @@ _MODULES: Final = {
 _PAGES: Final = {
     **dict.fromkeys(("init", "completion"), "getting-started"),
     "explain": "configuration",
-    **dict.fromkeys(("check", "doctor", "serve", "channels", "listeners", "log", "status", "drain"), "operating"),
+    **dict.fromkeys(("check", "doctor", "serve", "channels", "events", "listeners", "log", "status", "drain"), "operating"),
     "upstreams": "upstreams",
     "handlers": "handlers",
     "brokers": "kafka",

@@ -10,13 +10,14 @@ is the name that the client sends.
 """
 
 import asyncio
+import contextlib
 import contextvars
 import getpass
 import logging
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -36,7 +37,7 @@ from framegate.control.steering.rows import Audit
 if TYPE_CHECKING:
     from framegate.control.telemetry.traces import CallSpan, CallSpans
 
-__all__ = ["CLIENT_KEY", "MAX_CALLS", "MAX_REQUEST", "CallInterceptor", "CallObserver", "Context", "caller", "note"]
+__all__ = ["CLIENT_KEY", "MAX_CALLS", "MAX_REQUEST", "MAX_WATCHERS", "CallInterceptor", "CallObserver", "Context", "caller", "note"]
 
 Context = grpc.aio.ServicerContext[Any, Any]
 CallObserver = Callable[[str, str, float], None]
@@ -44,6 +45,8 @@ CallObserver = Callable[[str, str, float], None]
 
 MAX_CALLS: Final = 64
 """Calls in progress at once, including those that wait for a drain; others are refused before their request is read."""
+MAX_WATCHERS: Final = 100
+"""Calls in progress at once whose answer is a stream."""
 MAX_REQUEST: Final = 256 * 1024
 """Bytes. The largest useful requests are a thousand overrides, or a tap rule with a thousand principals."""
 CLIENT_KEY: Final = "framegate-client"
@@ -77,7 +80,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._tracer = tracer
         self._user = _user()
         self._request_ids = RequestIds()
-        self._running = 0
+        self._running = self._watchers = 0
         self._changes: set[asyncio.Task[Any]] = set()
 
     async def intercept_service(
@@ -94,6 +97,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if handler.unary_unary is not None:
             inner = self._unary(method, handler.unary_unary, handler.request_deserializer)
             return grpc.unary_unary_rpc_method_handler(inner, None, handler.response_serializer)
+        if handler.unary_stream is not None and self._watchers >= MAX_WATCHERS:
+            error = ExhaustedError(f"{MAX_WATCHERS} watchers are connected", reason="TOO_MANY_WATCHERS", limit=str(MAX_WATCHERS))
+            return grpc.stream_unary_rpc_method_handler(self._refused(method, error))
+        if handler.unary_stream is not None:
+            parse = handler.request_deserializer
+            watch = self._stream(method, lambda data, context: handler.unary_stream(_parsed(data, parse), context), watches=1)
+            return grpc.unary_stream_rpc_method_handler(watch, None, handler.response_serializer)
         if handler.stream_stream is not None:
             stream = self._stream(method, handler.stream_stream)
             return grpc.stream_stream_rpc_method_handler(stream, handler.request_deserializer, handler.response_serializer)
@@ -165,19 +175,28 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if error is not None and not isinstance(error, ControlError):
             _log.error("a change failed", exc_info=error)
 
-    def _stream(self, method: str, inner: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[[Any, Any], AsyncIterator[Any]]:
+    def _stream(self, method: str, inner: Callable[[Any, Any], AsyncGenerator[Any]], watches: int = 0) -> Callable[[Any, Any], AsyncIterator[Any]]:
+        """A handler whose answer is a stream. ``watches``: what the call adds to the number of watchers."""
+
         async def call(requests: Any, context: Context) -> AsyncIterator[Any]:
             started = time.perf_counter()
-            code = grpc.StatusCode.OK
+            code, failure = grpc.StatusCode.OK, None
             span = self._span(method, context, current=False)  # a generator's steps may run in other contexts
+            self._watchers += watches
             try:
-                async for response in inner(requests, context):
-                    yield response
+                async with contextlib.aclosing(inner(requests, context)) as responses:
+                    async for response in responses:
+                        yield response
             except BaseException as error:
                 code = _code(error)
-                raise
+                if not isinstance(error, ControlError):
+                    raise
+                failure = error.with_traceback(None)
             finally:
-                self._ended(method, code, started, span)
+                self._watchers -= watches
+                self._ended(method, code, started, span, getattr(failure, "reason", ""))
+            if failure is not None:
+                await context.abort_with_status(rpc_status.to_status(status_of(failure)))
 
         return call
 

@@ -19,7 +19,8 @@ from framegate.control.errors import StartError
 from framegate.control.service.access import METHODS
 from framegate.control.service.certificates import Certificates
 from framegate.control.service.channels import Channels, ClosedChannels
-from framegate.control.service.interceptor import MAX_CALLS, MAX_REQUEST, CallInterceptor, CallObserver
+from framegate.control.service.events import Events
+from framegate.control.service.interceptor import MAX_CALLS, MAX_REQUEST, MAX_WATCHERS, CallInterceptor, CallObserver
 from framegate.control.service.kafka_rules import KafkaRules
 from framegate.control.service.limits import Limits
 from framegate.control.service.logs import Logs
@@ -43,7 +44,7 @@ _REFLECTION: Final = "grpc.reflection.v1alpha.ServerReflection"
 _UNIX: Final = "unix:"
 _MOST_BYTES: Final = 4 * MAX_REQUEST
 """Requests above it are refused by gRPC itself, by their header, so without a reason: to give one, it would have to read them into memory."""
-_MOST_CALLS: Final = 2 * MAX_CALLS
+_MOST_CALLS: Final = 2 * MAX_CALLS + MAX_WATCHERS
 """Calls above it are refused by gRPC itself; it counts those whose requests are being read, too."""
 _OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _MOST_BYTES), ("grpc.http2.bdp_probe", 0))
 """Without the probe, which measures a Unix socket as so fast that gRPC reads whole requests of hundreds of waiting calls into memory."""
@@ -109,6 +110,7 @@ def _api_server(parts: Parts, closed: ClosedChannels, observe: CallObserver | No
     servicers = (
         Certificates(parts.certificates, parts.rotation),
         Channels(parts.channels, closed, parts.state),
+        Events(parts.rows),
         Handlers(parts.state),
         KafkaRules(parts.kafka_rules),
         Limits(parts.limits),

@@ -51,6 +51,7 @@ class Parts:
 
     state: State
     events: Bus
+    rows: Bus
     audit: Audit
     log: LogRows
     channels: Channels
@@ -105,6 +106,7 @@ class Steering(Parts):
         super().__init__(
             state=State(supervisor, meters, task_monitor, pool, drain, handlers),
             events=events,
+            rows=log.rows,
             audit=Audit(log, events),
             log=LogRows(supervisor, log),
             channels=channels,

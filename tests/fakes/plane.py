@@ -497,6 +497,7 @@ class FakePlane(State):
         self.asked: list[tuple[object, ...]] = []
         self.failures: list[Exception] = []
         self._events = Bus(on_failure=self.failures.append)
+        self.written = Bus(on_failure=self.failures.append)
         self.measured: dict[tuple[str, Attributes], float] = {}
         self._supervisor = supervisor
         self._layout = CellLayout.of(config)
@@ -519,6 +520,7 @@ class FakePlane(State):
         self.parts = Parts(
             state=self,
             events=self._events,
+            rows=self.written,
             audit=FakeAudit(self),
             log=LogRows(supervisor, log),
             channels=NotedChannels(self, supervisor, transactions),
