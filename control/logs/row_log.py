@@ -110,7 +110,7 @@ class RowLog(Subscriber):
         dropped: rows that were dropped since the start.
         on_failure: called in the writing thread with the exception of a row that cannot be written as JSON; a row ``row_failed`` takes its place.
         copy_to: gets a copy of each row, whether stdout has room for it or not; None: copies are not made. It must not block or raise.
-        rows: publishes each row, whether stdout has room for it or not.
+        written: publishes each row, whether stdout has room for it or not.
         span_fields: returns the fields of the span in which a row is written.
     """
 
@@ -122,7 +122,7 @@ class RowLog(Subscriber):
         self._form = form or JsonForm()
         self.on_failure: Failure = lambda error: None
         self.copy_to: Callable[[RowCopy], None] | None = None
-        self.rows = Bus(on_failure=lambda error: self.on_failure(error))
+        self.written = Bus(on_failure=lambda error: self.on_failure(error))
         self.span_fields: Callable[[], dict[str, str]] = dict
         self._descriptor = descriptor
         self._capacity = capacity
@@ -181,9 +181,9 @@ class RowLog(Subscriber):
         if self.copy_to is not None:
             self.copy_to(row)
         if isinstance(row.content, dict):
-            self.rows.publish({"event": row.event, **row.content}, level=row.level, size=size)
+            self.written.publish({"event": row.event, **row.content}, level=row.level, size=size)
         else:
-            self.rows.publish_lines(row.event, [(0, text, functools.partial(fields_of, text)) for text in row.content], level=row.level)
+            self.written.publish_lines(row.event, [(0, text, functools.partial(fields_of, text)) for text in row.content], level=row.level)
 
     def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:
         """Queue the rows of events that happened together. See ``Subscriber``."""

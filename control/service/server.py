@@ -20,6 +20,7 @@ from framegate.control.service.access import METHODS
 from framegate.control.service.certificates import Certificates
 from framegate.control.service.channels import Channels, ClosedChannels
 from framegate.control.service.events import Events
+from framegate.control.service.explanations import Explanations
 from framegate.control.service.interceptor import MAX_CALLS, MAX_REQUEST, MAX_WATCHERS, CallInterceptor, CallObserver
 from framegate.control.service.kafka_rules import KafkaRules
 from framegate.control.service.limits import Limits
@@ -111,6 +112,7 @@ def _api_server(parts: Parts, closed: ClosedChannels, observe: CallObserver | No
         Certificates(parts.certificates, parts.rotation),
         Channels(parts.channels, closed, parts.state),
         Events(parts.rows),
+        Explanations(parts.explanations),
         Handlers(parts.state),
         KafkaRules(parts.kafka_rules),
         Limits(parts.limits),

@@ -17,6 +17,7 @@ from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import Channels
 from framegate.control.steering.checks import Checks
 from framegate.control.steering.drain import Drain
+from framegate.control.steering.explanation import Explanations
 from framegate.control.steering.kafka_rules import RulesAboutKafka
 from framegate.control.steering.limits import EVICTION_INTERVAL_S, EVICTION_LIMIT_S, Eviction, Limits
 from framegate.control.steering.listeners import Listeners, Upstreams
@@ -55,6 +56,7 @@ class Parts:
     audit: Audit
     log: LogRows
     channels: Channels
+    explanations: Explanations
     limits: Limits
     kafka_rules: RulesAboutKafka
     pool: Pool
@@ -102,21 +104,23 @@ class Steering(Parts):
         listeners = Listeners(supervisor, acceptor)
         pool = Pool(supervisor, self.transactions, log, task_monitor)
         channels = Channels(supervisor, self.transactions)
+        upstreams = Upstreams(supervisor, resolver, log)
         drain = Drain(supervisor, acceptor, listeners, pool, self.transactions, events)
         super().__init__(
             state=State(supervisor, meters, task_monitor, pool, drain, handlers),
             events=events,
-            rows=log.rows,
+            rows=log.written,
             audit=Audit(log, events),
             log=LogRows(supervisor, log),
             channels=channels,
+            explanations=Explanations(supervisor, channels, listeners, upstreams, pool),
             limits=Limits(supervisor, acceptor, self.transactions, pool),
             kafka_rules=RulesAboutKafka(supervisor, self.transactions),
             pool=pool,
             taps=Taps(supervisor, self.transactions, tapped, self._losses),
             drain=drain,
             listeners=listeners,
-            upstreams=Upstreams(supervisor, resolver, log),
+            upstreams=upstreams,
             brokers=Brokers(supervisor, acceptor, channels, log, events, meters, task_monitor),
             certificates=certificates,
             rotation=rotation,

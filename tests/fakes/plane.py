@@ -48,6 +48,7 @@ from framegate.control.status import (
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import Channels, Verb
 from framegate.control.steering.drain import Drain
+from framegate.control.steering.explanation import Explanations
 from framegate.control.steering.kafka_rules import RulesAboutKafka
 from framegate.control.steering.limits import Limits
 from framegate.control.steering.listeners import Listeners, Upstreams
@@ -478,6 +479,7 @@ class FakePlane(State):
         self.desired: DesiredState = supervisor.desired
         self.rows: dict[int, OpenRow] = {}
         self.holders: list[Holder] = []
+        self.now_ns = OPENED_NS + 10 * 10**9
         self.levels = Levels()
         self.troubles: list[str] = []
         self.losing = False
@@ -517,20 +519,22 @@ class FakePlane(State):
         listeners = Listeners(supervisor, acceptor)
         drain = NotedDrain(supervisor, acceptor, listeners, pool, transactions, self._events)
         drain.fake = self
+        channels, upstreams = NotedChannels(self, supervisor, transactions), Upstreams(supervisor, resolver, log)
         self.parts = Parts(
             state=self,
             events=self._events,
             rows=self.written,
             audit=FakeAudit(self),
             log=LogRows(supervisor, log),
-            channels=NotedChannels(self, supervisor, transactions),
+            channels=channels,
+            explanations=Explanations(supervisor, channels, listeners, upstreams, pool, lambda: self.now_ns),
             limits=Limits(supervisor, acceptor, transactions, pool),
             kafka_rules=RulesAboutKafka(supervisor, transactions),
             pool=pool,
             taps=Taps(supervisor, transactions, lambda rules: None, losses),
             drain=drain,
             listeners=listeners,
-            upstreams=Upstreams(supervisor, resolver, log),
+            upstreams=upstreams,
             brokers=FakeBrokers(self),
             certificates=FakeCertificates(self),
             rotation=FakeRotation(self),

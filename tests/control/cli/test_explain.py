@@ -7,6 +7,8 @@ from click.testing import CliRunner, Result
 
 from framegate.control.cli.commands import main
 from framegate.control.configuration.manual import entries
+from tests.fakes.cli import Cli
+from tests.fakes.plane import channel_row
 
 
 def explain(*words: str) -> Result:
@@ -55,6 +57,20 @@ def test_an_unknown_key_ends_with_3_and_names_those_near_it() -> None:
     )
     assert explain("qqqq").stderr == "framegate: there is no key qqqq; framegate explain lists all sections\n"
     assert explain("no\x1b[31mkey\n").stderr.startswith("framegate: there is no key no\\x1b[31mkey\\n; ")
+
+
+def test_a_channel_and_a_listener_are_explained_in_sentences_and_as_json(cli: Cli) -> None:
+    cli.plane.add(channel_row("0-1-7", unsent={"request": 0, "response": 3 << 20}))
+    channel, wait = cli("explain", "0-1-7").stdout.splitlines()
+    assert channel.startswith("channel 0-1-7: 10.0.0.9:51000 (CN=client; client id billing-7; apache-kafka-java 3.7.0) on listener kafka")
+    assert wait.startswith("- client 10.0.0.9:51000 (channel 0-1-7, client id billing-7) has not taken 3MiB of answers")
+    for words in (("listener=kafka",), ("kafka",)):
+        assert cli("explain", *words).stdout.splitlines()[:2] == ["listener kafka: 1 channel open, 1 of them waits", wait]
+    assert [item["kind"] for item in cli.json("explain", "kafka")["waits"]] == ["KIND_CLIENT", "KIND_FAILED_ENDPOINT"]
+    assert cli("explain", "telemetry").stdout.startswith("telemetry\n"), "a key is one, whatever runs"
+    for words, text in ((("0-1-9",), "0-1-9"), (("listener=none",), "none"), (("none",), "there is no key none")):
+        missing = cli("explain", *words)
+        assert (missing.exit_code, text in missing.stderr) == (3, True), words
 
 
 def test_keys_are_completed() -> None:

@@ -80,7 +80,7 @@ def test_each_row_is_published_as_it_is_in_the_log_also_when_stdout_takes_none(p
         assert log.reserve()
         log.write_reserved("audit", {"who": "ada"})
         log.close()
-        published = log.rows.subscribe(after=0, only_kept=True).take()
+        published = log.written.subscribe(after=0, only_kept=True).take()
         assert [(event.level, event.name, {**event.row, "event": event.name}) for event in published if isinstance(event, Event)] == [
             ("error", "one", {"event": "one", "slot": 1}),
             ("info", "closed", {"event": "closed", "id": "0-1-2"}),
