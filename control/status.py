@@ -18,6 +18,8 @@ __all__ = [
     "BrokerStatus",
     "BuildInfo",
     "CertificateStatus",
+    "ChannelAction",
+    "ChannelVerb",
     "DrainResult",
     "HandlerProcessStatus",
     "HandlerStatus",
@@ -50,6 +52,7 @@ TAP_RULE: Final = "tap rule"
 Attributes = tuple[tuple[str, str], ...]
 Origin = Literal["configuration", "container", "operator"]
 """Where a size comes from: the configuration, the container's limits (0 in the configuration), or an operator, until the next start."""
+ChannelVerb = Literal["mute", "unmute", "close", "throttle"]
 ReloadResult = Literal["unchanged", "replaced", "refused"]
 BrokerState = Literal["up", "down", "no_port", "gone"]
 ProcessorState = Literal["starting", "running", "draining", "restarting", "stopped"]
@@ -290,11 +293,38 @@ class Holder:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelAction:
+    """What an operator does to channels for some time, or to new ones as well.
+
+    Attributes:
+        number: names it; 0: it is not kept, because it is over when it is done.
+        filter: of the channels; empty: they were named by id.
+        request_rate, response_rate: of ``throttle``: bytes per second of each channel; 0: no limit.
+        standing: it is done to new connections, too.
+        created_ns, expires_ns: since 1970; ``expires_ns`` 0: it does not expire.
+    """
+
+    number: int
+    verb: ChannelVerb
+    filter: str
+    reason: str
+    request_rate: int = 0
+    response_rate: int = 0
+    standing: bool = False
+    created_ns: int = 0
+    expires_ns: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of a change of channels: ids for which it is in force, and ids that are not open, or not any more."""
+    """The result of a change of channels: ids for which it is in force, and ids that are not open, or not any more.
+
+    ``action``: what is kept of it; None: nothing.
+    """
 
     affected: tuple[int, ...]
     missing: tuple[int, ...]
+    action: ChannelAction | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

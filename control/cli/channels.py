@@ -1,16 +1,20 @@
-"""``framegate channels``: list, describe, mute, unmute, close."""
+"""``framegate channels``: list and describe; mute, unmute, close and throttle; the actions that are kept."""
 
+import datetime
+import functools
 import itertools
+import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from framegate.control.cli.client import CALL_TIMEOUT_S, EXIT_NOT_FOUND, PAGE_SIZE, calling, metadata, pages
-from framegate.control.cli.kinds import CHANNEL, LISTENER
-from framegate.control.cli.options import admin_options, example
-from framegate.control.cli.output import as_dict, counted, print_fields, print_json, print_note, print_table, size_text, time_text, word
+from framegate.control.cli.client import CALL_TIMEOUT_S, EXIT_NOT_FOUND, PAGE_SIZE, calling, pages, send
+from framegate.control.cli.kinds import CHANNEL, DURATION, LISTENER, SIZE
+from framegate.control.cli.options import Change, admin_options, change_options, example
+from framegate.control.cli.output import age_text, as_dict, counted, print_fields, print_json, print_note, print_table, size_text, time_text, word
 
 if TYPE_CHECKING:
     from framegate.control.v1.channel_service_pb2 import Cause
@@ -18,55 +22,119 @@ if TYPE_CHECKING:
 __all__ = ["channels"]
 
 F = TypeVar("F", bound=Callable[..., object])
+_EXAMPLE: Final = "listener=kafka client_id=billing-* held>1MiB waiting=memory"
+_TEXTS: Final = ("listener", "address", "principal", "client_id", "software", "upstream", "endpoint", "state", "waiting")
+_WINDOW_MS: Final = 500
+_WIDE: Final = 180
+"""Columns of a terminal from which on the list is wide."""
 
 
-@click.group(epilog=example("framegate channels list --listener kafka"))
+@click.group(epilog=example("framegate channels list --filter 'client_id=billing-* held>1MiB' --sort held"))
 def channels() -> None:
-    """Client connections: list, describe, mute and close them."""
+    """Client connections: list, describe, mute, close and throttle them."""
 
 
-@channels.command("list", epilog=example("framegate channels list --listener kafka", "framegate channels list --closed --cause frame_too_large"))
-@click.option("--listener", type=LISTENER, help="Only channels of this listener.")
+@channels.command(
+    "list",
+    epilog=example(
+        "framegate channels list --filter 'listener=kafka waiting=memory' --sort held",
+        "framegate channels list --sort bytes_rate --columns id,address,client_id,bytes_rate --watch 2s",
+        "framegate channels list --closed --cause frame_too_large",
+    ),
+)
+@click.option("--filter", "chosen", default="", help=f"Only channels for which all comparisons hold, for example '{_EXAMPLE}'.")
+@click.option("--sort", help="First the channels with the largest value of a field (of a text: the first in the alphabet), for example bytes_rate.")
+@click.option("--columns", help="The columns, separated by commas, or `wide`. Without it as many as fit a terminal.")
+@click.option("--watch", type=DURATION, is_flag=False, flag_value=2_000, help="List again after this time, for example 5s, until Ctrl-C.")
 @click.option("--closed", is_flag=True, help="List recently closed channels and their causes, instead of open ones.")
+@click.option("--listener", type=LISTENER, help="With --closed: only channels of this listener.")
 @click.option("--cause", help="With --closed: only channels closed with this cause, for example peer_reset.")
 @click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="Maximum number of channels to list.")
 @admin_options
-def list_(listener: str | None, closed: bool, cause: str | None, limit: int, address: str, output: str) -> None:
+def list_(
+    chosen: str,
+    sort: str | None,
+    columns: str | None,
+    watch: int | None,
+    closed: bool,
+    listener: str | None,
+    cause: str | None,
+    limit: int,
+    address: str,
+    output: str,
+) -> None:
     """List open or recently closed channels.
 
-    A muted or throttled channel is not read. If its client closes the connection meanwhile, the channel is listed until framegate has read the data
-    that the client sent before.
+    A filter has comparisons with =, != and, except for text, >, >=, < and <=. Its fields, which also sort: listener, address, principal, client_id,
+    software, upstream, endpoint, state, waiting, waiting_time, age, idle, in_flight, oldest, held, unsent, request_bytes, response_bytes,
+    request_frames, response_frames, bytes_rate, request_bytes_rate, response_bytes_rate, frames_rate, request_frames_rate, response_frames_rate.
 
-    MUTED BY says why framegate does not read from the client, and after "upstream:" why it does not read from the upstream. "upstream: peer" means
-    that the client reads too slowly.
+    WAITING says why framegate does not read from the client, and after "upstream:" why it does not read from the upstream; and for how long.
+    "upstream: peer" means that the client reads too slowly. A channel whose client has gone is listed until its data has been read.
     """
     from framegate.control.v1 import channel_service_pb2 as pb2
     from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 
-    if cause is not None and not closed:
-        raise click.UsageError("--cause needs --closed")
-    size = min(limit + 1, PAGE_SIZE)
+    if closed and (chosen or sort or columns or watch):
+        raise click.UsageError("--closed takes --listener, --cause and --limit only")
+    if not closed and (listener or cause):
+        raise click.UsageError("--listener and --cause need --closed; for open channels use --filter listener=NAME")
     with calling(address) as channel:
         stub = ChannelServiceStub(channel)
-        answers: Iterator[Any]
         if closed:
-            answers = pages(stub.ListClosedChannels, pb2.ListClosedChannelsRequest(page_size=size, listener=listener or "", cause=_cause(cause)))
-        else:
-            answers = pages(stub.ListChannels, pb2.ListChannelsRequest(page_size=size, listener=listener or ""))
-        found = (item for answer in answers for item in answer.channels)
-        rows = [as_dict(item) for item in itertools.islice(found, limit + 1)]
-    cut = len(rows) > limit
-    rows = rows[:limit]
+            request = pb2.ListClosedChannelsRequest(page_size=min(limit + 1, PAGE_SIZE), listener=listener or "", cause=_cause(cause))
+            rows = _listed(stub.ListClosedChannels, request, limit + 1)
+            _print(rows[:limit], output, _CLOSED_COLUMNS, _closed_cells)
+            _say_rest(len(rows) > limit, limit, rows, output, "closed channels", matched=bool(listener or cause))
+            return
+        names = _column_names(columns, output)
+        while True:
+            asked = pb2.ListChannelsRequest(page_size=min(limit + 1, PAGE_SIZE), filter=chosen)
+            if sort:
+                asked.order_by = sort if sort in _TEXTS else f"{sort} desc"
+            if output == "json" or any(name.endswith("_rate") for name in names):
+                asked.rate_window.FromMilliseconds(min(_WINDOW_MS, watch or _WINDOW_MS))
+            rows = _listed(stub.ListChannels, asked, limit + 1)
+            if watch and output == "table":
+                click.clear()
+            cells = functools.partial(_open_cells, names=names, now=time.time())
+            _print(rows[:limit], output, [name.upper().replace("_", " ") for name in names], cells)
+            _say_rest(len(rows) > limit, limit, rows, output, "open channels", matched=bool(chosen))
+            if not watch:
+                return
+            time.sleep(watch / 1000)
+
+
+def _listed(method: Callable[..., Any], request: Any, limit: int) -> list[dict[str, Any]]:
+    found = (item for answer in pages(method, request) for item in answer.channels)
+    return [as_dict(item) for item in itertools.islice(found, limit)]
+
+
+def _print(rows: Sequence[dict[str, Any]], output: str, columns: Sequence[str], cells: Callable[[dict[str, Any]], Sequence[Any]]) -> None:
     if output == "json":
         print_json(rows)
-    elif closed:
-        print_table(_CLOSED_COLUMNS, map(_closed_cells, rows))
     else:
-        print_table(_OPEN_COLUMNS, map(_open_cells, rows))
+        print_table(columns, map(cells, rows))
+
+
+def _say_rest(cut: bool, limit: int, rows: Sequence[object], output: str, what: str, *, matched: bool) -> None:
     if cut:
         print_note(f"more channels exist than --limit {limit}")
     elif not rows and output == "table":
-        print_note(("no closed channels" if closed else "no open channels") + (" match" if listener or cause else ""))
+        print_note(f"no {what}" + (" match" if matched else ""))
+
+
+def _column_names(columns: str | None, output: str) -> Sequence[str]:
+    if columns is None:
+        wide = output == "table" and sys.stdout is not None and sys.stdout.isatty() and shutil.get_terminal_size().columns >= _WIDE
+        return _WIDE_COLUMNS if wide else _COLUMNS
+    if columns == "wide":
+        return _WIDE_COLUMNS
+    names = [name.strip() for name in columns.split(",")]
+    for name in names:
+        if name not in _CELLS:
+            raise click.BadParameter(f"there is no column {name!r}; the columns are {', '.join(_CELLS)}", param_hint="--columns")
+    return names
 
 
 def _cause(cause: str | None) -> "Cause.ValueType":
@@ -80,7 +148,6 @@ def _cause(cause: str | None) -> "Cause.ValueType":
     return known[cause]
 
 
-_OPEN_COLUMNS = ("ID", "LISTENER", "PEER", "UPSTREAM", "STATE", "MUTED BY", "REQUESTS", "ANSWERS", "BYTES IN", "BYTES OUT", "CERTIFICATE", "OPENED")
 _CLOSED_COLUMNS = ("ID", "LISTENER", "PEER", "CAUSE", "SIDE", "REQUESTS", "ANSWERS", "LOST", "CLOSED", "DETAIL")
 
 
@@ -99,13 +166,82 @@ def _both_mutes(row: dict[str, Any]) -> str:
     return "; ".join(filter(None, (_mutes(row), f"upstream: {upstream}" if upstream else ""))) or "-"
 
 
-def _open_cells(row: dict[str, Any]) -> Sequence[Any]:
-    return (
-        row["id"], row["listener"], row["peer_address"], row["upstream"], word(row["state"], "STATE_"), _both_mutes(row),
-        row["request"]["frame_count"], row["response"]["frame_count"],
-        size_text(row["request"]["total_bytes"]), size_text(row["response"]["total_bytes"]),
-        (row.get("tls") or {}).get("certificate_fingerprint") or "-", time_text(row.get("open_time")),
-    )  # fmt: skip
+def _seconds(text: str | None, now: float) -> float:
+    """Since a time of protobuf's JSON."""
+    return now - datetime.datetime.fromisoformat(text).timestamp() if text else 0.0
+
+
+def _age(text: str | None, now: float) -> str:
+    return age_text(_seconds(text, now)) if text else "-"
+
+
+def _waits(row: dict[str, Any], now: float) -> str:
+    """``admin; upstream: peer 12s``: the client is not read for the one cause, the upstream for the other, the older one for 12 s."""
+    since = max(_seconds(row.get("mute_time"), now), _seconds(row.get("upstream_mute_time"), now))
+    text = _both_mutes(row)
+    return text if text == "-" else f"{text} {age_text(since)}"
+
+
+def _rate(row: dict[str, Any], unit: str, *ways: str) -> str:
+    rates = [row[way].get(f"{unit}_per_second") for way in ways]
+    if any(rate is None for rate in rates):
+        return "-"
+    total = round(sum(rates))
+    return f"{size_text(total)}/s" if unit == "bytes" else f"{total:,}/s"
+
+
+def _throttle(row: dict[str, Any]) -> str:
+    rates = row.get("throttle")
+    if rates is None:
+        return "-"
+    return " / ".join(f"{size_text(rate)}/s" if rate else "-" for rate in (rates["request_bytes_per_second"], rates["response_bytes_per_second"]))
+
+
+_BOTH: Final = ("request", "response")
+_CELLS: Final[dict[str, Callable[[dict[str, Any], float], Any]]] = {
+    "id": lambda row, now: row["id"],
+    "listener": lambda row, now: row["listener"],
+    "address": lambda row, now: row["peer_address"],
+    "principal": lambda row, now: row["principal"] or "-",
+    "client_id": lambda row, now: row["client_id"] or "-",
+    "software": lambda row, now: f"{row['client_software_name']} {row['client_software_version']}".strip() or "-",
+    "upstream": lambda row, now: row["upstream"],
+    "endpoint": lambda row, now: row["upstream_endpoint"] or "-",
+    "state": lambda row, now: word(row["state"], "STATE_"),
+    "waiting": _waits,
+    "age": lambda row, now: _age(row.get("open_time"), now),
+    "idle": lambda row, now: _age(row.get("last_active_time"), now),
+    "in_flight": lambda row, now: row["in_flight_count"],
+    "oldest": lambda row, now: _age(row.get("oldest_request_time"), now),
+    "held": lambda row, now: size_text(row["leased_bytes"]),
+    "unsent": lambda row, now: size_text(sum(row[way]["unsent_bytes"] for way in _BOTH)),
+    "request_bytes": lambda row, now: size_text(row["request"]["total_bytes"]),
+    "response_bytes": lambda row, now: size_text(row["response"]["total_bytes"]),
+    "request_frames": lambda row, now: row["request"]["frame_count"],
+    "response_frames": lambda row, now: row["response"]["frame_count"],
+    "bytes_rate": lambda row, now: _rate(row, "bytes", *_BOTH),
+    "request_bytes_rate": lambda row, now: _rate(row, "bytes", "request"),
+    "response_bytes_rate": lambda row, now: _rate(row, "bytes", "response"),
+    "frames_rate": lambda row, now: _rate(row, "frames", *_BOTH),
+    "request_frames_rate": lambda row, now: _rate(row, "frames", "request"),
+    "response_frames_rate": lambda row, now: _rate(row, "frames", "response"),
+    "throttle": lambda row, now: _throttle(row),
+    "certificate": lambda row, now: (row.get("tls") or {}).get("certificate_fingerprint") or "-",
+    "opened": lambda row, now: time_text(row.get("open_time")),
+}
+"""The columns by name; ``now`` is in seconds since 1970."""
+_COLUMNS: Final = (
+    "id", "listener", "address", "client_id", "upstream", "state", "waiting", "in_flight", "held", "request_frames", "response_frames",
+    "request_bytes", "response_bytes", "age",
+)  # fmt: skip
+_WIDE_COLUMNS: Final = (
+    "id", "listener", "address", "principal", "client_id", "software", "endpoint", "state", "age", "request_bytes_rate", "response_bytes_rate",
+    "request_frames_rate", "response_frames_rate", "in_flight", "oldest", "held", "waiting",
+)  # fmt: skip
+
+
+def _open_cells(row: dict[str, Any], names: Sequence[str], now: float) -> Sequence[Any]:
+    return [_CELLS[name](row, now) for name in names]
 
 
 def _frames(row: dict[str, Any], direction: str) -> Any:
@@ -147,7 +283,7 @@ def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     tls = row.get("tls")
     yield from (
         ("id", row["id"]), ("listener", row["listener"]), ("peer", row["peer_address"]), ("principal", row["principal"] or "-"),
-        ("mechanism", row["sasl_mechanism"] or "-"),
+        ("mechanism", row["sasl_mechanism"] or "-"), ("client id", row["client_id"] or "-"), ("software", _CELLS["software"](row, 0)),
         ("tls", f"{tls['version']} {tls['cipher']}" if tls else "-"),
         ("server certificate", tls["certificate_fingerprint"] or "-" if tls else "-"),
         ("upstream", f"{row['upstream']} {row['upstream_endpoint']}".strip()), ("state", word(row["state"], "STATE_")),
@@ -160,6 +296,7 @@ def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield from (
             ("last active", time_text(row.get("last_active_time"))), ("muted by", _mutes(row) or "-"), ("mute reason", row["mute_reason"] or "-"),
             ("upstream muted by", _upstream_mutes(row) or "-"), ("requests in flight", row["in_flight_count"]),
+            ("oldest request", time_text(row.get("oldest_request_time"))), ("unsent", _CELLS["unsent"](row, 0)), ("throttle", _throttle(row)),
             ("pending send", size_text(row["pending_send_bytes"])), ("leased", size_text(row["leased_bytes"])),
         )  # fmt: skip
         return
@@ -171,97 +308,190 @@ def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield f"muted by {word(mute['cause'], 'MUTE_CAUSE_')}", f"{counted(mute['count'], 'time')}, {mute['duration']}"
 
 
-def _channel_arguments(function: F) -> F:
-    """``ID…``, ``--listener`` or ``--principal``."""
-    listener = click.option("--listener", type=LISTENER, help="All open channels of this listener.")
-    principal = click.option("--principal", metavar="NAME", help="All open channels of this principal, on every listener.")
-    return click.argument("channel_ids", metavar="[ID]...", nargs=-1, type=CHANNEL)(listener(principal(function)))
+def _selecting(*, kept: bool = True) -> Callable[[F], F]:
+    """The options of all verbs that change channels; ``kept``: with those of actions that can be kept."""
+
+    def decorate(function: F) -> F:
+        options: list[Callable[[Any], Any]] = [
+            click.argument("channel_ids", metavar="[ID]...", nargs=-1, type=CHANNEL),
+            click.option("--filter", "chosen", help="All open channels that match; see `channels list`. To name all channels: 'listener=*'."),
+            click.option("--max-affected", type=click.IntRange(1), default=100, show_default=True, help="Change nothing if more channels match."),
+            *([_TTL, _STANDING] if kept else []),
+            change_options("reason", "dry_run"),
+            admin_options,
+        ]
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
 
 
-def _change(done: str, channel_ids: tuple[str, ...], listener: str | None, principal: str | None, reason: str, address: str, output: str) -> None:
-    """Mute, unmute or close the selected channels and print the result; exits with 3 when some channels were not open.
+_TTL = click.option("--ttl", type=DURATION, default=0, help="Undo it after this time, for example 10m.")
+_STANDING = click.option(
+    "--standing", is_flag=True, help="New connections that match, too. The filter may have listener, address, principal, client_id."
+)
+
+
+def _change(
+    verb: str,
+    done: str,
+    channel_ids: tuple[str, ...],
+    chosen: str | None,
+    change: Change,
+    address: str,
+    output: str,
+    *,
+    max_affected: int,
+    ttl: int = 0,
+    **given: Any,
+) -> None:
+    """Change the selected channels and print the result; exits with 3 when some channels were not open.
 
     Args:
-        done: ``muted``, ``unmuted`` or ``closed``.
-        channel_ids, listener, principal: exactly one of them selects the channels.
-        reason: for the audit log.
+        verb, done: as in ``mute`` and ``muted``.
+        channel_ids, chosen: exactly one of them selects the channels.
+        given: further fields of the request.
     """
     import grpc
 
     from framegate.control.v1 import channel_service_pb2 as pb2
     from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 
-    if bool(channel_ids) + (listener is not None) + (principal is not None) != 1:
-        raise click.UsageError("give one of: channel ids, --listener, --principal")
-    chosen: dict[str, Any] = {"listener": listener, "principal": principal, "channels": pb2.ChannelIds(ids=channel_ids) if channel_ids else None}
-    selector = pb2.ChannelSelector(**chosen)
+    if bool(channel_ids) + (chosen is not None) != 1:
+        raise click.UsageError("give channel ids or --filter")
+    selector = pb2.ChannelSelector(channels=pb2.ChannelIds(ids=channel_ids)) if channel_ids else pb2.ChannelSelector(filter=chosen or "")
+    method = f"{verb.capitalize()}Channels"
+    request = getattr(pb2, f"{method}Request")(selector=selector, max_affected_count=max_affected, **given)
+    if ttl:
+        request.ttl.FromMilliseconds(ttl)
+    answer = getattr(pb2, f"{method}Response")(missing_channel_ids=dict.fromkeys(channel_ids))
     with calling(address, change=True) as channel:
-        stub = ChannelServiceStub(channel)
-        calls: dict[str, tuple[Callable[..., Any], type[Any]]] = {
-            "muted": (stub.MuteChannels, pb2.MuteChannelsRequest),
-            "unmuted": (stub.UnmuteChannels, pb2.UnmuteChannelsRequest),
-            "closed": (stub.CloseChannels, pb2.CloseChannelsRequest),
-        }
-        method, request = calls[done]
         try:
-            answer = method(request(selector=selector, reason=reason), timeout=CALL_TIMEOUT_S, metadata=metadata())
-            affected, missing = list(answer.affected_channel_ids), list(answer.missing_channel_ids)
+            answer = send(getattr(ChannelServiceStub(channel), method), request, change)
         except grpc.RpcError as error:
             if not channel_ids or error.code() is not grpc.StatusCode.NOT_FOUND:
-                raise
-            affected, missing = [], list(dict.fromkeys(channel_ids))  # none of the named channels is open
+                raise  # else none of the named channels is open
+    _say_change(answer, f"would be {done}" if change.dry_run else done, output, chosen=chosen is not None)
+
+
+def _say_change(answer: Any, done: str, output: str, *, chosen: bool) -> None:
+    affected, missing, count = list(answer.affected_channel_ids), list(answer.missing_channel_ids), answer.affected_count
+    hint = getattr(answer, "hint", "")
+    action = answer.action if hasattr(answer, "action") and answer.HasField("action") else None
     if output == "json":
-        print_json({"affected": affected, "missing": missing})
+        print_json({"affected": affected, "missing": missing, **({} if action is None else {"action": as_dict(action)})})
     else:
         print_table(("ID", "RESULT"), [*((item, done) for item in affected), *((item, "not open") for item in missing)])
-    if not channel_ids and not affected:
-        print_note(f"no open channels {f'of {principal}' if listener is None else f'on listener {listener}'}; none was {done}")
+    if chosen and not count:
+        print_note(f"no open channels match; none was {done}")
     elif output == "table" or missing:
-        print_note(f"{counted(len(affected), 'channel')} {done}" + (f", {len(missing):,} not open: {', '.join(missing)}" if missing else ""))
+        print_note(f"{counted(count, 'channel')} {done}" + (f", {len(missing):,} not open: {', '.join(missing)}" if missing else ""))
+    if action is not None:
+        print_note(f"action {action.id} is kept: `framegate channels actions` lists it, `framegate channels undo {action.id}` ends it")
+    if hint and output == "table":
+        print_note(hint)
     if missing:
         sys.exit(EXIT_NOT_FOUND)
 
 
 @channels.command(
     short_help="Stop reading from clients.",
-    epilog=example('framegate channels mute 0-1-42 --reason "incident 7"', 'framegate channels mute --listener kafka --reason "incident 7"'),
+    epilog=example(
+        'framegate channels mute 0-1-42 --reason "incident 7"',
+        "framegate channels mute --filter 'principal=alice' --standing --ttl 1h --reason \"incident 7\"",
+    ),
 )
-@_channel_arguments
-@click.option("--reason", required=True, help="The reason, for the audit log and `channels describe`.")
-@admin_options
-def mute(channel_ids: tuple[str, ...], listener: str | None, principal: str | None, reason: str, address: str, output: str) -> None:
-    """Stop reading from clients. A frame whose first bytes have arrived is received completely first.
+@_selecting()
+def mute(**given: Any) -> None:
+    """Stop reading from clients. A frame whose first bytes have arrived is received completely first. Needs --reason.
 
     Returns when the channels are muted. If some of the named channels are not open, the others are muted and the exit code is 3.
     """
-    _change("muted", channel_ids, listener, principal, reason, address, output)
+    if not given["change"].reason:
+        raise click.UsageError("--reason is required")
+    _change("mute", "muted", **given)
 
 
 @channels.command(
     short_help="Undo `channels mute`.",
-    epilog=example("framegate channels unmute 0-1-42", "framegate channels unmute --listener kafka"),
+    epilog=example("framegate channels unmute 0-1-42", "framegate channels unmute --filter listener=kafka"),
 )
-@_channel_arguments
-@click.option("--reason", default="", help="The reason, for the audit log.")
-@admin_options
-def unmute(channel_ids: tuple[str, ...], listener: str | None, principal: str | None, reason: str, address: str, output: str) -> None:
+@_selecting(kept=False)
+def unmute(**given: Any) -> None:
     """Undo `channels mute`. A channel that is also muted for another cause stays muted; `channels list` shows the causes.
 
     If some of the named channels are not open, the others are unmuted and the exit code is 3.
     """
-    _change("unmuted", channel_ids, listener, principal, reason, address, output)
+    _change("unmute", "unmuted", **given)
 
 
 @channels.command(
     short_help="Close channels with the cause admin.",
-    epilog=example('framegate channels close 0-1-42 --reason "stuck client"', "framegate channels close --principal alice"),
+    epilog=example('framegate channels close 0-1-42 --reason "stuck client"', "framegate channels close --filter principal=alice --standing"),
 )
-@_channel_arguments
-@click.option("--reason", default="", help="The reason, for the audit log and the detail of the closed channel.")
-@admin_options
-def close(channel_ids: tuple[str, ...], listener: str | None, principal: str | None, reason: str, address: str, output: str) -> None:
+@_selecting()
+def close(**given: Any) -> None:
     """Close channels with the cause admin. Complete frames that were received are delivered first.
 
     If some of the named channels are not open, the others are closed and the exit code is 3.
     """
-    _change("closed", channel_ids, listener, principal, reason, address, output)
+    _change("close", "closed", **given)
+
+
+@channels.command(
+    short_help="Limit the bytes per second of each channel.",
+    epilog=example(
+        "framegate channels throttle --filter 'client_id=billing-*' --request-rate 1MiB --standing --reason \"incident 7\"",
+        "framegate channels throttle 0-1-42 --request-rate 0 --response-rate 0",
+    ),
+)
+@click.option("--request-rate", type=SIZE, help="Bytes per second from the client of each channel, for example 1MiB. 0: no limit.")
+@click.option("--response-rate", type=SIZE, help="Bytes per second to the client of each channel, for example 1MiB. 0: no limit.")
+@_selecting()
+def throttle(request_rate: int | None, response_rate: int | None, **given: Any) -> None:
+    """Give each channel rates of its own, in place of those that it had from an earlier `channels throttle`. Quotas stay in force.
+
+    A rate that is not given is no limit; with both 0, channels are not throttled any more.
+    """
+    if request_rate is None and response_rate is None:
+        raise click.UsageError("give --request-rate, --response-rate or both")
+    _change("throttle", "throttled", request_bytes_per_second=request_rate or 0, response_bytes_per_second=response_rate or 0, **given)
+
+
+@channels.command(epilog=example("framegate channels actions"))
+@admin_options
+def actions(address: str, output: str) -> None:
+    """List the actions that are kept: those for new connections (--standing), and those that will be undone (--ttl)."""
+    from framegate.control.v1.channel_service_pb2 import ListChannelActionsRequest
+    from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+
+    with calling(address) as channel:
+        answers = pages(ChannelServiceStub(channel).ListChannelActions, ListChannelActionsRequest())
+        rows = [as_dict(action) for answer in answers for action in answer.actions]
+    _print(rows, output, ("ID", "VERB", "FILTER", "STANDING", "RATES", "CREATED", "EXPIRES", "REASON"), _action_cells)
+    if not rows and output == "table":
+        print_note("no actions are kept")
+
+
+def _action_cells(row: dict[str, Any]) -> Sequence[Any]:
+    rates = _throttle({"throttle": row}) if row["verb"] == "VERB_THROTTLE" else "-"
+    times = time_text(row.get("create_time")), time_text(row.get("expire_time"))
+    return row["id"], word(row["verb"], "VERB_"), row["filter"] or "-", "yes" if row["standing"] else "no", rates, *times, row["reason"] or "-"
+
+
+@channels.command(epilog=example("framegate channels undo 3"))
+@click.argument("action_id", metavar="ACTION")
+@change_options("reason")
+@admin_options
+def undo(action_id: str, change: Change, address: str, output: str) -> None:
+    """End an action that is kept: for the channels that are open, and for new connections."""
+    from framegate.control.v1.channel_service_pb2 import DeleteChannelActionRequest
+    from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+
+    with calling(address, change=True) as channel:
+        answer = send(ChannelServiceStub(channel).DeleteChannelAction, DeleteChannelActionRequest(id=action_id), change)
+    if output == "json":
+        print_json(as_dict(answer.action))
+    else:
+        print_note(f"action {answer.action.id} is undone")

@@ -25,10 +25,10 @@ __all__ = ["events"]
     ),
 )
 @click.option("--follow", "-f", is_flag=True, help="Show rows as they are written, until Ctrl-C.")
-@click.option("--filter", "text", default="", help="Only rows for which all comparisons hold: NAME=VALUE or NAME!=VALUE, * for any text.")
+@click.option("--filter", "chosen", default="", help="Only rows for which all comparisons hold: NAME=VALUE or NAME!=VALUE, * for any text.")
 @click.option("--after", "token", default="", metavar="TOKEN", help="Continue after the rows of an earlier run, which printed this token.")
 @admin_options
-def events(follow: bool, text: str, token: str, address: str, output: str) -> None:
+def events(follow: bool, chosen: str, token: str, address: str, output: str) -> None:
     """Show the rows of the log that framegate keeps in memory: the last 1,024, also when its standard output is not read. deploy/log.md lists all
     events.
 
@@ -41,7 +41,7 @@ def events(follow: bool, text: str, token: str, address: str, output: str) -> No
     from framegate.control.v1.event_service_pb2_grpc import EventServiceStub
 
     line = _lines(output)
-    request = pb2.WatchEventsRequest(filter=text, resume_token=token, once=not follow)
+    request = pb2.WatchEventsRequest(filter=chosen, resume_token=token, once=not follow)
     last = ""
     try:
         with calling(address) as channel:

@@ -89,7 +89,7 @@ class Steering:
         return [processor.pid for processor in reply.processor_pool.processors if processor.pid]
 
     def _open(self) -> Iterator[Channel]:
-        request = channel_service_pb2.ListChannelsRequest(page_size=_PAGE_SIZE, listener=self._listener)
+        request = channel_service_pb2.ListChannelsRequest(page_size=_PAGE_SIZE, filter=f"listener={self._listener}")
         while True:
             page = self._channels.ListChannels(request, timeout=_TIMEOUT_S)
             yield from page.channels

@@ -6,7 +6,7 @@ from typing import Final, cast
 from framegate.proxy.config.model import ProxyConfig, kafka_rules_to_wire, quotas_to_wire, rules_to_wire, to_wire
 from framegate.proxy.server.messages import Change, ClusterRow, Endpoints, StartMessage
 from framegate.proxy.server.protocol import WIRE_VERSION
-from framegate.proxy.server.rows import LimitsRow, Store, pack_stores
+from framegate.proxy.server.rows import LimitsRow, StandingRow, Store, pack_stores
 
 __all__ = ["DesiredState", "default_part"]
 
@@ -27,6 +27,7 @@ class DesiredState:
         endpoints: addresses of each upstream, resolved.
         brokers: of each upstream that is a cluster, and what its listeners advertise.
         failing: by upstream, the addresses that fail their checks, and why.
+        standing: what operators do to new connections.
         shares: bytes of the memory pool by slot.
         stores: certificates, keys and authorities, by owner (``framegate.proxy.server.rows``): the last valid ones.
         revision: grows with every committed change.
@@ -41,12 +42,13 @@ class DesiredState:
     rows_at_open: bool = False
     brokers: dict[str, ClusterRow] = dataclasses.field(default_factory=dict)
     failing: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+    standing: list[StandingRow] = dataclasses.field(default_factory=list)
 
     def whole(self, slot: int) -> Change:
         """The whole state as one change, for one slot."""
         limits = {listener.name: listener.max_receive_size for listener in self.config.listeners}
         quotas = cast(LimitsRow, quotas_to_wire(self.config))
-        change = Change(max_receive_size=limits, limits=quotas, share=self.shares[slot], endpoints=self.endpoints)
+        change = Change(max_receive_size=limits, limits=quotas, share=self.shares[slot], endpoints=self.endpoints, standing=self.standing)
         if self.brokers:
             change["brokers"] = self.brokers
         if self.failing:
@@ -73,6 +75,7 @@ class DesiredState:
             endpoints=self.endpoints,
             stores=pack_stores(self.stores),
             rows_at_open=self.rows_at_open,
+            standing=self.standing,
         )
         if self.brokers:
             message["brokers"] = self.brokers

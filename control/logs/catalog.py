@@ -113,6 +113,11 @@ _CHANGES: Final = {
             "unreadable": NotRequired[str],
         },
     ),
+    "channel_action_ended": Event(
+        "An operator's action on channels has expired or was deleted; it is undone.",
+        ("info",),
+        {"action": int, "verb": str, "filter": str, "reason": Literal["expired", "deleted"]},
+    ),
     "change_settled": Event(
         "A change has ended after its call was cancelled.",
         ("info", "warning", "error"),

@@ -1,38 +1,56 @@
 """ChannelService, and the channels that closed last, so that an operator can still ask why."""
 
 import asyncio
+import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from framegate.control.bounds import rows_per_page
 from framegate.control.errors import InvalidArgumentError, NotFoundError, Violation
-from framegate.control.events import Event, Gap
-from framegate.control.service.convert import cause_name, channel_message, channel_number, channel_texts, fill_channel
+from framegate.control.events import Event, Gap, Row
+from framegate.control.service.convert import action_message, cause_name, channel_message, channel_number, channel_texts, fill_channel, fill_look
 from framegate.control.service.interceptor import Context, note
-from framegate.control.service.validate import Violations, page, reason, selection
-from framegate.control.status import Outcome
+from framegate.control.service.validate import Violations, check_required, duration_ms, page, reason, selection
+from framegate.control.status import ChannelVerb
 from framegate.control.steering import channels as steering
+from framegate.control.steering.filter import Filter, Order
 from framegate.control.steering.state import State
 from framegate.control.v1 import channel_service_pb2 as pb2
 from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceServicer
+from framegate.proxy.config.limits import REQUEST_BYTES
 from framegate.proxy.server.rows import ClosedRow, OpenRow
 
 __all__ = ["CAPACITY", "Channels", "ClosedChannels"]
 
+R = TypeVar("R")
+T = TypeVar("T")
 CAPACITY: Final = 1_024
 """Rows of closed channels that are kept; about 1 KiB each."""
 _SLICE: Final = 100
 """Rows that are requested, and become messages, at once: about 0.3 ms."""
+_MAX_WINDOW_MS: Final = 5_000
+_MAX_AFFECTED: Final = 100_000
+_LEAST_TTL_MS: Final = 1_000
+_MAX_TTL_MS: Final = 30 * 86_400_000
+_MAX_SHOWN: Final = 18
+_MAX_SHOWN_IDS: Final = 1_000
+_COME_BACK: Final = {
+    "mute": "a client that connects again is not muted; with standing, new connections are muted, too",
+    "close": "a client can connect again; with standing, new connections are closed, too",
+    "throttle": "a client that connects again is not throttled; with standing, new connections are throttled, too",
+}
 _CLOSED_SLICE: Final = 64
 """Rows of closed channels that are decoded in one iteration of the event loop."""
 
 
-async def _fill(response: pb2.ListChannelsResponse | pb2.ListClosedChannelsResponse, rows: Sequence[OpenRow | ClosedRow]) -> None:
+async def _fill(
+    response: pb2.ListChannelsResponse | pb2.ListClosedChannelsResponse, rows: Sequence[T], fill: Callable[[pb2.Channel, T], None]
+) -> None:
     """Messages of many rows, in slices, so that probes and links are served in between."""
     for start in range(0, len(rows), _SLICE):
         for row in rows[start : start + _SLICE]:
-            fill_channel(response.channels.add(), row)
+            fill(response.channels.add(), row)
         await asyncio.sleep(0)
 
 
@@ -97,14 +115,25 @@ class Channels(ChannelServiceServicer):
 
     async def ListChannels(self, request: pb2.ListChannelsRequest, context: Context) -> pb2.ListChannelsResponse:
         """One page of open channels. While one slice becomes messages, the processors make the rows of the next."""
-        size = rows_per_page(request.page_size)
-        listener = request.listener or None
-        response = pb2.ListChannelsResponse()
-        rows, token = await self._channels.page(listener, min(size, _SLICE), request.page_token)
-        while token and (left := size - len(response.channels) - len(rows)):
-            (more, token), _ = await asyncio.gather(self._channels.page(listener, min(left, _SLICE), token), _fill(response, rows))
-            rows = more
-        await _fill(response, rows)
+        size, violations = rows_per_page(request.page_size), Violations()
+        window_ms = duration_ms(request.rate_window, "rate_window", _MAX_WINDOW_MS, violations)
+        if request.order_by and request.page_token:
+            violations.add("page_token", "must be empty: a list with order_by has one page")
+        violations.check()
+        chosen, response = Filter(request.filter), pb2.ListChannelsResponse()
+        if request.order_by:
+            looks, response.total_count = await self._channels.top(chosen, Order(request.order_by), size, window_ms)
+            await _fill(response, looks, fill_look)
+            return response
+        if window_ms or chosen.comparisons:
+            looks, response.next_page_token = await self._channels.page(chosen, size, request.page_token, window_ms)
+            await _fill(response, looks, fill_look)
+            return response
+        looks, token = await self._channels.page(chosen, min(size, _SLICE), request.page_token)
+        while token and (left := size - len(response.channels) - len(looks)):
+            (more, token), _ = await asyncio.gather(self._channels.page(chosen, min(left, _SLICE), token), _fill(response, looks, fill_look))
+            looks = more
+        await _fill(response, looks, fill_look)
         response.next_page_token = token
         return response
 
@@ -117,7 +146,7 @@ class Channels(ChannelServiceServicer):
         rows = await self._closed.latest(request.listener or None, cause_name(request.cause))
         chosen, token = page([(str(row["id"]), row) for row in rows], request.page_size, request.page_token)
         response = pb2.ListClosedChannelsResponse(next_page_token=token)
-        await _fill(response, chosen)
+        await _fill(response, chosen, fill_channel)
         return response
 
     async def GetChannel(self, request: pb2.GetChannelRequest, context: Context) -> pb2.GetChannelResponse:
@@ -138,27 +167,68 @@ class Channels(ChannelServiceServicer):
 
     async def MuteChannels(self, request: pb2.MuteChannelsRequest, context: Context) -> pb2.MuteChannelsResponse:
         """Read no further frame from clients."""
-        outcome = await self._change("mute", request.selector, request.reason, reason_needed=True)
-        return pb2.MuteChannelsResponse(affected_channel_ids=channel_texts(outcome.affected), missing_channel_ids=channel_texts(outcome.missing))
+        return await self._change("mute", request, pb2.MuteChannelsResponse(), reason_needed=True)
 
     async def UnmuteChannels(self, request: pb2.UnmuteChannelsRequest, context: Context) -> pb2.UnmuteChannelsResponse:
         """End an operator's mute."""
-        outcome = await self._change("unmute", request.selector, request.reason)
-        return pb2.UnmuteChannelsResponse(affected_channel_ids=channel_texts(outcome.affected), missing_channel_ids=channel_texts(outcome.missing))
+        return await self._change("unmute", request, pb2.UnmuteChannelsResponse())
 
     async def CloseChannels(self, request: pb2.CloseChannelsRequest, context: Context) -> pb2.CloseChannelsResponse:
         """Close with the cause ``admin``."""
-        outcome = await self._change("close", request.selector, request.reason)
-        return pb2.CloseChannelsResponse(affected_channel_ids=channel_texts(outcome.affected), missing_channel_ids=channel_texts(outcome.missing))
+        return await self._change("close", request, pb2.CloseChannelsResponse())
 
-    async def _change(self, verb: steering.Verb, selector: pb2.ChannelSelector, text: str, *, reason_needed: bool = False) -> Outcome:
-        """Change the selected channels; NotFoundError if channels were named and none of them is open."""
+    async def ThrottleChannels(self, request: pb2.ThrottleChannelsRequest, context: Context) -> pb2.ThrottleChannelsResponse:
+        """Give each channel rates of its own."""
+        return await self._change("throttle", request, pb2.ThrottleChannelsResponse())
+
+    async def ListChannelActions(self, request: pb2.ListChannelActionsRequest, context: Context) -> pb2.ListChannelActionsResponse:
+        """One page of the actions that are kept."""
+        actions = [(str(action.number), action) for action in self._channels.actions]
+        chosen, token = page(actions, request.page_size, request.page_token)
+        return pb2.ListChannelActionsResponse(actions=map(action_message, chosen), next_page_token=token)
+
+    async def DeleteChannelAction(self, request: pb2.DeleteChannelActionRequest, context: Context) -> pb2.DeleteChannelActionResponse:
+        """Undo an action that is kept."""
+        check_required(request.id, "id")
+        if not (request.id.isascii() and request.id.isdigit()):
+            raise NotFoundError("channel action", request.id[:_MAX_SHOWN])
+        action = await self._channels.lift(int(request.id[:_MAX_SHOWN]))
+        note(before=dataclasses.asdict(action))
+        return pb2.DeleteChannelActionResponse(action=action_message(action))
+
+    async def _change(self, verb: ChannelVerb, request: Any, response: R, *, reason_needed: bool = False) -> R:
+        """Change the selected channels, and fill the response; NotFoundError if channels were named and none of them is open."""
         violations = Violations()
-        numbers, listener, principal = selection(selector, violations)
-        reason(text, violations, needed=reason_needed)
+        selected = selection(request.selector, violations)
+        reason(request.reason, violations, needed=reason_needed)
+        most = request.max_affected_count
+        if not 0 <= most <= _MAX_AFFECTED:
+            violations.add("max_affected_count", f"must be 0 to {_MAX_AFFECTED}, not {most}")
+        given: dict[str, Any] = {}
+        if verb != "unmute":
+            ttl_ms = duration_ms(request.ttl, "ttl", _MAX_TTL_MS, violations, least_ms=_LEAST_TTL_MS)
+            given.update(ttl_ms=ttl_ms, standing=request.standing)
+        if verb == "throttle":
+            for name, key in (("request_bytes_per_second", "request_rate"), ("response_bytes_per_second", "response_rate")):
+                given[key] = getattr(request, name)
+                if not REQUEST_BYTES.takes(given[key]):
+                    violations.add(name, f"must be {REQUEST_BYTES.least} to {REQUEST_BYTES.most}, not {given[key]}")
         violations.check()
-        outcome = await self._channels.act(verb, numbers, listener, text, principal)
-        if numbers and not outcome.affected:
+        terms = steering.Terms(reason=request.reason, max_affected=most or steering.TERMS.max_affected, validate_only=request.validate_only, **given)
+        outcome = await self._channels.act(verb, selected, terms)
+        if not isinstance(selected, Filter) and not outcome.affected:
             raise NotFoundError("channel", ", ".join(channel_texts(outcome.missing)))
-        note(after={"affected": channel_texts(outcome.affected), "missing": channel_texts(outcome.missing)})
-        return outcome
+        affected, missing = channel_texts(outcome.affected[:_MAX_SHOWN_IDS]), channel_texts(outcome.missing)
+        filled: Any = response
+        filled.affected_channel_ids.extend(affected)
+        filled.missing_channel_ids.extend(missing)
+        filled.affected_count = len(outcome.affected)
+        row: Row = {"affected": affected, "affected_count": len(outcome.affected), "missing": missing}
+        if outcome.action is not None:
+            filled.action.CopyFrom(action_message(outcome.action))
+            row["action"] = outcome.action.number
+        if verb in _COME_BACK and not terms.standing and outcome.affected:
+            filled.hint = _COME_BACK[verb]
+        if not terms.validate_only:
+            note(after=row)
+        return response

@@ -9,16 +9,19 @@ from typing import Final
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from framegate.control.status import ChannelAction
+from framegate.control.steering.filter import Look
 from framegate.control.v1 import channel_service_pb2 as channel_pb2
 from framegate.proxy.network.connection_id import format_connection_id, parse_connection_id, slot_of
 from framegate.proxy.server.rows import ChannelRow, ClosedRow, OpenRow
 
-__all__ = ["cause_name", "channel_message", "channel_number", "channel_texts", "duration", "fill_channel", "timestamp"]
+__all__ = ["action_message", "cause_name", "channel_message", "channel_number", "channel_texts", "duration", "fill_channel", "fill_look", "timestamp"]
 
 _CAUSE_PREFIX: Final = "CAUSE_"
 _STATES: Final = {name.removeprefix("STATE_").lower(): value for name, value in channel_pb2.Channel.State.items()} | {
     "": channel_pb2.Channel.STATE_UNSPECIFIED
 }
+_TIMES: Final = {"oldest_request_time": "oldest_ns", "mute_time": "muted_ns", "upstream_mute_time": "muted_upstream_ns"}
 _MUTE_CAUSES: Final = {name.removeprefix("MUTE_CAUSE_").lower(): value for name, value in channel_pb2.MuteCause.items()}
 
 
@@ -78,10 +81,55 @@ def fill_channel(message: channel_pb2.Channel, row: OpenRow | ClosedRow) -> None
         message.upstream_mute_causes.append(_MUTE_CAUSES[word])
     message.muting = row["muting"]
     message.mute_reason = row["mute_reason"]
+    message.client_id = row["client_id"]
+    message.client_software_name = row["software"]
+    message.client_software_version = row["software_version"]
     message.in_flight_count = row["in_flight"]
     message.pending_send_bytes = row["pending_send"]
     message.leased_bytes = row["leased"]
+    message.request.unsent_bytes = row["unsent"]["request"] or 0
+    message.response.unsent_bytes = row["unsent"]["response"] or 0
     _set_time(message.last_active_time, row["last_active_ns"])
+    for moment, moment_ns in (
+        ("oldest_request_time", row["oldest_ns"]),
+        ("mute_time", row["muted_ns"]),
+        ("upstream_mute_time", row["muted_upstream_ns"]),
+    ):
+        if moment_ns:
+            _set_time(getattr(message, moment), moment_ns)
+    throttle = row.get("throttle")
+    if throttle is not None:
+        message.throttle.request_bytes_per_second = throttle["request_rate"]
+        message.throttle.response_bytes_per_second = throttle["response_rate"]
+        message.throttle.reason = throttle["reason"]
+
+
+def fill_look(message: channel_pb2.Channel, look: Look) -> None:
+    """Fill an empty message with an open channel and its rates."""
+    fill_channel(message, look.row)
+    if look.rates is not None:
+        for traffic, frames, size in (
+            (message.request, look.rates.request_frames, look.rates.request_bytes),
+            (message.response, look.rates.response_frames, look.rates.response_bytes),
+        ):
+            traffic.frames_per_second, traffic.bytes_per_second = frames, size
+
+
+def action_message(action: ChannelAction) -> channel_pb2.ChannelAction:
+    """An action that is kept."""
+    message = channel_pb2.ChannelAction(
+        id=str(action.number),
+        verb=channel_pb2.ChannelAction.Verb.Value(f"VERB_{action.verb.upper()}"),
+        filter=action.filter,
+        reason=action.reason,
+        request_bytes_per_second=action.request_rate,
+        response_bytes_per_second=action.response_rate,
+        standing=action.standing,
+        create_time=timestamp(action.created_ns),
+    )
+    if action.expires_ns:
+        message.expire_time.CopyFrom(timestamp(action.expires_ns))
+    return message
 
 
 def _fill_common(message: channel_pb2.Channel, row: ChannelRow) -> None:

@@ -5,13 +5,17 @@ import binascii
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
+from google.protobuf.duration_pb2 import Duration
+
 from framegate.control.bounds import rows_per_page
+from framegate.control.configuration.units import format_duration_ms
 from framegate.control.errors import InvalidArgumentError, Violation
 from framegate.control.service.convert import channel_number
 from framegate.control.service.quoting import cut
+from framegate.control.steering.filter import Filter
 from framegate.control.v1.channel_service_pb2 import ChannelSelector
 
-__all__ = ["MAX_IDS", "MAX_REASON", "Violations", "check_required", "page", "reason", "required", "selection"]
+__all__ = ["MAX_IDS", "MAX_REASON", "Violations", "check_required", "duration_ms", "page", "reason", "required", "selection"]
 
 MAX_IDS: Final = 1_000
 MAX_REASON: Final = 256
@@ -67,22 +71,29 @@ def reason(text: str, violations: Violations, *, needed: bool = False) -> str:
     return text
 
 
-def selection(selector: ChannelSelector, violations: Violations) -> tuple[tuple[int, ...], str | None, str | None]:
-    """The channels, the listener or the principal that a selector names."""
+def selection(selector: ChannelSelector, violations: Violations) -> tuple[int, ...] | Filter:
+    """The channels that a selector names, or its filter. Raises InvalidArgumentError about the filter."""
     match selector.WhichOneof("selector"):
-        case "listener":
-            return (), required(selector.listener, "selector.listener", violations), None
-        case "principal":
-            return (), None, required(selector.principal, "selector.principal", violations)
+        case "filter":
+            required(selector.filter.strip(), "selector.filter", violations)
+            return Filter(selector.filter, "selector.filter")
         case "channels":
             texts = selector.channels.ids
             if not 1 <= len(texts) <= MAX_IDS:
                 violations.add("selector.channels.ids", f"must hold 1 to {MAX_IDS} ids, not {len(texts)}")
             numbers = [channel_number(text, f"selector.channels.ids[{index}]", violations.add) for index, text in enumerate(texts[:MAX_IDS])]
-            return tuple(dict.fromkeys(number for number in numbers if number is not None)), None, None
+            return tuple(dict.fromkeys(number for number in numbers if number is not None))
         case _:
-            violations.add("selector", "must name channels, a listener or a principal")
-            return (), None, None
+            violations.add("selector", "must name channels or have a filter")
+            return ()
+
+
+def duration_ms(value: Duration, field: str, most_ms: int, violations: Violations, least_ms: int = 1) -> int:
+    """Milliseconds, rounded up; 0 if it is zero or absent."""
+    length_ms = -(-(value.seconds * 10**9 + value.nanos) // 10**6)
+    if length_ms and not least_ms <= length_ms <= most_ms:
+        violations.add(field, f"must be {format_duration_ms(least_ms)} to {format_duration_ms(most_ms)}, or 0")
+    return length_ms
 
 
 def page(items: Sequence[tuple[str, T]], asked: int, token: str) -> tuple[list[T], str]:

@@ -10,7 +10,6 @@ from typing import Final
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.broker_connection import Login, tls_of
 from framegate.control.accept.broker_list import Broker, ask_brokers, checked_brokers
-from framegate.control.bounds import MAX_PAGE_SIZE
 from framegate.control.errors import NotFoundError, UnavailableError
 from framegate.control.events import Bus, Event, Gap
 from framegate.control.fleet.supervisor import Supervisor
@@ -162,12 +161,9 @@ class Brokers:
     async def _connections_of(self, listener: str) -> Mapping[int, int]:
         """Open connections of a listener by broker, as processors know them."""
         found: collections.Counter[int] = collections.Counter()
-        token = ""
-        while True:
-            rows, token = await self._channels.page(listener, MAX_PAGE_SIZE, token)
+        async for rows in self._channels.each(listener):
             found.update(row.get("broker", -1) for row in rows)
-            if not token:
-                return found
+        return found
 
     async def _count(self) -> None:
         """Count brokers by state, for the metric: each once, at the listener where its state is worst."""

@@ -1,63 +1,100 @@
-"""The channels of all processors: listed in pages, described, muted and closed; and those that hold most memory.
+"""The channels of all processors: listed in pages, described, muted, closed and throttled; and those that hold most memory.
 
 A change in one processor does not depend on the others. If some do not answer, the error says which, and for how many channels it is in force.
+
+An action that has a time, or stands for new connections, is kept here under a number. A standing one is part of the desired state, so it is put in
+force in every processor or in none, before the open channels that match are changed; a processor that starts has it before its first connection.
 """
 
 import asyncio
+import dataclasses
 import heapq
-from collections.abc import Sequence
-from typing import Final, Literal
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Final, Literal, cast
 
 from framegate.control.bounds import MAX_HOLDERS, rows_per_page
 from framegate.control.configuration.units import counted
-from framegate.control.errors import InvalidArgumentError, NotFoundError, UnavailableError, Violation
+from framegate.control.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError, Violation
+from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.processor import REQUEST_MS, Processor, Slot
 from framegate.control.fleet.supervisor import Supervisor
-from framegate.control.status import Holder, Outcome
-from framegate.control.steering.listeners import find_listener
+from framegate.control.status import ChannelAction, ChannelVerb, Holder, Outcome
+from framegate.control.steering.filter import STANDING, Filter, Look, Order, rates_between
 from framegate.control.steering.transactions import Transaction, Transactions
 from framegate.proxy.network.connection_id import format_connection_id, slot_of
-from framegate.proxy.server.messages import BulkCommand, BulkReply
+from framegate.proxy.server.messages import BulkCommand, BulkReply, Change
 from framegate.proxy.server.protocol import bulk_request, describe_request, holders_request, list_request
-from framegate.proxy.server.rows import HolderRow, OpenRow
+from framegate.proxy.server.rows import ConditionRow, HolderRow, OpenRow, StandingRow
 
-__all__ = ["Channels"]
+__all__ = ["EXPIRY_LIMIT_S", "EXPIRY_S", "TERMS", "Channels", "Terms"]
 
-Verb = Literal["mute", "unmute", "close"]
 LINK_ROWS: Final = 100
 """Rows in one answer: under 1 ms of work in the processor, and here. A page may need several answers."""
+LINK_IDS: Final = 1_000
+"""Ids in one command."""
+MAX_SCANNED: Final = 10_000
+"""Pairs that are looked at for one page."""
+MAX_ACTIONS: Final = 100
+"""Actions that are kept."""
+WINDOW_MS: Final = 500
+"""For how long rates are measured that a filter or an order asks for."""
+NS_PER_MS: Final = 1_000_000
+EXPIRY_S: Final = 0.5
+"""How often ``expire`` is called."""
+EXPIRY_LIMIT_S: Final = 60.0
+ALL: Final = Filter()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How pairs are changed.
+
+    Attributes:
+        reason: one line.
+        max_affected: if more pairs are chosen, nothing is changed.
+        ttl_ms: after this time the change is undone; 0: it stays.
+        standing: new connections that match are changed, too.
+        validate_only: change nothing.
+        request_rate, response_rate: of ``throttle``: bytes per second of each pair; 0: no limit.
+    """
+
+    reason: str = ""
+    max_affected: int = 100
+    ttl_ms: int = 0
+    standing: bool = False
+    validate_only: bool = False
+    request_rate: int = 0
+    response_rate: int = 0
+
+
+TERMS: Final = Terms()
 
 
 class Channels:
-    """Asks the processors about channels, and changes them."""
+    """Asks the processors about channels, and changes them.
 
-    def __init__(self, supervisor: Supervisor, transactions: Transactions) -> None:
+    Args:
+        now_ns: the time since 1970, for actions that expire.
+    """
+
+    def __init__(self, supervisor: Supervisor, transactions: Transactions, now_ns: Callable[[], int] = time.time_ns) -> None:
         self._supervisor = supervisor
         self._transactions = transactions
+        self._now_ns = now_ns
+        self._kept: dict[int, ChannelAction] = {}
+        self._last = 0
 
     # --- reads -------------------------------------------------------------------------------------------------------------------
 
-    async def page(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[OpenRow], str]:
-        """One page of pairs in a stable order, and the token of the next page (empty: that was the last).
-
-        Args:
-            listener: only those of this listener.
-            page_size: at most so many rows, as ``rows_per_page`` takes it.
-            page_token: of the page before; empty for the first.
-
-        Raises:
-            NotFoundError: no such listener. InvalidArgumentError: a bad page size or token. UnavailableError: a processor does not answer.
-        """
-        if listener is not None:
-            find_listener(self._supervisor.desired.config, listener)
-        size = rows_per_page(page_size)
-        slot, after = _page_position(page_token)
+    async def _rows(self, listener: str | None, slot: int, after: int, limit: int) -> tuple[list[OpenRow], str]:
+        """Up to ``limit`` rows from a position on, in the order of ids, and the token of the next position; empty: that was the last."""
         rows: list[OpenRow] = []
         processors = [processor for processor in self._supervisor.running if processor.slot >= slot]
         for index, processor in enumerate(processors):
             start = after if processor.slot == slot else 0
-            while len(rows) < size:
-                request = list_request(after=start, limit=min(size - len(rows), LINK_ROWS), listener=listener)
+            while len(rows) < limit:
+                request = list_request(after=start, limit=min(limit - len(rows), LINK_ROWS), listener=listener)
                 answer = await processor.request(request, REQUEST_MS)
                 rows += answer["rows"]
                 start = answer["next"]
@@ -65,9 +102,67 @@ class Channels:
                     break
             if start:
                 return rows, f"{processor.slot}:{start}"
-            if len(rows) >= size and index + 1 < len(processors):
+            if len(rows) >= limit and index + 1 < len(processors):
                 return rows, f"{processors[index + 1].slot}:0"
         return rows, ""
+
+    async def each(self, listener: str | None = None) -> AsyncIterator[list[OpenRow]]:
+        """The rows of all pairs, or of those of a listener, a few at a time. Raises UnavailableError: a processor does not answer."""
+        token = ":"
+        while token:
+            rows, token = await self._rows(listener, *_page_position(token), LINK_ROWS)
+            yield rows
+
+    async def page(self, chosen: Filter = ALL, page_size: int = 0, page_token: str = "", window_ms: int = 0) -> tuple[list[Look], str]:
+        """One page of pairs, oldest first in each processor, and the token of the next page (empty: that was the last).
+
+        Pairs that close between two pages do not shift the others. A page has fewer rows than asked for if few of ``MAX_SCANNED`` pairs match.
+
+        Args:
+            chosen: which pairs.
+            page_size: at most so many rows, as ``rows_per_page`` takes it.
+            page_token: of the page before; empty for the first.
+            window_ms: for how long rates are measured; 0: not at all.
+
+        Raises:
+            InvalidArgumentError: a bad page size or token. UnavailableError: a processor does not answer.
+        """
+        size, token = rows_per_page(page_size), page_token or ":"
+        window_ms = window_ms or WINDOW_MS * chosen.rated
+        found: list[Look] = []
+        scanned = 0
+        first: dict[int, tuple[int, OpenRow]] = {}
+        if window_ms:
+            rows, _ = await self._rows(chosen.listener, *_page_position(token), MAX_SCANNED if chosen.comparisons else size)
+            _note(first, rows)
+            await asyncio.sleep(window_ms / 1000)
+        while token and len(found) < size and scanned < MAX_SCANNED:
+            rows, token = await self._rows(chosen.listener, *_page_position(token), LINK_ROWS if chosen.comparisons else size - len(found))
+            scanned += len(rows)
+            looks = [look for look in _looks(rows, first) if chosen.matches(look)]
+            if len(looks) > size - len(found):
+                del looks[size - len(found) :]
+                last = looks[-1].row["id"]
+                token = f"{slot_of(last)}:{last}"
+            found += looks
+        return found, token
+
+    async def top(self, chosen: Filter, order: Order, size: int, window_ms: int = 0) -> tuple[list[Look], int]:
+        """The first ``size`` pairs of all that match, in an order, and how many match. Arguments and errors as of ``page``."""
+        looks = await self._all(chosen, window_ms if window_ms or not order.rated else WINDOW_MS)
+        return order.first(looks, size), len(looks)
+
+    async def _all(self, chosen: Filter, window_ms: int = 0) -> list[Look]:
+        """All pairs that match."""
+        first: dict[int, tuple[int, OpenRow]] = {}
+        if window_ms or chosen.rated:
+            async for rows in self.each(chosen.listener):
+                _note(first, rows)
+            await asyncio.sleep((window_ms or WINDOW_MS) / 1000)
+        found: list[Look] = []
+        async for rows in self.each(chosen.listener):
+            found += filter(chosen.matches, _looks(rows, first))
+        return found
 
     async def describe(self, channel: int) -> OpenRow:
         """The row of one pair. Raises NotFoundError."""
@@ -95,31 +190,113 @@ class Channels:
 
     # --- changes -----------------------------------------------------------------------------------------------------------------
 
-    async def act(
-        self, verb: Verb, channels: Sequence[int] = (), listener: str | None = None, reason: str = "", principal: str | None = None
-    ) -> Outcome:
-        """Mute, unmute or close pairs: named by id, or all of a listener or of a principal.
+    @property
+    def actions(self) -> list[ChannelAction]:
+        """The actions that are kept, oldest first."""
+        return list(self._kept.values())
 
-        A mute returns when no further header will be read; a close has the cause ``admin``.
+    async def act(self, verb: ChannelVerb, channels: Sequence[int] | Filter, terms: Terms = TERMS) -> Outcome:
+        """Mute, unmute, close or throttle pairs that are named by id, or all that match a filter.
+
+        A mute returns when no further header will be read; a close has the cause ``admin``. A throttle without rates undoes another one. Of several
+        mutes, or throttles, of one pair the last one counts.
 
         Raises:
-            NotFoundError: the only named channel, or the listener, does not exist. InvalidArgumentError: not exactly one of the three is given.
-            UnavailableError: processors do not answer; its metadata say which, and for how many channels of the others the change is in force.
+            NotFoundError: the only named pair does not exist. InvalidArgumentError: a standing action cannot have such a filter, or such terms.
+            FailedPreconditionError: TOO_MANY_AFFECTED, TOO_MANY_ACTIONS; nothing is changed. AbortedError: as of any change in two phases.
+            UnavailableError: processors do not answer; its metadata say which, and for how many pairs of the others the change is in force.
         """
-        if bool(channels) + (listener is not None) + (principal is not None) != 1:
-            raise InvalidArgumentError([Violation("channels", "name channels, a listener or a principal, and one of these only")])
-        if listener is not None:
-            find_listener(self._supervisor.desired.config, listener)
-        if not channels:
-            command = BulkCommand(type=verb, listener=listener, principal=principal, reason=reason)
-            messages = [(processor, command) for processor in self._supervisor.running]
-            missing: list[int] = []
-        else:
-            messages, missing = self._by_processor(verb, channels, reason)
-        outcome = await self._transactions.run(verb, lambda transaction: self._ask(transaction, verb, messages, missing))
-        if len(channels) == 1 and outcome.missing:
+        chosen = channels if isinstance(channels, Filter) else None
+        _check(verb, chosen, terms)
+        named = await self._find(channels)
+        if len(named) > terms.max_affected:
+            text = f"{counted(len(named), 'channel')} would be affected, and max_affected is {terms.max_affected}: nothing is changed"
+            raise FailedPreconditionError(text, reason="TOO_MANY_AFFECTED", count=str(len(named)), max_affected=str(terms.max_affected))
+        if terms.validate_only:
+            present = {*named} if chosen is not None else {look.row["id"] for look in await self._all(ALL)}
+            return Outcome(affected=tuple(number for number in named if number in present), missing=tuple({*named} - present))
+        keeps = terms.standing or terms.ttl_ms > 0
+        if keeps and len(self._kept) >= MAX_ACTIONS:
+            raise FailedPreconditionError(f"{MAX_ACTIONS} actions are kept already: delete some", reason="TOO_MANY_ACTIONS")
+        self._last += keeps
+        now_ns = self._now_ns()
+        action = ChannelAction(
+            number=self._last if keeps else 0,
+            verb=verb,
+            filter="" if chosen is None else chosen.text,
+            reason=terms.reason,
+            request_rate=terms.request_rate,
+            response_rate=terms.response_rate,
+            standing=terms.standing,
+            created_ns=now_ns,
+            expires_ns=now_ns + terms.ttl_ms * NS_PER_MS if terms.ttl_ms else 0,
+        )
+
+        async def work(transaction: Transaction) -> Outcome:
+            numbers, kept = named, {action.number: action} if keeps else {}
+            if chosen is not None and terms.standing:
+                row = _standing_row(action, chosen)
+                await self._stand(transaction, lambda rows: [*rows, row], lambda: self._kept.update(kept))
+                numbers = await self._find(chosen)
+            self._kept.update(kept)
+            outcome = await self._ask(transaction, verb, *self._by_processor(action, numbers))
+            missing = outcome.missing if chosen is None else ()
+            return dataclasses.replace(outcome, missing=missing, action=action if keeps else None)
+
+        outcome = await self._transactions.run(verb, work)
+        if chosen is None and len(named) == 1 and outcome.missing:
             raise NotFoundError("channel", format_connection_id(outcome.missing[0]))
         return outcome
+
+    async def lift(self, number: int, reason: str = "deleted") -> ChannelAction:
+        """Delete an action: undo it for all pairs to which it was the last one, and for new connections.
+
+        Raises:
+            NotFoundError: no such action. Others as of ``act``; then it is kept.
+        """
+        action = self._kept.get(number)
+        if action is None:
+            raise NotFoundError("channel action", str(number))
+
+        async def work(transaction: Transaction) -> None:
+            if action.standing:
+                await self._stand(transaction, lambda rows: [row for row in rows if row["number"] != number], lambda: None)
+            if action.verb != "close":
+                verb: ChannelVerb = "unmute" if action.verb == "mute" else "throttle"
+                command = BulkCommand(type=verb, lifts=number)
+                await self._ask(transaction, verb, [(processor, command) for processor in self._supervisor.running], [])
+            if self._kept.pop(number, None) is not None:
+                row = {"event": "channel_action_ended", "action": number, "verb": action.verb, "filter": action.filter}
+                self._transactions.publish({**row, "reason": reason})
+
+        await self._transactions.run(f"delete of channel action {number}", work)
+        return action
+
+    async def expire(self) -> None:
+        """Delete the actions whose time is over. One that cannot be undone now is tried again at the next call."""
+        now_ns = self._now_ns()
+        for action in self.actions:
+            if 0 < action.expires_ns <= now_ns:
+                try:
+                    await self.lift(action.number, "expired")
+                except (NotFoundError, AbortedError, UnavailableError):
+                    continue
+
+    async def _find(self, channels: Sequence[int] | Filter) -> list[int]:
+        """The ids, each once."""
+        if isinstance(channels, Filter):
+            return [look.row["id"] for look in await self._all(channels)]
+        return list(dict.fromkeys(channels))
+
+    async def _stand(self, transaction: Transaction, edit: Callable[[list[StandingRow]], list[StandingRow]], done: Callable[[], None]) -> None:
+        """Change the standing actions in every processor or in none; ``done`` is called when that is decided."""
+
+        def commit(desired: DesiredState) -> None:
+            desired.standing = edit(desired.standing)
+            done()
+
+        desired = self._supervisor.desired
+        await self._supervisor.change(lambda slot: Change(standing=edit(desired.standing)), commit, lambda: None, transaction.decide)
 
     async def _ask(self, transaction: Transaction, verb: str, messages: list[tuple[Processor, BulkCommand]], missing: list[int]) -> Outcome:
         """Ask each processor, and wait for all answers."""
@@ -142,16 +319,78 @@ class Channels:
             raise UnavailableError(text, reason="PARTLY_DONE", **metadata)
         return Outcome(affected=tuple(affected), missing=tuple(missing))
 
-    def _by_processor(self, verb: Verb, channels: Sequence[int], reason: str) -> tuple[list[tuple[Processor, BulkCommand]], list[int]]:
+    def _by_processor(self, action: ChannelAction, channels: Sequence[int]) -> tuple[list[tuple[Processor, BulkCommand]], list[int]]:
+        """The commands, of at most ``LINK_IDS`` ids each; and the ids of no processor that runs."""
         groups: dict[Processor, list[int]] = {}
         missing: list[int] = []
-        for channel in dict.fromkeys(channels):
+        for channel in channels:
             processor = self._processor_of(channel)
             if processor is None:
                 missing.append(channel)
             else:
                 groups.setdefault(processor, []).append(channel)
-        return [(processor, BulkCommand(type=verb, connections=ids, reason=reason)) for processor, ids in groups.items()], missing
+        commands = [
+            (processor, _command(action, ids[start : start + LINK_IDS]))
+            for processor, ids in groups.items()
+            for start in range(0, len(ids), LINK_IDS)
+        ]
+        return commands, missing
+
+
+def _command(action: ChannelAction, ids: list[int]) -> BulkCommand:
+    command = BulkCommand(type=action.verb, connections=ids, reason=action.reason)
+    if action.number:
+        command["action"] = action.number
+    if action.verb == "throttle":
+        command["request_rate"], command["response_rate"] = action.request_rate, action.response_rate
+    return command
+
+
+def _check(verb: ChannelVerb, chosen: Filter | None, terms: Terms) -> None:
+    """Raise InvalidArgumentError if an action cannot have these terms."""
+    faults = []
+    if terms.standing and chosen is None:
+        faults.append(Violation("standing", "needs a filter"))
+    if terms.standing and chosen is not None:
+        known = ", ".join(STANDING)
+        faults += [
+            Violation("filter", f"{item.name} is not known of a new connection: with standing, use {known}")
+            for item in chosen.comparisons
+            if item.name not in STANDING
+        ]
+    if terms.ttl_ms and verb == "close" and not terms.standing:
+        faults.append(Violation("ttl", "needs standing: a channel is closed once"))
+    if (terms.ttl_ms or terms.standing) and verb == "throttle" and not (terms.request_rate or terms.response_rate):
+        faults.append(Violation("standing" if terms.standing else "ttl", "needs a rate"))
+    if faults:
+        raise InvalidArgumentError(faults)
+
+
+def _standing_row(action: ChannelAction, chosen: Filter) -> StandingRow:
+    return StandingRow(
+        number=action.number,
+        verb=cast(Literal["mute", "close", "throttle"], action.verb),
+        reason=action.reason,
+        request_rate=action.request_rate,
+        response_rate=action.response_rate,
+        conditions=[ConditionRow(field=cast(Any, item.name), value=item.value, negated=item.operator == "!=") for item in chosen.comparisons],
+    )
+
+
+def _note(first: dict[int, tuple[int, OpenRow]], rows: Sequence[OpenRow]) -> None:
+    """Note when rows were seen first."""
+    now_ns = time.monotonic_ns()
+    first.update((row["id"], (now_ns, row)) for row in rows)
+
+
+def _looks(rows: Sequence[OpenRow], first: Mapping[int, tuple[int, OpenRow]]) -> list[Look]:
+    """Rows with their rates since they were seen first; None where they were not."""
+    now_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
+    looks = []
+    for row in rows:
+        then_ns, then = first.get(row["id"], (0, None))
+        looks.append(Look(row, now_ns, None if then is None else rates_between(then, row, monotonic_ns - then_ns)))
+    return looks
 
 
 async def _held(processor: Processor, count: int) -> list[HolderRow]:
@@ -206,7 +445,7 @@ def _unanswered(verb: str, failures: list[UnavailableError], affected: list[int]
 
 
 def _page_position(page_token: str) -> tuple[int, int]:
-    if not page_token:
+    if page_token == ":":
         return 0, 0
     slot, _, after = page_token.partition(":")
     if not (slot.isascii() and slot.isdigit() and after.isascii() and after.isdigit()):

@@ -34,7 +34,6 @@ SLOW_NS: Final = 1_000_000_000
 """A request without an answer is a wait from this age on."""
 UNSENT: Final = 64 * 1024
 """Bytes: less than this is on its way to a peer that reads."""
-PAGE: Final = 1_000
 HOLDERS: Final = 3
 _CAUSES: Final[Mapping[str, Kind]] = {
     "admin": "operator", "memory": "memory", "throttle": "quota", "handler": "handler", "tap": "tap", "drain": "drain"
@@ -181,13 +180,9 @@ class Explanations:
         """Explain the open channels of a listener. Raises NotFoundError; UnavailableError: a processor does not answer."""
         found = find_listener(self._supervisor.desired.config, name)
         groups = _Groups(self._clock_ns())
-        token = ""
-        while True:
-            rows, token = await self._channels.page(name, PAGE, token)
+        async for rows in self._channels.each(name):
             for row in rows:
                 groups.add(row)
-            if not token:
-                break
         (status,) = (item for item in self._listeners.statuses() if item.name == name)
         waits = [*_refuses(status), *await self._texts(groups, found.upstream or "")]
         waiting = f"{groups.waiting} of them {'waits' if groups.waiting == 1 else 'wait'}" if groups.waiting else "none of them waits"
@@ -305,7 +300,10 @@ def _quota(facts: _Facts, group: _Group, rows: list[OpenRow]) -> str:
     first, config = rows[0], facts.config
     limits = limits_in_force(config.limits, {item.name: item.limits for item in config.listeners})
     key = client_key(first["peer"])
+    given = first.get("throttle")
+    operator = RateLimits() if given is None else RateLimits(request_bytes_rate=given["request_rate"], response_bytes_rate=given["response_rate"])
     levels: Iterable[tuple[str, RateLimits]] = (
+        ("an operator's throttle", operator),
         (f"listener {first['listener']}", limits.listeners[first["listener"]]),
         (f"address {key}", limits.addresses.of(key).limits),
         ("node", limits.node),

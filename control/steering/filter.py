@@ -15,19 +15,18 @@ The fields are those of ``FIELDS``; the same ones order a list.
 """
 
 import dataclasses
-import fnmatch
-import functools
-import ipaddress
+import heapq
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from framegate.control.configuration.units import parse_duration_ms, parse_size
 from framegate.control.errors import InvalidArgumentError, Violation
+from framegate.proxy.config.matching import address_matcher, text_matcher
 from framegate.proxy.server.rows import OpenRow
 
-__all__ = ["FIELDS", "MAX_COMPARISONS", "MAX_LENGTH", "STANDING", "Comparison", "Field", "Filter", "Look", "Rates"]
+__all__ = ["FIELDS", "MAX_COMPARISONS", "MAX_LENGTH", "STANDING", "Comparison", "Field", "Filter", "Look", "Order", "Rates", "rates_between"]
 
 MAX_LENGTH: Final = 1_000
 """Characters of a filter."""
@@ -44,6 +43,15 @@ class Rates(NamedTuple):
     response_bytes: float
     request_frames: float
     response_frames: float
+
+
+def rates_between(before: OpenRow, after: OpenRow, lasted_ns: int) -> Rates:
+    """The rates between two rows of a channel."""
+    seconds = max(lasted_ns, 1) / 1e9
+    request_bytes, response_bytes, request_frames, response_frames = (
+        max((after[what][way] or 0) - (before[what][way] or 0), 0) / seconds for what in ("bytes", "frames") for way in ("request", "response")
+    )
+    return Rates(request_bytes, response_bytes, request_frames, response_frames)
 
 
 class Look(NamedTuple):
@@ -127,46 +135,12 @@ _EITHER: Final = ("=", "!=")
 _COMPARISON: Final = re.compile(r'(?P<name>[A-Za-z_]+)(?P<op>!=|>=|<=|=|>|<)(?P<value>"(?:[^"\\]|\\.)*"|[^\s"]\S*)(?=\s|\Z)')
 
 
-@functools.lru_cache(maxsize=256)
-def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile(fnmatch.translate(text))
-
-
-def _host(peer: str) -> str:
-    """The host of ``host:port`` or ``[v6]:port``; of a Unix socket the whole text."""
-    return peer if peer.startswith("unix:") else peer.rpartition(":")[0].strip("[]").partition("%")[0]
-
-
-def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    try:
-        return ipaddress.ip_network(text)
-    except ValueError as error:
-        if "/" in text and not text.startswith("unix:"):
-            raise ValueError(f"address: {error}") from error
-        return None
-
-
-def _is_in(peer: str, network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
-    try:
-        address = ipaddress.ip_address(_host(peer))
-    except ValueError:  # of a Unix socket
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address) in network
-
-
 def _holds(kind: Kind, value: str) -> Callable[[Any], bool]:
-    """Whether ``=`` holds for a value of a kind with text."""
-    network = _network(value) if kind == "address" else None
-    if network is not None:
-        return lambda peer: _is_in(peer, network)
-    matches = _pattern(value).fullmatch
-    match kind:
-        case "words":
-            return lambda words: any(map(matches, words or (NONE,)))
-        case "address":
-            return lambda peer: matches(_host(peer)) is not None
-    return lambda text: matches(text) is not None
+    """Whether ``=`` holds for a value of a kind with text. Raises ValueError."""
+    if kind == "address":
+        return address_matcher(value)
+    matches = text_matcher(value)
+    return (lambda words: any(map(matches, words or (NONE,)))) if kind == "words" else matches
 
 
 def _number(kind: Kind, value: str) -> int:
@@ -191,12 +165,13 @@ class Comparison:
     def test(self, fields: Mapping[str, Field]) -> Callable[[Any], bool]:
         """Whether it holds. Raises ValueError with a sentence about the operator or the value."""
         kind, read, _ = fields[self.name]
-        if kind in ("text", "address", "words"):
-            if self.operator not in _EITHER:
-                raise ValueError(f"{self.name} takes the operators = and !=, not {self.operator}")
-            holds, wanted = _holds(kind, self.value), self.operator == "="
-            return lambda look: holds(read(look)) == wanted
+        textual = kind in ("text", "address", "words")
+        if textual and self.operator not in _EITHER:
+            raise ValueError(f"{self.name} takes the operators = and !=, not {self.operator}")
         try:
+            if textual:
+                holds, wanted = _holds(kind, self.value), self.operator == "="
+                return lambda look: holds(read(look)) == wanted
             number, compare = _number(kind, self.value), _ORDERS[self.operator]
         except ValueError as error:
             raise ValueError(f"{self.name}: {self.value[:64]!r} is {error}") from error
@@ -263,3 +238,23 @@ class Filter:
         """The listener of all channels that can match, if the filter names one, for the processors to choose by."""
         names = [item.value for item in self.comparisons if item.name == "listener" and item.operator == "="]
         return names[0] if names and not set(names[0]) & set("*?[") else None
+
+
+class Order:
+    """The order of a list, as in ``bytes_rate desc``: a field, and ``desc`` for the largest first; of two that are equal the older one comes first.
+
+    Raises:
+        InvalidArgumentError: there is no such order.
+    """
+
+    def __init__(self, text: str, field: str = "order_by") -> None:
+        name, _, way = text.partition(" ")
+        if name not in FIELDS or way not in ("", "asc", "desc"):
+            allowed = f"one of {', '.join(FIELDS)}, and perhaps desc, as in `bytes_rate desc`"
+            raise InvalidArgumentError([Violation(field, f"must be {allowed}, not {text[:64]!r}")])
+        self._read, self.rated = FIELDS[name].read, FIELDS[name].rated
+        self._descends = way == "desc"
+
+    def first(self, looks: Sequence[Look], size: int) -> list[Look]:
+        """The first ones."""
+        return (heapq.nlargest if self._descends else heapq.nsmallest)(size, looks, key=self._read)

@@ -14,7 +14,7 @@ from framegate.control.meters import Meters
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.steering.brokers import Brokers
-from framegate.control.steering.channels import Channels
+from framegate.control.steering.channels import EXPIRY_LIMIT_S, EXPIRY_S, Channels
 from framegate.control.steering.checks import Checks
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.explanation import Explanations
@@ -134,6 +134,7 @@ class Steering(Parts):
         self._tasks = [
             task_monitor.repeat("rates", self._rates.divide, RATES_INTERVAL_S, RATES_LIMIT_S),
             task_monitor.repeat("evictions", self._eviction.look, EVICTION_INTERVAL_S, EVICTION_LIMIT_S),
+            task_monitor.repeat("channel actions", channels.expire, EXPIRY_S, EXPIRY_LIMIT_S),
             task_monitor.repeat("loop", self._tick, 0.5, ALIVE_MS / 1000),
             asyncio.create_task(self._tap_events.each(self.taps.note)),
         ]

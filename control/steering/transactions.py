@@ -180,6 +180,10 @@ class Transactions:
                 task.cancel()
             return await asyncio.shield(task)
 
+    def publish(self, row: Row) -> None:
+        """Publish and log a row about a change."""
+        self._events.publish(row)
+
     def _settled(self, name: str, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()
         row: Row = {"event": "change_settled", "change": name, "result": "taken back" if task.cancelled() else "failed" if error else "made"}

@@ -294,6 +294,13 @@ class Channel(_message.Message):
     MUTE_REASON_FIELD_NUMBER: _builtins.int
     SASL_MECHANISM_FIELD_NUMBER: _builtins.int
     BROKER_NODE_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_SOFTWARE_NAME_FIELD_NUMBER: _builtins.int
+    CLIENT_SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
+    OLDEST_REQUEST_TIME_FIELD_NUMBER: _builtins.int
+    MUTE_TIME_FIELD_NUMBER: _builtins.int
+    UPSTREAM_MUTE_TIME_FIELD_NUMBER: _builtins.int
+    THROTTLE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """`slot-generation-counter`."""
     listener: _builtins.str
@@ -324,6 +331,12 @@ class Channel(_message.Message):
     """The SASL mechanism with which the client authenticated; empty: none."""
     broker_node_id: _builtins.int
     """The node id of the Kafka broker that the client reached, of an upstream that is a cluster; absent: the bootstrap, or no cluster."""
+    client_id: _builtins.str
+    """The client id of a Kafka client, at most 256 characters; empty: not known yet, or none. So are the next two."""
+    client_software_name: _builtins.str
+    """The name of its software, e.g. `apache-kafka-java`, which newer clients say."""
+    client_software_version: _builtins.str
+    """The version of its software."""
     @_builtins.property
     def tls(self) -> Global___TlsSession:
         """The client's TLS session; absent on a plaintext listener and before the handshake is complete."""
@@ -356,6 +369,22 @@ class Channel(_message.Message):
     def upstream_mute_causes(self) -> _containers.RepeatedScalarFieldContainer[Global___MuteCause.ValueType]:
         """Why its upstream is not read at the moment; empty: it is read."""
 
+    @_builtins.property
+    def oldest_request_time(self) -> _timestamp_pb2.Timestamp:
+        """When the oldest request without an answer came; absent: there is none, or it is not known."""
+
+    @_builtins.property
+    def mute_time(self) -> _timestamp_pb2.Timestamp:
+        """Since when the oldest of `mute_causes` is set; absent: there is none."""
+
+    @_builtins.property
+    def upstream_mute_time(self) -> _timestamp_pb2.Timestamp:
+        """Since when the oldest of `upstream_mute_causes` is set; absent: there is none."""
+
+    @_builtins.property
+    def throttle(self) -> Global___ChannelThrottle:
+        """The rates that an operator gave to it; absent: none."""
+
     def __init__(
         self,
         *,
@@ -382,16 +411,53 @@ class Channel(_message.Message):
         mute_reason: _builtins.str = ...,
         sasl_mechanism: _builtins.str = ...,
         broker_node_id: _builtins.int | None = ...,
+        client_id: _builtins.str = ...,
+        client_software_name: _builtins.str = ...,
+        client_software_version: _builtins.str = ...,
+        oldest_request_time: _timestamp_pb2.Timestamp | None = ...,
+        mute_time: _timestamp_pb2.Timestamp | None = ...,
+        upstream_mute_time: _timestamp_pb2.Timestamp | None = ...,
+        throttle: Global___ChannelThrottle | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_node_id", b"_broker_node_id", "broker_node_id", b"broker_node_id", "close", b"close", "last_active_time", b"last_active_time", "open_time", b"open_time", "request", b"request", "response", b"response", "tls", b"tls"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_node_id", b"_broker_node_id", "broker_node_id", b"broker_node_id", "close", b"close", "last_active_time", b"last_active_time", "mute_time", b"mute_time", "oldest_request_time", b"oldest_request_time", "open_time", b"open_time", "request", b"request", "response", b"response", "throttle", b"throttle", "tls", b"tls", "upstream_mute_time", b"upstream_mute_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_node_id", b"_broker_node_id", "broker_node_id", b"broker_node_id", "close", b"close", "id", b"id", "in_flight_count", b"in_flight_count", "last_active_time", b"last_active_time", "leased_bytes", b"leased_bytes", "listener", b"listener", "mute_causes", b"mute_causes", "mute_reason", b"mute_reason", "muting", b"muting", "open_time", b"open_time", "peer_address", b"peer_address", "pending_send_bytes", b"pending_send_bytes", "principal", b"principal", "processor_slot", b"processor_slot", "request", b"request", "response", b"response", "sasl_mechanism", b"sasl_mechanism", "state", b"state", "tls", b"tls", "upstream", b"upstream", "upstream_endpoint", b"upstream_endpoint", "upstream_mute_causes", b"upstream_mute_causes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_node_id", b"_broker_node_id", "broker_node_id", b"broker_node_id", "client_id", b"client_id", "client_software_name", b"client_software_name", "client_software_version", b"client_software_version", "close", b"close", "id", b"id", "in_flight_count", b"in_flight_count", "last_active_time", b"last_active_time", "leased_bytes", b"leased_bytes", "listener", b"listener", "mute_causes", b"mute_causes", "mute_reason", b"mute_reason", "mute_time", b"mute_time", "muting", b"muting", "oldest_request_time", b"oldest_request_time", "open_time", b"open_time", "peer_address", b"peer_address", "pending_send_bytes", b"pending_send_bytes", "principal", b"principal", "processor_slot", b"processor_slot", "request", b"request", "response", b"response", "sasl_mechanism", b"sasl_mechanism", "state", b"state", "throttle", b"throttle", "tls", b"tls", "upstream", b"upstream", "upstream_endpoint", b"upstream_endpoint", "upstream_mute_causes", b"upstream_mute_causes", "upstream_mute_time", b"upstream_mute_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__broker_node_id: _TypeAlias = _typing.Literal["broker_node_id"]  # noqa: Y015
     _WhichOneofArgType__broker_node_id: _TypeAlias = _typing.Literal["_broker_node_id", b"_broker_node_id"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__broker_node_id) -> _WhichOneofReturnType__broker_node_id | None: ...
 
 Global___Channel: _TypeAlias = Channel  # noqa: Y015
+
+@_typing.final
+class ChannelThrottle(_message.Message):
+    """The rates that an operator gave to one channel."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    RESPONSE_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    request_bytes_per_second: _builtins.int
+    """From its client; 0: no limit."""
+    response_bytes_per_second: _builtins.int
+    """To its client; 0: no limit."""
+    reason: _builtins.str
+    """The operator's reason; empty: none was given."""
+    def __init__(
+        self,
+        *,
+        request_bytes_per_second: _builtins.int = ...,
+        response_bytes_per_second: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "request_bytes_per_second", b"request_bytes_per_second", "response_bytes_per_second", b"response_bytes_per_second"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChannelThrottle: _TypeAlias = ChannelThrottle  # noqa: Y015
 
 @_typing.final
 class Traffic(_message.Message):
@@ -401,21 +467,40 @@ class Traffic(_message.Message):
 
     FRAME_COUNT_FIELD_NUMBER: _builtins.int
     TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    UNSENT_BYTES_FIELD_NUMBER: _builtins.int
+    FRAMES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     frame_count: _builtins.int
     """Whole frames."""
     total_bytes: _builtins.int
     """Bytes of these frames, including headers."""
+    unsent_bytes: _builtins.int
+    """Bytes that the receiving peer has not taken, of those that framegate or its kernel has for it."""
+    frames_per_second: _builtins.float
+    """Frames per second, measured as the request asked; absent: not measured."""
+    bytes_per_second: _builtins.float
+    """Bytes per second; absent: not measured."""
     def __init__(
         self,
         *,
         frame_count: _builtins.int = ...,
         total_bytes: _builtins.int = ...,
+        unsent_bytes: _builtins.int = ...,
+        frames_per_second: _builtins.float | None = ...,
+        bytes_per_second: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_per_second", b"_bytes_per_second", "_frames_per_second", b"_frames_per_second", "bytes_per_second", b"bytes_per_second", "frames_per_second", b"frames_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame_count", b"frame_count", "total_bytes", b"total_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_per_second", b"_bytes_per_second", "_frames_per_second", b"_frames_per_second", "bytes_per_second", b"bytes_per_second", "frame_count", b"frame_count", "frames_per_second", b"frames_per_second", "total_bytes", b"total_bytes", "unsent_bytes", b"unsent_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__bytes_per_second: _TypeAlias = _typing.Literal["bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__bytes_per_second: _TypeAlias = _typing.Literal["_bytes_per_second", b"_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__frames_per_second: _TypeAlias = _typing.Literal["frames_per_second"]  # noqa: Y015
+    _WhichOneofArgType__frames_per_second: _TypeAlias = _typing.Literal["_frames_per_second", b"_frames_per_second"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_per_second) -> _WhichOneofReturnType__bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__frames_per_second) -> _WhichOneofReturnType__frames_per_second | None: ...
 
 Global___Traffic: _TypeAlias = Traffic  # noqa: Y015
 
@@ -566,12 +651,9 @@ class ChannelSelector(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHANNELS_FIELD_NUMBER: _builtins.int
-    LISTENER_FIELD_NUMBER: _builtins.int
-    PRINCIPAL_FIELD_NUMBER: _builtins.int
-    listener: _builtins.str
-    """All that are open on the listener of this name."""
-    principal: _builtins.str
-    """All open channels of this principal (`Channel.principal`), on every listener."""
+    FILTER_FIELD_NUMBER: _builtins.int
+    filter: _builtins.str
+    """All open channels that match this filter (see ChannelService); not empty."""
     @_builtins.property
     def channels(self) -> Global___ChannelIds:
         """These channels."""
@@ -580,18 +662,102 @@ class ChannelSelector(_message.Message):
         self,
         *,
         channels: Global___ChannelIds | None = ...,
-        listener: _builtins.str = ...,
-        principal: _builtins.str = ...,
+        filter: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "listener", b"listener", "principal", b"principal", "selector", b"selector"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "filter", b"filter", "selector", b"selector"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "listener", b"listener", "principal", b"principal", "selector", b"selector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "filter", b"filter", "selector", b"selector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_selector: _TypeAlias = _typing.Literal["channels", "listener", "principal"]  # noqa: Y015
+    _WhichOneofReturnType_selector: _TypeAlias = _typing.Literal["channels", "filter"]  # noqa: Y015
     _WhichOneofArgType_selector: _TypeAlias = _typing.Literal["selector", b"selector"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_selector) -> _WhichOneofReturnType_selector | None: ...
 
 Global___ChannelSelector: _TypeAlias = ChannelSelector  # noqa: Y015
+
+@_typing.final
+class ChannelAction(_message.Message):
+    """What is done to channels, and how it is kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Verb:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _VerbEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[ChannelAction._Verb.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        VERB_UNSPECIFIED: ChannelAction._Verb.ValueType  # 0
+        """Not used."""
+        VERB_MUTE: ChannelAction._Verb.ValueType  # 1
+        """They are muted."""
+        VERB_CLOSE: ChannelAction._Verb.ValueType  # 2
+        """They are closed."""
+        VERB_THROTTLE: ChannelAction._Verb.ValueType  # 3
+        """They have rates."""
+
+    class Verb(_Verb, metaclass=_VerbEnumTypeWrapper):
+        """What is done."""
+
+    VERB_UNSPECIFIED: ChannelAction.Verb.ValueType  # 0
+    """Not used."""
+    VERB_MUTE: ChannelAction.Verb.ValueType  # 1
+    """They are muted."""
+    VERB_CLOSE: ChannelAction.Verb.ValueType  # 2
+    """They are closed."""
+    VERB_THROTTLE: ChannelAction.Verb.ValueType  # 3
+    """They have rates."""
+
+    ID_FIELD_NUMBER: _builtins.int
+    VERB_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    RESPONSE_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Its id, until the next start."""
+    verb: Global___ChannelAction.Verb.ValueType
+    """What is done."""
+    filter: _builtins.str
+    """The filter; empty: the channels were named."""
+    reason: _builtins.str
+    """The operator's reason; empty: none was given."""
+    request_bytes_per_second: _builtins.int
+    """Of VERB_THROTTLE: bytes per second from the client of each channel; 0: no limit."""
+    response_bytes_per_second: _builtins.int
+    """Of VERB_THROTTLE: bytes per second to the client of each channel; 0: no limit."""
+    standing: _builtins.bool
+    """Whether it is done to new connections, too."""
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was made."""
+
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """When it will be undone; absent: never."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        verb: Global___ChannelAction.Verb.ValueType = ...,
+        filter: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        request_bytes_per_second: _builtins.int = ...,
+        response_bytes_per_second: _builtins.int = ...,
+        standing: _builtins.bool = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "filter", b"filter", "id", b"id", "reason", b"reason", "request_bytes_per_second", b"request_bytes_per_second", "response_bytes_per_second", b"response_bytes_per_second", "standing", b"standing", "verb", b"verb"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChannelAction: _TypeAlias = ChannelAction  # noqa: Y015
 
 @_typing.final
 class ListChannelsRequest(_message.Message):
@@ -601,23 +767,37 @@ class ListChannelsRequest(_message.Message):
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
-    LISTENER_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
+    RATE_WINDOW_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """The largest number of channels to return; 1 to 1,000. 0 asks for the default, 100; more than 1,000 counts as 1,000."""
     page_token: _builtins.str
-    """`next_page_token` of the page before, with the same listener; empty for the first page."""
-    listener: _builtins.str
-    """Only channels of this listener; empty for all."""
+    """`next_page_token` of the page before, with the same filter; empty for the first page."""
+    filter: _builtins.str
+    """Only channels that match (see ChannelService); empty for all."""
+    order_by: _builtins.str
+    """A field of filters, and perhaps ` desc` for the largest first: the first `page_size` channels of all in this order, in one page. Empty: by
+    processor, the oldest first, in pages.
+    """
+    @_builtins.property
+    def rate_window(self) -> _duration_pb2.Duration:
+        """For how long rates are measured, up to 5 s: the answer takes as long. Absent or zero: 500 ms if the filter or the order asks for a rate, else
+        they are not measured.
+        """
+
     def __init__(
         self,
         *,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
-        listener: _builtins.str = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
+        rate_window: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rate_window", b"rate_window"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["listener", b"listener", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "rate_window", b"rate_window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -631,21 +811,25 @@ class ListChannelsResponse(_message.Message):
 
     CHANNELS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    TOTAL_COUNT_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """The token of the next page; empty after the last page."""
+    """The token of the next page; empty after the last page, and with `order_by`."""
+    total_count: _builtins.int
+    """With `order_by`: how many channels match."""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___Channel]:
-        """One page; may be shorter than asked for although more follows."""
+        """One page; may be shorter than asked for, or empty, although more follows."""
 
     def __init__(
         self,
         *,
         channels: _abc.Iterable[Global___Channel] | None = ...,
         next_page_token: _builtins.str = ...,
+        total_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "next_page_token", b"next_page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "next_page_token", b"next_page_token", "total_count", b"total_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -767,21 +951,45 @@ class MuteChannelsRequest(_message.Message):
 
     SELECTOR_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    TTL_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
+    MAX_AFFECTED_COUNT_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """The reason, for the audit record; 1 to 256 characters. Required."""
+    """The reason, for the audit record and those who look at the channels; 1 to 256 characters. Required."""
+    standing: _builtins.bool
+    """Do it to new connections that match, too, also after processors were restarted. Needs a filter with `listener`, `address`, `principal` and
+    `client_id` only; one with `client_id` takes effect after the first requests of a client.
+    """
+    max_affected_count: _builtins.int
+    """If more channels are selected, nothing is changed; 0 counts as 100. At most 100,000."""
+    validate_only: _builtins.bool
+    """Only check, and answer what would be affected."""
+    request_id: _builtins.str
+    """A UUID: a request that is repeated within 10 minutes gets the first answer. Optional."""
     @_builtins.property
     def selector(self) -> Global___ChannelSelector:
         """The channels. Required."""
+
+    @_builtins.property
+    def ttl(self) -> _duration_pb2.Duration:
+        """Undo it after this time, also if processors were restarted meanwhile; absent or zero: it stays. 1 s to 30 days."""
 
     def __init__(
         self,
         *,
         selector: Global___ChannelSelector | None = ...,
         reason: _builtins.str = ...,
+        ttl: _duration_pb2.Duration | None = ...,
+        standing: _builtins.bool = ...,
+        max_affected_count: _builtins.int = ...,
+        validate_only: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["selector", b"selector"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["selector", b"selector", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "selector", b"selector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_affected_count", b"max_affected_count", "reason", b"reason", "request_id", b"request_id", "selector", b"selector", "standing", b"standing", "ttl", b"ttl", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -795,23 +1003,37 @@ class MuteChannelsResponse(_message.Message):
 
     AFFECTED_CHANNEL_IDS_FIELD_NUMBER: _builtins.int
     MISSING_CHANNEL_IDS_FIELD_NUMBER: _builtins.int
+    AFFECTED_COUNT_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    HINT_FIELD_NUMBER: _builtins.int
+    affected_count: _builtins.int
+    """How many."""
+    hint: _builtins.str
+    """For people: that clients can come back, if so."""
     @_builtins.property
     def affected_channel_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The ids of the channels that are muted now."""
+        """The ids, of the first 1,000."""
 
     @_builtins.property
     def missing_channel_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The requested ids that are not open."""
+
+    @_builtins.property
+    def action(self) -> Global___ChannelAction:
+        """What is kept of it; absent: nothing."""
 
     def __init__(
         self,
         *,
         affected_channel_ids: _abc.Iterable[_builtins.str] | None = ...,
         missing_channel_ids: _abc.Iterable[_builtins.str] | None = ...,
+        affected_count: _builtins.int = ...,
+        action: Global___ChannelAction | None = ...,
+        hint: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["affected_channel_ids", b"affected_channel_ids", "missing_channel_ids", b"missing_channel_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "affected_channel_ids", b"affected_channel_ids", "affected_count", b"affected_count", "hint", b"hint", "missing_channel_ids", b"missing_channel_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -825,8 +1047,17 @@ class UnmuteChannelsRequest(_message.Message):
 
     SELECTOR_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    MAX_AFFECTED_COUNT_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """The reason, for the audit record; up to 256 characters. Optional."""
+    """The reason, for the audit record and those who look at the channels; up to 256 characters. Optional."""
+    max_affected_count: _builtins.int
+    """If more channels are selected, nothing is changed; 0 counts as 100. At most 100,000."""
+    validate_only: _builtins.bool
+    """Only check, and answer what would be affected."""
+    request_id: _builtins.str
+    """A UUID: a request that is repeated within 10 minutes gets the first answer. Optional."""
     @_builtins.property
     def selector(self) -> Global___ChannelSelector:
         """The channels. Required."""
@@ -836,10 +1067,13 @@ class UnmuteChannelsRequest(_message.Message):
         *,
         selector: Global___ChannelSelector | None = ...,
         reason: _builtins.str = ...,
+        max_affected_count: _builtins.int = ...,
+        validate_only: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["selector", b"selector"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "selector", b"selector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_affected_count", b"max_affected_count", "reason", b"reason", "request_id", b"request_id", "selector", b"selector", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -853,9 +1087,12 @@ class UnmuteChannelsResponse(_message.Message):
 
     AFFECTED_CHANNEL_IDS_FIELD_NUMBER: _builtins.int
     MISSING_CHANNEL_IDS_FIELD_NUMBER: _builtins.int
+    AFFECTED_COUNT_FIELD_NUMBER: _builtins.int
+    affected_count: _builtins.int
+    """How many."""
     @_builtins.property
     def affected_channel_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The channels that are no longer muted by an operator."""
+        """The ids, of the first 1,000."""
 
     @_builtins.property
     def missing_channel_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -866,10 +1103,11 @@ class UnmuteChannelsResponse(_message.Message):
         *,
         affected_channel_ids: _abc.Iterable[_builtins.str] | None = ...,
         missing_channel_ids: _abc.Iterable[_builtins.str] | None = ...,
+        affected_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["affected_channel_ids", b"affected_channel_ids", "missing_channel_ids", b"missing_channel_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["affected_channel_ids", b"affected_channel_ids", "affected_count", b"affected_count", "missing_channel_ids", b"missing_channel_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -883,21 +1121,45 @@ class CloseChannelsRequest(_message.Message):
 
     SELECTOR_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    TTL_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
+    MAX_AFFECTED_COUNT_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """Why, for the audit record and the detail of the close; up to 256 characters. Optional."""
+    """The reason, for the audit record and those who look at the channels; up to 256 characters. Optional."""
+    standing: _builtins.bool
+    """Do it to new connections that match, too, also after processors were restarted. Needs a filter with `listener`, `address`, `principal` and
+    `client_id` only; one with `client_id` takes effect after the first requests of a client.
+    """
+    max_affected_count: _builtins.int
+    """If more channels are selected, nothing is changed; 0 counts as 100. At most 100,000."""
+    validate_only: _builtins.bool
+    """Only check, and answer what would be affected."""
+    request_id: _builtins.str
+    """A UUID: a request that is repeated within 10 minutes gets the first answer. Optional."""
     @_builtins.property
     def selector(self) -> Global___ChannelSelector:
         """The channels. Required."""
+
+    @_builtins.property
+    def ttl(self) -> _duration_pb2.Duration:
+        """Undo it after this time, also if processors were restarted meanwhile; absent or zero: it stays. 1 s to 30 days."""
 
     def __init__(
         self,
         *,
         selector: Global___ChannelSelector | None = ...,
         reason: _builtins.str = ...,
+        ttl: _duration_pb2.Duration | None = ...,
+        standing: _builtins.bool = ...,
+        max_affected_count: _builtins.int = ...,
+        validate_only: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["selector", b"selector"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["selector", b"selector", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "selector", b"selector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_affected_count", b"max_affected_count", "reason", b"reason", "request_id", b"request_id", "selector", b"selector", "standing", b"standing", "ttl", b"ttl", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -911,24 +1173,250 @@ class CloseChannelsResponse(_message.Message):
 
     AFFECTED_CHANNEL_IDS_FIELD_NUMBER: _builtins.int
     MISSING_CHANNEL_IDS_FIELD_NUMBER: _builtins.int
+    AFFECTED_COUNT_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    HINT_FIELD_NUMBER: _builtins.int
+    affected_count: _builtins.int
+    """How many."""
+    hint: _builtins.str
+    """For people: that clients can come back, if so."""
     @_builtins.property
     def affected_channel_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The channels that are ending now."""
+        """The ids, of the first 1,000."""
 
     @_builtins.property
     def missing_channel_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The requested ids that were not open."""
+        """The requested ids that are not open."""
+
+    @_builtins.property
+    def action(self) -> Global___ChannelAction:
+        """What is kept of it; absent: nothing."""
 
     def __init__(
         self,
         *,
         affected_channel_ids: _abc.Iterable[_builtins.str] | None = ...,
         missing_channel_ids: _abc.Iterable[_builtins.str] | None = ...,
+        affected_count: _builtins.int = ...,
+        action: Global___ChannelAction | None = ...,
+        hint: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["affected_channel_ids", b"affected_channel_ids", "missing_channel_ids", b"missing_channel_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "affected_channel_ids", b"affected_channel_ids", "affected_count", b"affected_count", "hint", b"hint", "missing_channel_ids", b"missing_channel_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CloseChannelsResponse: _TypeAlias = CloseChannelsResponse  # noqa: Y015
+
+@_typing.final
+class ThrottleChannelsRequest(_message.Message):
+    """Request of ThrottleChannels."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SELECTOR_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    TTL_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
+    MAX_AFFECTED_COUNT_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    RESPONSE_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """The reason, for the audit record and those who look at the channels; up to 256 characters. Optional."""
+    standing: _builtins.bool
+    """Do it to new connections that match, too, also after processors were restarted. Needs a filter with `listener`, `address`, `principal` and
+    `client_id` only; one with `client_id` takes effect after the first requests of a client.
+    """
+    max_affected_count: _builtins.int
+    """If more channels are selected, nothing is changed; 0 counts as 100. At most 100,000."""
+    validate_only: _builtins.bool
+    """Only check, and answer what would be affected."""
+    request_id: _builtins.str
+    """A UUID: a request that is repeated within 10 minutes gets the first answer. Optional."""
+    request_bytes_per_second: _builtins.int
+    """Bytes per second from the client of each channel, headers included; 0 to 1 TiB. 0: no limit."""
+    response_bytes_per_second: _builtins.int
+    """Bytes per second to the client of each channel, headers included; 0 to 1 TiB. 0: no limit."""
+    @_builtins.property
+    def selector(self) -> Global___ChannelSelector:
+        """The channels. Required."""
+
+    @_builtins.property
+    def ttl(self) -> _duration_pb2.Duration:
+        """Undo it after this time, also if processors were restarted meanwhile; absent or zero: it stays. 1 s to 30 days."""
+
+    def __init__(
+        self,
+        *,
+        selector: Global___ChannelSelector | None = ...,
+        reason: _builtins.str = ...,
+        ttl: _duration_pb2.Duration | None = ...,
+        standing: _builtins.bool = ...,
+        max_affected_count: _builtins.int = ...,
+        validate_only: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
+        request_bytes_per_second: _builtins.int = ...,
+        response_bytes_per_second: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["selector", b"selector", "ttl", b"ttl"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_affected_count", b"max_affected_count", "reason", b"reason", "request_bytes_per_second", b"request_bytes_per_second", "request_id", b"request_id", "response_bytes_per_second", b"response_bytes_per_second", "selector", b"selector", "standing", b"standing", "ttl", b"ttl", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ThrottleChannelsRequest: _TypeAlias = ThrottleChannelsRequest  # noqa: Y015
+
+@_typing.final
+class ThrottleChannelsResponse(_message.Message):
+    """Response of ThrottleChannels."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFFECTED_CHANNEL_IDS_FIELD_NUMBER: _builtins.int
+    MISSING_CHANNEL_IDS_FIELD_NUMBER: _builtins.int
+    AFFECTED_COUNT_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    HINT_FIELD_NUMBER: _builtins.int
+    affected_count: _builtins.int
+    """How many."""
+    hint: _builtins.str
+    """For people: that clients can come back, if so."""
+    @_builtins.property
+    def affected_channel_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The ids, of the first 1,000."""
+
+    @_builtins.property
+    def missing_channel_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The requested ids that are not open."""
+
+    @_builtins.property
+    def action(self) -> Global___ChannelAction:
+        """What is kept of it; absent: nothing."""
+
+    def __init__(
+        self,
+        *,
+        affected_channel_ids: _abc.Iterable[_builtins.str] | None = ...,
+        missing_channel_ids: _abc.Iterable[_builtins.str] | None = ...,
+        affected_count: _builtins.int = ...,
+        action: Global___ChannelAction | None = ...,
+        hint: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "affected_channel_ids", b"affected_channel_ids", "affected_count", b"affected_count", "hint", b"hint", "missing_channel_ids", b"missing_channel_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ThrottleChannelsResponse: _TypeAlias = ThrottleChannelsResponse  # noqa: Y015
+
+@_typing.final
+class ListChannelActionsRequest(_message.Message):
+    """Request of ListChannelActions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """As in ListChannelsRequest."""
+    page_token: _builtins.str
+    """As in ListChannelsRequest."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListChannelActionsRequest: _TypeAlias = ListChannelActionsRequest  # noqa: Y015
+
+@_typing.final
+class ListChannelActionsResponse(_message.Message):
+    """Response of ListChannelActions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """The token of the next page; empty after the last page."""
+    @_builtins.property
+    def actions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelAction]:
+        """One page, the oldest first."""
+
+    def __init__(
+        self,
+        *,
+        actions: _abc.Iterable[Global___ChannelAction] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListChannelActionsResponse: _TypeAlias = ListChannelActionsResponse  # noqa: Y015
+
+@_typing.final
+class DeleteChannelActionRequest(_message.Message):
+    """Request of DeleteChannelAction."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """`ChannelAction.id`. Required."""
+    reason: _builtins.str
+    """The reason, for the audit record; up to 256 characters. Optional."""
+    request_id: _builtins.str
+    """A UUID: a request that is repeated within 10 minutes gets the first answer. Optional."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteChannelActionRequest: _TypeAlias = DeleteChannelActionRequest  # noqa: Y015
+
+@_typing.final
+class DeleteChannelActionResponse(_message.Message):
+    """Response of DeleteChannelAction."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def action(self) -> Global___ChannelAction:
+        """The action that was deleted."""
+
+    def __init__(
+        self,
+        *,
+        action: Global___ChannelAction | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteChannelActionResponse: _TypeAlias = DeleteChannelActionResponse  # noqa: Y015

@@ -26,10 +26,17 @@ if _version_not_supported:
 
 
 class ChannelServiceStub:
-    """Lists connections; mutes, unmutes and closes them.
+    """Lists connections; mutes, unmutes, closes and throttles them.
 
     A channel here is a client connection together with its upstream connection. Its id is text, `slot-generation-counter`, and unique
     for as long as the proxy's host is up.
+
+    A filter is comparisons joined by spaces, all of which must hold: `listener=kafka client_id=billing-* held>1MiB waiting=memory`. Text (`listener`,
+    `principal`, `client_id`, `software`, `upstream`, `endpoint`, `state`), `address` (also a network) and `waiting` (a cause that mutes either side;
+    `none`) have = and !=, with * ? and [] as in a shell; a value with spaces is in double quotes. Sizes in bytes (`held`, `unsent`, `request_bytes`,
+    `response_bytes`; per second `bytes_rate`, `request_bytes_rate`, `response_bytes_rate`), counts (`in_flight`, `request_frames`, `response_frames`;
+    per second `frames_rate`, `request_frames_rate`, `response_frames_rate`) and times (`age`, `idle`, `oldest`: of the oldest open request,
+    `waiting_time`) have > >= < <=, too.
     """
 
     def __init__(self, channel):
@@ -68,20 +75,42 @@ class ChannelServiceStub:
                 request_serializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.CloseChannelsRequest.SerializeToString,
                 response_deserializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.CloseChannelsResponse.FromString,
                 _registered_method=True)
+        self.ThrottleChannels = channel.unary_unary(
+                '/framegate.control.v1.ChannelService/ThrottleChannels',
+                request_serializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.ThrottleChannelsRequest.SerializeToString,
+                response_deserializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.ThrottleChannelsResponse.FromString,
+                _registered_method=True)
+        self.ListChannelActions = channel.unary_unary(
+                '/framegate.control.v1.ChannelService/ListChannelActions',
+                request_serializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.ListChannelActionsRequest.SerializeToString,
+                response_deserializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.ListChannelActionsResponse.FromString,
+                _registered_method=True)
+        self.DeleteChannelAction = channel.unary_unary(
+                '/framegate.control.v1.ChannelService/DeleteChannelAction',
+                request_serializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.DeleteChannelActionRequest.SerializeToString,
+                response_deserializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.DeleteChannelActionResponse.FromString,
+                _registered_method=True)
 
 
 class ChannelServiceServicer:
-    """Lists connections; mutes, unmutes and closes them.
+    """Lists connections; mutes, unmutes, closes and throttles them.
 
     A channel here is a client connection together with its upstream connection. Its id is text, `slot-generation-counter`, and unique
     for as long as the proxy's host is up.
+
+    A filter is comparisons joined by spaces, all of which must hold: `listener=kafka client_id=billing-* held>1MiB waiting=memory`. Text (`listener`,
+    `principal`, `client_id`, `software`, `upstream`, `endpoint`, `state`), `address` (also a network) and `waiting` (a cause that mutes either side;
+    `none`) have = and !=, with * ? and [] as in a shell; a value with spaces is in double quotes. Sizes in bytes (`held`, `unsent`, `request_bytes`,
+    `response_bytes`; per second `bytes_rate`, `request_bytes_rate`, `response_bytes_rate`), counts (`in_flight`, `request_frames`, `response_frames`;
+    per second `frames_rate`, `request_frames_rate`, `response_frames_rate`) and times (`age`, `idle`, `oldest`: of the oldest open request,
+    `waiting_time`) have > >= < <=, too.
     """
 
     def ListChannels(self, request, context):
-        """Lists open channels, processor by processor, oldest first.
+        """Lists open channels, processor by processor, oldest first; or the first ones of all in another order.
 
         The list is not a snapshot: a channel that opens or closes between two pages may be missed, none is listed twice.
-        Failures: INVALID_ARGUMENT for a bad page token or size, NOT_FOUND for an unknown listener, UNAVAILABLE when a processor does not answer.
+        Failures: INVALID_ARGUMENT for a bad filter, order, page token or size, UNAVAILABLE when a processor does not answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -108,10 +137,12 @@ class ChannelServiceServicer:
     def MuteChannels(self, request, context):
         """Mutes channels: stops reading from their clients until they are unmuted. A frame that has begun is received completely first; answers still pass.
 
-        Muting a muted channel changes nothing. Returns when no further header will be read.
+        Muting a muted channel only replaces its reason. Returns when no further header will be read.
 
         Each processor acts alone on its selected channels. What one processor has done is not undone when another one does not answer.
-        Failures: INVALID_ARGUMENT; NOT_FOUND when no selected channel is open; UNAVAILABLE when processors do not answer within 5 s. The metadata
+        Failures: INVALID_ARGUMENT; NOT_FOUND when channels were named and none of them is open; FAILED_PRECONDITION with the reason TOO_MANY_AFFECTED
+        (the metadata have `count`; nothing was changed) or TOO_MANY_ACTIONS; of a standing action also the failures of a change. UNAVAILABLE when
+        processors do not answer within 5 s. The metadata
         name these (`processors`), and state how many channels of the others are muted (`affected_count`). With the reason MUTE_PENDING the mute is
         set in these processors, too, but a frame that had begun is not complete; such channels show `muting`. With the reason PARTLY_DONE all
         processors have answered, and some channels (`undone_count`) are not muted: they were unmuted meanwhile, or their processor ends. The call
@@ -122,7 +153,7 @@ class ChannelServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UnmuteChannels(self, request, context):
-        """Unmutes channels that an operator muted. Other mute causes (memory, peer …) stay in force.
+        """Unmutes channels that an operator muted. Other mute causes (memory, peer …) stay in force, and so do standing actions.
 
         Failures: as for MuteChannels, without MUTE_PENDING.
         """
@@ -134,6 +165,33 @@ class ChannelServiceServicer:
         """Closes channels with the cause `admin`. Whole frames already received are still delivered for up to a second.
 
         Failures: as for UnmuteChannels.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ThrottleChannels(self, request, context):
+        """Gives each of the channels rates of its own, in place of those that it had; without rates, takes them away. Quotas stay in force.
+
+        Failures: as for UnmuteChannels.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListChannelActions(self, request, context):
+        """Lists the actions that are kept: those that stand for new connections, and those that will be undone.
+
+        Failures: INVALID_ARGUMENT for a bad page token or size.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteChannelAction(self, request, context):
+        """Deletes an action that is kept: it is undone for each channel to which it was the last of its kind, and for new connections.
+
+        Failures: NOT_FOUND when there is no such action; else as for UnmuteChannels, and then it is kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -172,6 +230,21 @@ def add_ChannelServiceServicer_to_server(servicer, server):
                     request_deserializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.CloseChannelsRequest.FromString,
                     response_serializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.CloseChannelsResponse.SerializeToString,
             ),
+            'ThrottleChannels': grpc.unary_unary_rpc_method_handler(
+                    servicer.ThrottleChannels,
+                    request_deserializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.ThrottleChannelsRequest.FromString,
+                    response_serializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.ThrottleChannelsResponse.SerializeToString,
+            ),
+            'ListChannelActions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListChannelActions,
+                    request_deserializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.ListChannelActionsRequest.FromString,
+                    response_serializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.ListChannelActionsResponse.SerializeToString,
+            ),
+            'DeleteChannelAction': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteChannelAction,
+                    request_deserializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.DeleteChannelActionRequest.FromString,
+                    response_serializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.DeleteChannelActionResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'framegate.control.v1.ChannelService', rpc_method_handlers)
@@ -181,10 +254,17 @@ def add_ChannelServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ChannelService:
-    """Lists connections; mutes, unmutes and closes them.
+    """Lists connections; mutes, unmutes, closes and throttles them.
 
     A channel here is a client connection together with its upstream connection. Its id is text, `slot-generation-counter`, and unique
     for as long as the proxy's host is up.
+
+    A filter is comparisons joined by spaces, all of which must hold: `listener=kafka client_id=billing-* held>1MiB waiting=memory`. Text (`listener`,
+    `principal`, `client_id`, `software`, `upstream`, `endpoint`, `state`), `address` (also a network) and `waiting` (a cause that mutes either side;
+    `none`) have = and !=, with * ? and [] as in a shell; a value with spaces is in double quotes. Sizes in bytes (`held`, `unsent`, `request_bytes`,
+    `response_bytes`; per second `bytes_rate`, `request_bytes_rate`, `response_bytes_rate`), counts (`in_flight`, `request_frames`, `response_frames`;
+    per second `frames_rate`, `request_frames_rate`, `response_frames_rate`) and times (`age`, `idle`, `oldest`: of the oldest open request,
+    `waiting_time`) have > >= < <=, too.
     """
 
     @staticmethod
@@ -339,6 +419,87 @@ class ChannelService:
             '/framegate.control.v1.ChannelService/CloseChannels',
             framegate_dot_control_dot_v1_dot_channel__service__pb2.CloseChannelsRequest.SerializeToString,
             framegate_dot_control_dot_v1_dot_channel__service__pb2.CloseChannelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ThrottleChannels(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/framegate.control.v1.ChannelService/ThrottleChannels',
+            framegate_dot_control_dot_v1_dot_channel__service__pb2.ThrottleChannelsRequest.SerializeToString,
+            framegate_dot_control_dot_v1_dot_channel__service__pb2.ThrottleChannelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListChannelActions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/framegate.control.v1.ChannelService/ListChannelActions',
+            framegate_dot_control_dot_v1_dot_channel__service__pb2.ListChannelActionsRequest.SerializeToString,
+            framegate_dot_control_dot_v1_dot_channel__service__pb2.ListChannelActionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteChannelAction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/framegate.control.v1.ChannelService/DeleteChannelAction',
+            framegate_dot_control_dot_v1_dot_channel__service__pb2.DeleteChannelActionRequest.SerializeToString,
+            framegate_dot_control_dot_v1_dot_channel__service__pb2.DeleteChannelActionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,10 +40,17 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ChannelServiceStub:
-    """Lists connections; mutes, unmutes and closes them.
+    """Lists connections; mutes, unmutes, closes and throttles them.
 
     A channel here is a client connection together with its upstream connection. Its id is text, `slot-generation-counter`, and unique
     for as long as the proxy's host is up.
+
+    A filter is comparisons joined by spaces, all of which must hold: `listener=kafka client_id=billing-* held>1MiB waiting=memory`. Text (`listener`,
+    `principal`, `client_id`, `software`, `upstream`, `endpoint`, `state`), `address` (also a network) and `waiting` (a cause that mutes either side;
+    `none`) have = and !=, with * ? and [] as in a shell; a value with spaces is in double quotes. Sizes in bytes (`held`, `unsent`, `request_bytes`,
+    `response_bytes`; per second `bytes_rate`, `request_bytes_rate`, `response_bytes_rate`), counts (`in_flight`, `request_frames`, `response_frames`;
+    per second `frames_rate`, `request_frames_rate`, `response_frames_rate`) and times (`age`, `idle`, `oldest`: of the oldest open request,
+    `waiting_time`) have > >= < <=, too.
     """
 
     @_typing.overload
@@ -51,10 +58,10 @@ class ChannelServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ChannelServiceAsyncStub: ...
     ListChannels: _grpc.UnaryUnaryMultiCallable[_channel_service_pb2.ListChannelsRequest, _channel_service_pb2.ListChannelsResponse]
-    """Lists open channels, processor by processor, oldest first.
+    """Lists open channels, processor by processor, oldest first; or the first ones of all in another order.
 
     The list is not a snapshot: a channel that opens or closes between two pages may be missed, none is listed twice.
-    Failures: INVALID_ARGUMENT for a bad page token or size, NOT_FOUND for an unknown listener, UNAVAILABLE when a processor does not answer.
+    Failures: INVALID_ARGUMENT for a bad filter, order, page token or size, UNAVAILABLE when a processor does not answer.
     """
     ListClosedChannels: _grpc.UnaryUnaryMultiCallable[_channel_service_pb2.ListClosedChannelsRequest, _channel_service_pb2.ListClosedChannelsResponse]
     """Lists channels that closed a short time ago, the latest first, each with its cause. The proxy remembers the last 1,024.
@@ -69,17 +76,19 @@ class ChannelServiceStub:
     MuteChannels: _grpc.UnaryUnaryMultiCallable[_channel_service_pb2.MuteChannelsRequest, _channel_service_pb2.MuteChannelsResponse]
     """Mutes channels: stops reading from their clients until they are unmuted. A frame that has begun is received completely first; answers still pass.
 
-    Muting a muted channel changes nothing. Returns when no further header will be read.
+    Muting a muted channel only replaces its reason. Returns when no further header will be read.
 
     Each processor acts alone on its selected channels. What one processor has done is not undone when another one does not answer.
-    Failures: INVALID_ARGUMENT; NOT_FOUND when no selected channel is open; UNAVAILABLE when processors do not answer within 5 s. The metadata
+    Failures: INVALID_ARGUMENT; NOT_FOUND when channels were named and none of them is open; FAILED_PRECONDITION with the reason TOO_MANY_AFFECTED
+    (the metadata have `count`; nothing was changed) or TOO_MANY_ACTIONS; of a standing action also the failures of a change. UNAVAILABLE when
+    processors do not answer within 5 s. The metadata
     name these (`processors`), and state how many channels of the others are muted (`affected_count`). With the reason MUTE_PENDING the mute is
     set in these processors, too, but a frame that had begun is not complete; such channels show `muting`. With the reason PARTLY_DONE all
     processors have answered, and some channels (`undone_count`) are not muted: they were unmuted meanwhile, or their processor ends. The call
     can be repeated safely.
     """
     UnmuteChannels: _grpc.UnaryUnaryMultiCallable[_channel_service_pb2.UnmuteChannelsRequest, _channel_service_pb2.UnmuteChannelsResponse]
-    """Unmutes channels that an operator muted. Other mute causes (memory, peer …) stay in force.
+    """Unmutes channels that an operator muted. Other mute causes (memory, peer …) stay in force, and so do standing actions.
 
     Failures: as for MuteChannels, without MUTE_PENDING.
     """
@@ -88,21 +97,43 @@ class ChannelServiceStub:
 
     Failures: as for UnmuteChannels.
     """
+    ThrottleChannels: _grpc.UnaryUnaryMultiCallable[_channel_service_pb2.ThrottleChannelsRequest, _channel_service_pb2.ThrottleChannelsResponse]
+    """Gives each of the channels rates of its own, in place of those that it had; without rates, takes them away. Quotas stay in force.
+
+    Failures: as for UnmuteChannels.
+    """
+    ListChannelActions: _grpc.UnaryUnaryMultiCallable[_channel_service_pb2.ListChannelActionsRequest, _channel_service_pb2.ListChannelActionsResponse]
+    """Lists the actions that are kept: those that stand for new connections, and those that will be undone.
+
+    Failures: INVALID_ARGUMENT for a bad page token or size.
+    """
+    DeleteChannelAction: _grpc.UnaryUnaryMultiCallable[_channel_service_pb2.DeleteChannelActionRequest, _channel_service_pb2.DeleteChannelActionResponse]
+    """Deletes an action that is kept: it is undone for each channel to which it was the last of its kind, and for new connections.
+
+    Failures: NOT_FOUND when there is no such action; else as for UnmuteChannels, and then it is kept.
+    """
 
 @_typing.type_check_only
 class ChannelServiceAsyncStub(ChannelServiceStub):
-    """Lists connections; mutes, unmutes and closes them.
+    """Lists connections; mutes, unmutes, closes and throttles them.
 
     A channel here is a client connection together with its upstream connection. Its id is text, `slot-generation-counter`, and unique
     for as long as the proxy's host is up.
+
+    A filter is comparisons joined by spaces, all of which must hold: `listener=kafka client_id=billing-* held>1MiB waiting=memory`. Text (`listener`,
+    `principal`, `client_id`, `software`, `upstream`, `endpoint`, `state`), `address` (also a network) and `waiting` (a cause that mutes either side;
+    `none`) have = and !=, with * ? and [] as in a shell; a value with spaces is in double quotes. Sizes in bytes (`held`, `unsent`, `request_bytes`,
+    `response_bytes`; per second `bytes_rate`, `request_bytes_rate`, `response_bytes_rate`), counts (`in_flight`, `request_frames`, `response_frames`;
+    per second `frames_rate`, `request_frames_rate`, `response_frames_rate`) and times (`age`, `idle`, `oldest`: of the oldest open request,
+    `waiting_time`) have > >= < <=, too.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListChannels: _aio.UnaryUnaryMultiCallable[_channel_service_pb2.ListChannelsRequest, _channel_service_pb2.ListChannelsResponse]  # type: ignore[assignment]
-    """Lists open channels, processor by processor, oldest first.
+    """Lists open channels, processor by processor, oldest first; or the first ones of all in another order.
 
     The list is not a snapshot: a channel that opens or closes between two pages may be missed, none is listed twice.
-    Failures: INVALID_ARGUMENT for a bad page token or size, NOT_FOUND for an unknown listener, UNAVAILABLE when a processor does not answer.
+    Failures: INVALID_ARGUMENT for a bad filter, order, page token or size, UNAVAILABLE when a processor does not answer.
     """
     ListClosedChannels: _aio.UnaryUnaryMultiCallable[_channel_service_pb2.ListClosedChannelsRequest, _channel_service_pb2.ListClosedChannelsResponse]  # type: ignore[assignment]
     """Lists channels that closed a short time ago, the latest first, each with its cause. The proxy remembers the last 1,024.
@@ -117,17 +148,19 @@ class ChannelServiceAsyncStub(ChannelServiceStub):
     MuteChannels: _aio.UnaryUnaryMultiCallable[_channel_service_pb2.MuteChannelsRequest, _channel_service_pb2.MuteChannelsResponse]  # type: ignore[assignment]
     """Mutes channels: stops reading from their clients until they are unmuted. A frame that has begun is received completely first; answers still pass.
 
-    Muting a muted channel changes nothing. Returns when no further header will be read.
+    Muting a muted channel only replaces its reason. Returns when no further header will be read.
 
     Each processor acts alone on its selected channels. What one processor has done is not undone when another one does not answer.
-    Failures: INVALID_ARGUMENT; NOT_FOUND when no selected channel is open; UNAVAILABLE when processors do not answer within 5 s. The metadata
+    Failures: INVALID_ARGUMENT; NOT_FOUND when channels were named and none of them is open; FAILED_PRECONDITION with the reason TOO_MANY_AFFECTED
+    (the metadata have `count`; nothing was changed) or TOO_MANY_ACTIONS; of a standing action also the failures of a change. UNAVAILABLE when
+    processors do not answer within 5 s. The metadata
     name these (`processors`), and state how many channels of the others are muted (`affected_count`). With the reason MUTE_PENDING the mute is
     set in these processors, too, but a frame that had begun is not complete; such channels show `muting`. With the reason PARTLY_DONE all
     processors have answered, and some channels (`undone_count`) are not muted: they were unmuted meanwhile, or their processor ends. The call
     can be repeated safely.
     """
     UnmuteChannels: _aio.UnaryUnaryMultiCallable[_channel_service_pb2.UnmuteChannelsRequest, _channel_service_pb2.UnmuteChannelsResponse]  # type: ignore[assignment]
-    """Unmutes channels that an operator muted. Other mute causes (memory, peer …) stay in force.
+    """Unmutes channels that an operator muted. Other mute causes (memory, peer …) stay in force, and so do standing actions.
 
     Failures: as for MuteChannels, without MUTE_PENDING.
     """
@@ -136,12 +169,34 @@ class ChannelServiceAsyncStub(ChannelServiceStub):
 
     Failures: as for UnmuteChannels.
     """
+    ThrottleChannels: _aio.UnaryUnaryMultiCallable[_channel_service_pb2.ThrottleChannelsRequest, _channel_service_pb2.ThrottleChannelsResponse]  # type: ignore[assignment]
+    """Gives each of the channels rates of its own, in place of those that it had; without rates, takes them away. Quotas stay in force.
+
+    Failures: as for UnmuteChannels.
+    """
+    ListChannelActions: _aio.UnaryUnaryMultiCallable[_channel_service_pb2.ListChannelActionsRequest, _channel_service_pb2.ListChannelActionsResponse]  # type: ignore[assignment]
+    """Lists the actions that are kept: those that stand for new connections, and those that will be undone.
+
+    Failures: INVALID_ARGUMENT for a bad page token or size.
+    """
+    DeleteChannelAction: _aio.UnaryUnaryMultiCallable[_channel_service_pb2.DeleteChannelActionRequest, _channel_service_pb2.DeleteChannelActionResponse]  # type: ignore[assignment]
+    """Deletes an action that is kept: it is undone for each channel to which it was the last of its kind, and for new connections.
+
+    Failures: NOT_FOUND when there is no such action; else as for UnmuteChannels, and then it is kept.
+    """
 
 class ChannelServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Lists connections; mutes, unmutes and closes them.
+    """Lists connections; mutes, unmutes, closes and throttles them.
 
     A channel here is a client connection together with its upstream connection. Its id is text, `slot-generation-counter`, and unique
     for as long as the proxy's host is up.
+
+    A filter is comparisons joined by spaces, all of which must hold: `listener=kafka client_id=billing-* held>1MiB waiting=memory`. Text (`listener`,
+    `principal`, `client_id`, `software`, `upstream`, `endpoint`, `state`), `address` (also a network) and `waiting` (a cause that mutes either side;
+    `none`) have = and !=, with * ? and [] as in a shell; a value with spaces is in double quotes. Sizes in bytes (`held`, `unsent`, `request_bytes`,
+    `response_bytes`; per second `bytes_rate`, `request_bytes_rate`, `response_bytes_rate`), counts (`in_flight`, `request_frames`, `response_frames`;
+    per second `frames_rate`, `request_frames_rate`, `response_frames_rate`) and times (`age`, `idle`, `oldest`: of the oldest open request,
+    `waiting_time`) have > >= < <=, too.
     """
 
     @_abc_1.abstractmethod
@@ -150,10 +205,10 @@ class ChannelServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _channel_service_pb2.ListChannelsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_channel_service_pb2.ListChannelsResponse, _abc.Awaitable[_channel_service_pb2.ListChannelsResponse]]:
-        """Lists open channels, processor by processor, oldest first.
+        """Lists open channels, processor by processor, oldest first; or the first ones of all in another order.
 
         The list is not a snapshot: a channel that opens or closes between two pages may be missed, none is listed twice.
-        Failures: INVALID_ARGUMENT for a bad page token or size, NOT_FOUND for an unknown listener, UNAVAILABLE when a processor does not answer.
+        Failures: INVALID_ARGUMENT for a bad filter, order, page token or size, UNAVAILABLE when a processor does not answer.
         """
 
     @_abc_1.abstractmethod
@@ -186,10 +241,12 @@ class ChannelServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_channel_service_pb2.MuteChannelsResponse, _abc.Awaitable[_channel_service_pb2.MuteChannelsResponse]]:
         """Mutes channels: stops reading from their clients until they are unmuted. A frame that has begun is received completely first; answers still pass.
 
-        Muting a muted channel changes nothing. Returns when no further header will be read.
+        Muting a muted channel only replaces its reason. Returns when no further header will be read.
 
         Each processor acts alone on its selected channels. What one processor has done is not undone when another one does not answer.
-        Failures: INVALID_ARGUMENT; NOT_FOUND when no selected channel is open; UNAVAILABLE when processors do not answer within 5 s. The metadata
+        Failures: INVALID_ARGUMENT; NOT_FOUND when channels were named and none of them is open; FAILED_PRECONDITION with the reason TOO_MANY_AFFECTED
+        (the metadata have `count`; nothing was changed) or TOO_MANY_ACTIONS; of a standing action also the failures of a change. UNAVAILABLE when
+        processors do not answer within 5 s. The metadata
         name these (`processors`), and state how many channels of the others are muted (`affected_count`). With the reason MUTE_PENDING the mute is
         set in these processors, too, but a frame that had begun is not complete; such channels show `muting`. With the reason PARTLY_DONE all
         processors have answered, and some channels (`undone_count`) are not muted: they were unmuted meanwhile, or their processor ends. The call
@@ -202,7 +259,7 @@ class ChannelServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _channel_service_pb2.UnmuteChannelsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_channel_service_pb2.UnmuteChannelsResponse, _abc.Awaitable[_channel_service_pb2.UnmuteChannelsResponse]]:
-        """Unmutes channels that an operator muted. Other mute causes (memory, peer …) stay in force.
+        """Unmutes channels that an operator muted. Other mute causes (memory, peer …) stay in force, and so do standing actions.
 
         Failures: as for MuteChannels, without MUTE_PENDING.
         """
@@ -216,6 +273,39 @@ class ChannelServiceServicer(metaclass=_abc_1.ABCMeta):
         """Closes channels with the cause `admin`. Whole frames already received are still delivered for up to a second.
 
         Failures: as for UnmuteChannels.
+        """
+
+    @_abc_1.abstractmethod
+    def ThrottleChannels(
+        self,
+        request: _channel_service_pb2.ThrottleChannelsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_channel_service_pb2.ThrottleChannelsResponse, _abc.Awaitable[_channel_service_pb2.ThrottleChannelsResponse]]:
+        """Gives each of the channels rates of its own, in place of those that it had; without rates, takes them away. Quotas stay in force.
+
+        Failures: as for UnmuteChannels.
+        """
+
+    @_abc_1.abstractmethod
+    def ListChannelActions(
+        self,
+        request: _channel_service_pb2.ListChannelActionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_channel_service_pb2.ListChannelActionsResponse, _abc.Awaitable[_channel_service_pb2.ListChannelActionsResponse]]:
+        """Lists the actions that are kept: those that stand for new connections, and those that will be undone.
+
+        Failures: INVALID_ARGUMENT for a bad page token or size.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteChannelAction(
+        self,
+        request: _channel_service_pb2.DeleteChannelActionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_channel_service_pb2.DeleteChannelActionResponse, _abc.Awaitable[_channel_service_pb2.DeleteChannelActionResponse]]:
+        """Deletes an action that is kept: it is undone for each channel to which it was the last of its kind, and for new connections.
+
+        Failures: NOT_FOUND when there is no such action; else as for UnmuteChannels, and then it is kept.
         """
 
 def add_ChannelServiceServicer_to_server(servicer: ChannelServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -18,7 +18,7 @@ from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.run import PART_FIRST, PART_LAST, Buffer, Run
 from framegate.proxy.network.translation import Translation
 from framegate.proxy.network.write_half import WriteHalf
-from framegate.proxy.relay import ending, losses, tapping
+from framegate.proxy.relay import administration, ending, losses, tapping
 from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.pairing import MAX_OPEN, Pairing
 from framegate.proxy.relay.rewriting import UNPAIRED, Rewriting, replaced
@@ -248,11 +248,17 @@ def look_at(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
     if pairing is not None:
         if leg.is_client:
             if pairing.client is None:
-                pairing.identify(run)
+                _identify(pair, pairing, run)
             pairing.requests(run, now_ns)
         else:
             pairing.answers(run, now_ns, leg.tap is not None)
     return leg.tap is None or _append(pair, leg.tap, leg, run, now_ns)
+
+
+def _identify(pair: Pair, pairing: Pairing, run: Run) -> None:
+    pairing.identify(run)
+    if pair.owner.standing:
+        administration.identified(pair)
 
 
 def _pair_part(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> None:
@@ -261,7 +267,7 @@ def _pair_part(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> None:
     if pairing is not None and run.part & PART_FIRST:
         if leg.is_client:
             if pairing.client is None:
-                pairing.identify(run)
+                _identify(pair, pairing, run)
             pairing.request_part(run, now_ns)
         else:
             pairing.answer_part(run, now_ns)

@@ -19,7 +19,7 @@ from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.proxy_protocol import HeaderWriter, header_bytes
 from framegate.proxy.network.timer import NEVER
 from framegate.proxy.network.translation import Translation
-from framegate.proxy.relay import ending, state, tapping
+from framegate.proxy.relay import administration, ending, state, tapping
 from framegate.proxy.relay.cluster import BOOTSTRAP
 from framegate.proxy.relay.ending import ACTIVE, USED
 from framegate.proxy.relay.kafka_rules import KafkaJudge
@@ -102,6 +102,8 @@ def _client_ready(pair: Pair, channel: Channel) -> None:
         channel.mute(PEER)
     if pair.owner.draining:
         ending.end(pair, Cause.DRAINED, "", "internal")
+    elif pair.owner.standing and administration.greet(pair):
+        return
     elif upstream is not None:
         _open(pair, channel, upstream)
         upstream.unmute(PEER)
@@ -150,6 +152,8 @@ def _serve(pair: Pair, channel: Channel) -> None:
         pair.owner.watcher.pair_opened(pair)
     if pair.owner.draining:
         ending.end(pair, Cause.DRAINED, "", "internal")
+    elif pair.owner.standing:
+        administration.greet(pair)
 
 
 def _connect(pair: Pair) -> None:

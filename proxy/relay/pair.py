@@ -45,8 +45,9 @@ from framegate.proxy.relay.pairing import Pairing
 from framegate.proxy.relay.quotas import Quotas
 from framegate.proxy.relay.rewriting import Rewriting
 from framegate.proxy.relay.route import Route
+from framegate.proxy.relay.standing import Standing
 from framegate.proxy.relay.state import PairState
-from framegate.proxy.relay.throttle import Throttle
+from framegate.proxy.relay.throttle import PairRates, Throttle
 from framegate.proxy.relay.upstream import Attempt, Endpoint, Tried, Upstream
 from framegate.proxy.tap.frame_tap import FrameTap
 
@@ -96,6 +97,7 @@ class PairOwner(abc.ABC):
         wall_offset_ns: time of day minus the selector's clock.
         draining: no new pairs.
         reports_open: call ``pair_opened`` of the watcher.
+        standing: what operators do to new connections, in their order.
     """
 
     def __init__(self, loop: LoopCounters, watcher: PairWatcher) -> None:
@@ -105,6 +107,7 @@ class PairOwner(abc.ABC):
         self.wall_offset_ns: i64 = 0
         self.draining: bool = False
         self.reports_open: bool = False
+        self.standing: list[Standing] = []
         self._selector: Selector | None = None
         self._quotas: Quotas | None = None
 
@@ -233,12 +236,13 @@ class Leg(ChannelSink):
         """Have the quotas in force apply, if its channel is READY."""
         channel, client, pair = self.channel, self.pair.client.channel, self.pair
         quotas = pair.owner.quotas
-        if channel is None or channel.ready_ns == 0 or client is None or (not quotas.active and self.throttle is None):
+        rates = pair.rates
+        if channel is None or channel.ready_ns == 0 or client is None or (not quotas.active and self.throttle is None and rates is None):
             return
         listener = pair.route.listener
-        self.throttle = quotas.join(self.throttle, channel, listener, client.peer, requests=self.is_client)
+        self.throttle = quotas.join(self.throttle, channel, listener, client.peer, requests=self.is_client, rates=rates)
         if pair.route.upstream is None:
-            self.throttle = quotas.join(self.throttle, channel, listener, client.peer, requests=False, answers=True)
+            self.throttle = quotas.join(self.throttle, channel, listener, client.peer, requests=False, answers=True, rates=rates)
         channel.gated = self.gates_reads()
 
     def leave_quotas(self) -> None:
@@ -248,6 +252,8 @@ class Leg(ChannelSink):
             self.pair.owner.quotas.leave(throttle)
             throttle.let_go(throttle.holders)
             throttle.channel.gated = self.gates_reads()
+        if self.pair.rates is not None:
+            self.pair.rates.cancel()
 
     def inspects_frames(self) -> bool:
         """Whether its frames are inspected."""
@@ -298,7 +304,8 @@ class Pair:
         attempts: to reach the upstream, so far.
         connect_began_ns: when the first attempt began, on the selector's clock; 0: there was none.
         connect_ended_ns: when an attempt was READY, or the last one failed; 0 before.
-        reason: of the last administrative mute.
+        reason: of the last administrative mute; ``mute_action``: the number of the operator's action, 0: it had none.
+        rates: given by an operator; None: none.
         draining: it is to end as soon as nothing is in flight.
         drain_until_ns: and at this time at the latest; 0: there is no drain.
         drain_detail: the reason, if this pair drains alone.
@@ -333,6 +340,8 @@ class Pair:
         self.connect_began_ns: i64 = 0
         self.connect_ended_ns: i64 = 0
         self.reason: str = ""
+        self.mute_action: i64 = 0
+        self.rates: PairRates | None = None
         self.draining: bool = False
         self.drain_until_ns: i64 = 0
         self.drain_detail: str = ""

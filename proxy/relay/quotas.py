@@ -22,7 +22,7 @@ from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import NEVER, CallbackTimer
 from framegate.proxy.relay.bucket import WHOLE, Bucket, RateKey, Waits
 from framegate.proxy.relay.counters import Counters, LoopCounters
-from framegate.proxy.relay.throttle import Meter, Throttle
+from framegate.proxy.relay.throttle import Meter, PairRates, Throttle
 
 __all__ = [
     "ADDRESS",
@@ -171,7 +171,15 @@ class Quotas:
     # The connections that they apply to.
 
     def join(
-        self, throttle: Throttle | None, channel: Channel, listener: str, peer: str, *, requests: bool, answers: bool = False
+        self,
+        throttle: Throttle | None,
+        channel: Channel,
+        listener: str,
+        peer: str,
+        *,
+        requests: bool,
+        answers: bool = False,
+        rates: PairRates | None = None,
     ) -> Throttle | None:
         """Apply the quotas in force to a channel, in place of those before.
 
@@ -181,6 +189,7 @@ class Quotas:
             peer: the client of its pair.
             requests: the channel is the client's; otherwise it is charged with responses.
             answers: the channel is the client's, and is charged with what it is sent, because there is no upstream.
+            rates: those that its pair alone has.
 
         Returns:
             The channel's throttle; None if it needs none.
@@ -188,7 +197,10 @@ class Quotas:
         address = self._address(peer)
         counters = COUNTERS[:DIRECTION] if requests else COUNTERS[DIRECTION:]
         keys = [(level, name, counter) for level, name in ((ADDRESS, address), (LISTENER, listener), (NODE, "")) for counter in counters]
+        own = None if rates is None else rates.requests if requests else rates.responses
         buckets = [self.buckets[key] for key in keys if key in self.buckets]
+        if own is not None:
+            buckets.insert(0, own)
         before = None if throttle is None else throttle.answers if answers else throttle.meter
         if before is not None and before.buckets == buckets:
             return throttle

@@ -17,9 +17,9 @@ from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.transport import MAX_READ
-from framegate.proxy.relay.bucket import Bucket, Waiter
+from framegate.proxy.relay.bucket import WHOLE, Bucket, Waiter
 
-__all__ = ["ANSWERS", "QUOTA", "REPLY", "Meter", "Throttle"]
+__all__ = ["ANSWERS", "QUOTA", "REPLY", "Meter", "PairRates", "Throttle"]
 
 QUOTA: Final = 1  # a quota of what is read
 REPLY: Final = 2  # a handler's reply
@@ -183,3 +183,27 @@ class Meter(Waiter):
         else:
             size = 0 if tokens <= 1 else tokens * self._frame_size
         return max(size, self.channel.read_half.receive.missing()) if bucket.frames and size != 0 else size
+
+
+class PairRates:
+    """The rates that an operator gave to one connection, with a bucket for each direction that has one.
+
+    Args:
+        loop: for the timers.
+        action: the number of the operator's action; 0: it has none.
+        reason: the operator's.
+        request, response: bytes per second; 0: no limit.
+    """
+
+    def __init__(self, loop: Selector, action: i64, reason: str, request: i64, response: i64) -> None:
+        self.action: Final[i64] = action
+        self.reason: Final = reason
+        self.requests: Final = None if request == 0 else Bucket(loop, request, WHOLE, frames=False)
+        self.responses: Final = None if response == 0 else Bucket(loop, response, WHOLE, frames=False)
+        self._loop: Final = loop
+
+    def cancel(self) -> None:
+        """They do not apply any more. A second call has no effect."""
+        for bucket in (self.requests, self.responses):
+            if bucket is not None:
+                self._loop.cancel(bucket)

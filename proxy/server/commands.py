@@ -18,6 +18,7 @@ _JOBS: Final[dict[str, Callable[[Any, Relay], Job]]] = {
     "mute": BulkJob,
     "unmute": BulkJob,
     "close": BulkJob,
+    "throttle": BulkJob,
     "evict": EvictJob,
     "holders": HoldersJob,
 }

@@ -12,7 +12,7 @@ from framegate.proxy.cause import Cause
 from framegate.proxy.cells import MEMORY_KINDS
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
-from framegate.proxy.relay import ending
+from framegate.proxy.relay import administration, ending
 from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.relay import Relay
 from framegate.proxy.relay.state import PairState
@@ -170,48 +170,38 @@ class HoldersJob(Job):
         return messages.HoldersReply(type="result", id=self.id, rows=[row for _, _, row in sorted(self._most, reverse=True)])
 
 
-def _mute(pair: Pair, reason: str) -> bool:
-    pair.reason = reason
-    client = pair.client.channel
-    return client is None or client.mute(mute.ADMIN)
-
-
-def _unmute(pair: Pair, reason: str) -> bool:
-    del reason
-    if pair.client.channel is not None:
-        pair.client.channel.unmute(mute.ADMIN)
-    return True
-
-
-def _close(pair: Pair, reason: str) -> bool:
-    ending.end(pair, Cause.ADMIN, reason, "internal")
-    return True
-
-
-_ACTIONS: Final = {"mute": _mute, "unmute": _unmute, "close": _close}
-"""What a bulk command does with a pair; True: it is in force at once."""
-
-
 class BulkJob(Job):
-    """Mute, unmute or close many pairs."""
+    """Mute, unmute, close or throttle many pairs."""
 
     def __init__(self, message: messages.BulkCommand, relay: Relay) -> None:
-        self._listener = message.get("listener")
-        self._principal = message.get("principal")
-        self._chooses = self._listener is not None or self._principal is not None
-        super().__init__(message["id"], relay, None if self._chooses else message["connections"])
-        self._action = _ACTIONS[message["type"]]
+        self._lifts = message.get("lifts", 0)
+        super().__init__(message["id"], relay, None if self._lifts else message["connections"])
+        self._verb = message["type"]
         self._reason = message.get("reason", "")
+        self._number = message.get("action", 0)
+        self._rates = message.get("request_rate", 0), message.get("response_rate", 0)
         self._affected: list[int] = []
         self._missing: list[int] = []
         self._undone: list[int] = []
         self._pending: list[Pair] = []
 
     def _is_chosen(self, pair: Pair | None) -> bool:
-        if not self._chooses or pair is None:
-            return not self._chooses
-        client = pair.client.channel
-        return pair.route.listener == self._listener or (client is not None and client.ready_ns != 0 and client.principal == self._principal)
+        if not self._lifts or pair is None:
+            return not self._lifts
+        return self._lifts == (pair.mute_action if self._verb == "unmute" else 0 if pair.rates is None else pair.rates.action)
+
+    def _act(self, pair: Pair) -> bool:
+        """Whether it is in force at once."""
+        match self._verb:
+            case "mute":
+                return administration.mute(pair, self._number, self._reason)
+            case "unmute":
+                administration.unmute(pair)
+            case "close":
+                administration.close(pair, self._reason)
+            case "throttle":
+                administration.throttle(pair, self._number, self._reason, *self._rates)
+        return True
 
     def _visit(self, number: int, pair: Pair | None) -> None:
         if not self._is_chosen(pair):
@@ -220,7 +210,7 @@ class BulkJob(Job):
             self._missing.append(number)
             return
         try:
-            if self._action(pair, self._reason):
+            if self._act(pair):
                 self._affected.append(number)
             else:
                 self._pending.append(pair)

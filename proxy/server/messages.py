@@ -10,7 +10,7 @@ declared here is public.
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from framegate.proxy.server.rows import DemandRow, EndpointRow, HolderRow, LimitsRow, OpenRow, PartRow, SeenBrokerRow, StoresRow
+from framegate.proxy.server.rows import DemandRow, EndpointRow, HolderRow, LimitsRow, OpenRow, PartRow, SeenBrokerRow, StandingRow, StoresRow
 
 Endpoints = dict[str, list[list[str | int]]]
 """Addresses by upstream, each ``[host, family, path]`` or ``[host, family, address, port]``."""
@@ -52,6 +52,7 @@ class StartMessage(TypedDict):
         failing: as of ``Change``.
         stores: certificates and keys of all listeners and upstreams with TLS; without it their files are read from the disk.
         rows_at_open: whether the notice ``opened`` is sent for each connection that opens; without it it is not.
+        standing: as of ``Change``.
     """
 
     type: Literal["start"]
@@ -67,6 +68,7 @@ class StartMessage(TypedDict):
     part: NotRequired[int]
     stores: NotRequired[StoresRow]
     rows_at_open: NotRequired[bool]
+    standing: NotRequired[list[StandingRow]]
 
 
 class ReadyMessage(TypedDict):
@@ -141,6 +143,7 @@ class Change(TypedDict, total=False):
         revoked: by listener, identities that are no longer valid.
         kafka_rules: by listener, of ``framegate.proxy.config.model.kafka_rules_to_wire``; they replace all previous ones of that listener.
         tap_rules: all rules, of ``framegate.proxy.config.model.rules_to_wire``; ``tap_rule`` names the changed one, which is turned on again.
+        standing: all standing actions, in order.
     """
 
     max_receive_size: dict[str, int]
@@ -154,6 +157,7 @@ class Change(TypedDict, total=False):
     kafka_rules: dict[str, dict[str, Any]]
     tap_rules: list[dict[str, Any]]
     tap_rule: str
+    standing: list[StandingRow]
 
 
 class _Asked(TypedDict):
@@ -190,13 +194,22 @@ class DescribeCommand(_Asked):
 
 
 class BulkCommand(_Asked):
-    """Mute, unmute or close the named pairs, all of a listener, or all of a principal. A mute is answered when no further header will be read."""
+    """Mute, unmute, close or throttle pairs. A mute is answered when no further header will be read.
 
-    type: Literal["mute", "unmute", "close"]
+    Attributes:
+        connections: the ids of the pairs; without them ``lifts`` chooses.
+        lifts: of ``unmute``, and of ``throttle`` without rates: undo it for all pairs to which the operator's action of this number did it last.
+        action: the number of the operator's action that mutes or throttles; 0, or missing: it has none.
+        request_rate, response_rate: of ``throttle``: bytes per second; 0, or missing: no limit.
+    """
+
+    type: Literal["mute", "unmute", "close", "throttle"]
     connections: NotRequired[list[int]]
-    listener: NotRequired[str | None]
-    principal: NotRequired[str | None]
+    lifts: NotRequired[int]
+    action: NotRequired[int]
     reason: NotRequired[str]
+    request_rate: NotRequired[int]
+    response_rate: NotRequired[int]
 
 
 class EvictCommand(_Asked):
@@ -329,7 +342,7 @@ class BulkReply(EvictReply):
     Attributes:
         missing: they do not exist, or their end had begun.
         undone: they exist and the command is not in force: a mute that was taken away before, an internal error, or the end of the processor. If the
-            command chose pairs by listener or principal, these include pairs that were not reached.
+            command had ``lifts``, these include pairs that were not reached.
     """
 
     missing: list[int]

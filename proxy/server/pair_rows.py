@@ -24,6 +24,7 @@ from framegate.proxy.server.rows import (
     OpenRow,
     RateCounter,
     RateLevel,
+    ThrottleRow,
     TlsRow,
     TrafficRow,
 )
@@ -151,6 +152,10 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
     )
     if pair.route.brokers is not None:
         row["broker"] = int(pair.broker)
+    rates = pair.rates
+    if rates is not None:
+        limits = [0 if bucket is None else int(bucket.rate) for bucket in (rates.requests, rates.responses)]
+        row["throttle"] = ThrottleRow(request_rate=limits[0], response_rate=limits[1], reason=rates.reason)
     return row
 
 

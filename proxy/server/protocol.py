@@ -97,6 +97,7 @@ REPLIES: Final[dict[str, dict[str, Any]]] = {
     "mute": {"result": messages.BulkReply},
     "unmute": {"result": messages.BulkReply},
     "close": {"result": messages.BulkReply},
+    "throttle": {"result": messages.BulkReply},
     "evict": {"result": messages.EvictReply},
     "upstreams": {"result": messages.UpstreamsReply},
     "holders": {"result": messages.HoldersReply},

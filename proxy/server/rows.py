@@ -88,6 +88,7 @@ class OpenRow(ChannelRow):
         in_flight: requests without a response; 0 without pairing. ``oldest_ns``: when the oldest of them came; 0: there is none.
         pending_send, leased: bytes of both channels.
         unsent: bytes that the peer has not taken, of those that framegate or its kernel has for the upstream, and for the client.
+        throttle: missing: an operator gave it no rates.
     """
 
     state: str
@@ -105,6 +106,7 @@ class OpenRow(ChannelRow):
     pending_send: int
     leased: int
     unsent: TrafficRow
+    throttle: NotRequired["ThrottleRow"]
     last_active_ns: int
 
 
@@ -167,6 +169,33 @@ class ClosedRow(OpeningRow):
     closed_ns: int
     lost: LostRow
     mutes: dict[str, MuteRow]
+
+
+class ConditionRow(TypedDict):
+    """A condition of a standing action; see ``framegate.proxy.relay.standing.Condition``. ``value``: a pattern, of ``address`` also a network."""
+
+    field: Literal["listener", "address", "principal", "client_id"]
+    value: str
+    negated: bool
+
+
+class StandingRow(TypedDict):
+    """A standing action; see ``framegate.proxy.relay.standing.Standing``."""
+
+    number: int
+    verb: Literal["mute", "close", "throttle"]
+    reason: str
+    request_rate: int
+    response_rate: int
+    conditions: list[ConditionRow]
+
+
+class ThrottleRow(TypedDict):
+    """The rates that an operator gave to one pair, in bytes per second; 0: no limit."""
+
+    request_rate: int
+    response_rate: int
+    reason: str
 
 
 class HolderRow(TypedDict):

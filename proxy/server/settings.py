@@ -31,12 +31,14 @@ from framegate.proxy.relay.relay import Relay
 from framegate.proxy.relay.retirement import Retirement
 from framegate.proxy.relay.revocation import Revocations
 from framegate.proxy.relay.route import Route
+from framegate.proxy.relay.standing import Standing
 from framegate.proxy.relay.upstream import Endpoint, Upstream
 from framegate.proxy.server.endpoints import BrokersInForce, endpoints_of, literal, read_cluster, server_names
 from framegate.proxy.server.messages import Change, ClusterRow, StartMessage
 from framegate.proxy.server.refusals import Refusals
 from framegate.proxy.server.rows import LimitsRow, listener_owner, upstream_owner
 from framegate.proxy.server.schema import schema_of
+from framegate.proxy.server.standing_rows import standing_of
 from framegate.proxy.server.stores import SESSION_NS, MadeStore, Stores
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
@@ -63,6 +65,7 @@ class _Prepared(NamedTuple):
     limits: LimitsInForce | None
     stores: dict[str, MadeStore]
     kafka_rules: dict[str, model.KafkaRules]
+    standing: list[Standing] | None
 
 
 class ChangeError(Exception):
@@ -139,6 +142,7 @@ class Settings:
         self._retirement: Retirement | None = None
         self._sessions_end: Final = CallbackTimer(self._end_sessions)
         self._part: Final = message.get("part", WHOLE)
+        self._standing: Final = standing_of(message.get("standing", []))
         self._set_largest()
 
     def attach(self, relay: Relay, tap: TapWriter | None, retirement: Retirement | None = None) -> None:
@@ -151,6 +155,7 @@ class Settings:
         if self.requests is not None:
             self.requests.attach(relay.pairs.selector)
         relay.pairs.quotas.show_in(self.counters)
+        relay.pairs.standing = self._standing
         self.set_parts(self._part, [])
         relay.pairs.quotas.set_limits(limits_from_wire(model.quotas_to_wire(self.config)))
         if self._stores.verifies:
@@ -329,13 +334,14 @@ class Settings:
             fresh = {name: endpoints_of(self._upstream_configs[name], rows) for name, rows in endpoints.items()}
             clusters = self._read_clusters(change.get("brokers", {}))
             stores = self._stores.prepare(change["stores"]) if "stores" in change else {}
-        except ConfigError as error:
+            standing = standing_of(change["standing"]) if "standing" in change else None
+        except (ConfigError, ValueError) as error:
             raise ChangeError(str(error)) from error
         _check_known("no listener", change.get("revoked", {}), self.routes)
         rules = self._rules(change["tap_rules"]) if "tap_rules" in change else None
         limits_in_force = self._quotas(change["limits"]) if "limits" in change else None
         kafka_rules = self._kafka_rules(change.get("kafka_rules", {}))
-        self._prepared = _Prepared(change_id, change, fresh, clusters, rules, limits_in_force, stores, kafka_rules)
+        self._prepared = _Prepared(change_id, change, fresh, clusters, rules, limits_in_force, stores, kafka_rules, standing)
 
     def _kafka_rules(self, rows: dict[str, dict[str, Any]]) -> dict[str, model.KafkaRules]:
         _check_known("no rules about Kafka for the listener", rows, [name for name, route in self.routes.items() if route.rules is not None])
@@ -434,6 +440,7 @@ class Settings:
             self._relay.put_rules(prepared.rules)
         if prepared.limits is not None and self._relay is not None:
             self._relay.pairs.quotas.set_limits(prepared.limits)
+        self._put_standing(prepared.standing)
         self._put_stores(prepared.stores)
         self._put_kafka_rules(prepared.kafka_rules)
         for name, row in change.get("revoked", {}).items():
@@ -441,6 +448,10 @@ class Settings:
             if revoked is not None and self._relay is not None:
                 revoked.add(row["users"], row["serials"], self._relay.pairs.selector.now_ns)
         return True
+
+    def _put_standing(self, standing: list[Standing] | None) -> None:
+        if standing is not None and self._relay is not None:
+            self._relay.pairs.standing = standing
 
     def _put_kafka_rules(self, rules: dict[str, model.KafkaRules]) -> None:
         for name, each in rules.items():

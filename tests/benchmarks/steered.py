@@ -32,18 +32,19 @@ class Control:
 
     def mute(self, listener: str, *, muted: bool = True) -> int:
         """Mute every channel of a listener, or take that back; how many."""
-        selector = channel_service_pb2.ChannelSelector(listener=listener)
-        if muted:
-            answer = self._channels.MuteChannels(channel_service_pb2.MuteChannelsRequest(selector=selector, reason="bench"), timeout=SECONDS)
-            return len(answer.affected_channel_ids)
-        back = self._channels.UnmuteChannels(channel_service_pb2.UnmuteChannelsRequest(selector=selector, reason="bench"), timeout=SECONDS)
-        return len(back.affected_channel_ids)
+        selector = channel_service_pb2.ChannelSelector(filter=f"listener={listener}")
+        method, request = (
+            (self._channels.MuteChannels, channel_service_pb2.MuteChannelsRequest)
+            if muted
+            else (self._channels.UnmuteChannels, channel_service_pb2.UnmuteChannelsRequest)
+        )
+        return int(method(request(selector=selector, reason="bench", max_affected_count=100_000), timeout=SECONDS).affected_count)
 
     def list(self, listener: str) -> int:
         """Every channel of a listener, page by page; how many."""
         count, token = 0, ""
         while True:
-            request = channel_service_pb2.ListChannelsRequest(page_size=PAGE, page_token=token, listener=listener)
+            request = channel_service_pb2.ListChannelsRequest(page_size=PAGE, page_token=token, filter=f"listener={listener}")
             answer = self._channels.ListChannels(request, timeout=SECONDS)
             count += len(answer.channels)
             token = answer.next_page_token

@@ -312,7 +312,7 @@ async def open_channels(made: Fleet, count: int) -> list[int]:
         assert await (await made.connect()).echo(b"x") == b"x"
     rows, _ = await made.steering.channels.page(page_size=1000)
     await until(lambda: made.acceptor.listeners["a"].open == len(rows))  # the acceptor's thread counts what it has handed over already
-    return [row["id"] for row in rows]
+    return [look.row["id"] for look in rows]
 
 
 async def facts(made: Fleet) -> list[Row]:

@@ -33,6 +33,7 @@ from framegate.control.status import (
     BrokerStatus,
     BuildInfo,
     CertificateStatus,
+    ChannelVerb,
     DrainResult,
     HandlerProcessStatus,
     HandlerStatus,
@@ -46,9 +47,10 @@ from framegate.control.status import (
     UserStatus,
 )
 from framegate.control.steering.brokers import Brokers
-from framegate.control.steering.channels import Channels, Verb
+from framegate.control.steering.channels import TERMS, Channels, Terms
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.explanation import Explanations
+from framegate.control.steering.filter import Filter
 from framegate.control.steering.kafka_rules import RulesAboutKafka
 from framegate.control.steering.limits import Limits
 from framegate.control.steering.listeners import Listeners, Upstreams
@@ -202,7 +204,7 @@ class FakeProcessor:
 
     async def request(self, request: Request[Any], timeout_ms: int) -> Any:
         command: Any = request.message
-        if command["type"] in ("mute", "unmute", "close"):
+        if command["type"] in ("mute", "unmute", "close", "throttle"):
             return self.act(command)
         return getattr(self, command["type"])(command)
 
@@ -220,18 +222,20 @@ class FakeProcessor:
         return {"row": self.fake.rows.get(command["connection"])}
 
     def act(self, command: Any) -> Any:
-        named = command.get("connections")
-        wanted = (command.get("listener"), command.get("principal"))
-        affected = [row for row in self.rows() if (row["id"] in named if named else row["listener"] == wanted[0] or row["principal"] == wanted[1])]
+        named = command.get("connections", ())
+        affected = [row for row in self.rows() if row["id"] in named]
         for row in affected:
             if command["type"] == "mute":
                 row.update(muted=["admin"], mute_reason=command["reason"])
             elif command["type"] == "unmute":
                 row["muted"] = []
+            elif command["type"] == "throttle":
+                rates = {key: command.get(key, 0) for key in ("request_rate", "response_rate")}
+                row["throttle"] = {**rates, "reason": command["reason"]}
             else:
                 del self.fake.rows[row["id"]]
                 self.fake.tell(closed_row(format_connection_id(row["id"]), "admin", row["listener"], detail=command["reason"]))
-        missing = [channel for channel in named or () if channel not in [row["id"] for row in affected]]
+        missing = [channel for channel in named if channel not in [row["id"] for row in affected]]
         return {"affected": [row["id"] for row in affected], "missing": missing, "undone": []}
 
     def holders(self, command: Any) -> Any:
@@ -254,12 +258,11 @@ class NotedChannels(Channels):
         super().__init__(supervisor, transactions)
         self.fake = fake
 
-    async def act(
-        self, verb: Verb, channels: Sequence[int] = (), listener: str | None = None, reason: str = "", principal: str | None = None
-    ) -> Outcome:
-        self.fake.asked.append((verb, tuple(channels), listener if principal is None else f"principal {principal}", reason))
+    async def act(self, verb: ChannelVerb, channels: Sequence[int] | Filter, terms: Terms = TERMS) -> Outcome:
+        chosen = channels.text if isinstance(channels, Filter) else tuple(channels)
+        self.fake.asked.append((verb, chosen, terms.reason))
         self.fake._fail()
-        return await super().act(verb, channels, listener, reason, principal)
+        return await super().act(verb, channels, terms)
 
 
 class NotedDrain(Drain):

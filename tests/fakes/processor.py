@@ -132,6 +132,7 @@ class FakeProcessor:
         self.lost = 0
         self.prepared: tuple[int, dict[str, Any]] | None = None
         self.muted: set[int] = set()
+        self.actions: dict[int, int] = {}
         self.writer: CellWriter | None = None
         self.ids: ConnectionIds | None = None
         self.selector.register(commands, selectors.EVENT_READ, self.read_commands)
@@ -189,6 +190,7 @@ class FakeProcessor:
             "endpoints": message["endpoints"],
             "brokers": message.get("brokers", {}),
             "stores": numbers_of(message.get("stores")),
+            "standing": message.get("standing", []),
         }
         rules = {item.name: kafka_rules_to_wire(item.kafka) for item in config.listeners if item.kafka is not None}
         if rules:
@@ -336,11 +338,9 @@ class FakeProcessor:
 
     def named(self, message: BulkCommand) -> tuple[list[int], list[int], list[int]]:
         """Those that it happens to, those that are not here, and those that it does not happen to."""
-        here = {number: item for _, number, item in self.connections.values()}
-        if message.get("listener") is not None:
-            found, missing = [number for number, item in here.items() if item.listener == message["listener"]], []
-        else:
-            found, missing = [item for item in message["connections"] if item in here], [item for item in message["connections"] if item not in here]
+        here = {number for _, number, _ in self.connections.values()}
+        named = [number for number in here if self.actions.get(number) == message["lifts"]] if "lifts" in message else message["connections"]
+        found, missing = [item for item in named if item in here], [item for item in named if item not in here]
         left_out = 1 if self.mode == "partly" else 0
         return found[left_out:], missing, found[:left_out]
 
@@ -352,7 +352,11 @@ class FakeProcessor:
         self.send(BulkReply(type="result", id=message["id"], affected=affected, missing=missing, undone=undone))
 
     def on_mute(self, message: dict[str, Any]) -> None:
+        self.actions.update((number, message.get("action", 0)) for number in message["connections"])
         self.act(message, self.muted.update)
+
+    def on_throttle(self, message: dict[str, Any]) -> None:
+        self.act(message, lambda numbers: None)
 
     def on_unmute(self, message: dict[str, Any]) -> None:
         self.act(message, self.muted.difference_update)

@@ -22,13 +22,13 @@ ALL = TapRule(name="all")
 class Steered:
     """A world with the commands of a processor."""
 
-    def __init__(self, tap: TapWriter | None = None, world: World | None = None) -> None:
+    def __init__(self, tap: TapWriter | None = None, world: World | None = None, start: dict[str, Any] | None = None) -> None:
         self.world = world or World(rules=None if tap is None else TapRules((ALL,), tap), writer=tap)
         self.answers: list[dict[str, Any]] = []
         self.access: list[str] = []
         self.drains: list[int] = []
         self.stops = 0
-        self.settings = Settings({"config": to_wire(CONFIG)}, MemoryPool(1 << 30, lambda: 0))
+        self.settings = Settings({"config": to_wire(CONFIG), **(start or {})}, MemoryPool(1 << 30, lambda: 0))
         self.settings.attach(self.world.relay, tap)
         self.commands = Commands(self.world.relay, self.settings, self.drains.append, self.answers.append, self.access.extend, self.stop)
 

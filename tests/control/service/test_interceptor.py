@@ -23,7 +23,7 @@ from tests.control.service.served import failure_of, refused, served
 from tests.fakes.plane import channel_row
 from tests.fakes.serving import Serving, run
 
-MUTE = pb2.MuteChannelsRequest(selector=pb2.ChannelSelector(listener="kafka"), reason="incident 7")
+MUTE = pb2.MuteChannelsRequest(selector=pb2.ChannelSelector(filter="listener=kafka"), reason="incident 7")
 METHOD = "framegate.control.v1.ChannelService/MuteChannels"
 
 
@@ -35,8 +35,8 @@ async def test_a_change_leaves_an_audit_row_and_a_look_does_not(at: Serving) -> 
     await stub.MuteChannels(MUTE, metadata=((CLIENT_KEY, "ada on a laptop"),))
     (row,) = at.plane.audits
     assert (row["event"], row["method"], row["client"], row["result"], row["error"]) == ("audit", METHOD, "ada on a laptop", "OK", "")
-    assert row["request"] == {"selector": {"listener": "kafka"}, "reason": "incident 7"}
-    assert row["after"] == {"affected": ["0-1-7"], "missing": []}
+    assert row["request"] == {"selector": {"filter": "listener=kafka"}, "reason": "incident 7"}
+    assert row["after"] == {"affected": ["0-1-7"], "affected_count": 1, "missing": []}
     assert row["who"]
 
 

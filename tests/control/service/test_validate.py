@@ -4,11 +4,13 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from framegate.control.bounds import FIELD_NAMES
 from framegate.control.errors import InvalidArgumentError
 from framegate.control.identity.passwords import MAX_ITERATIONS, MIN_ITERATIONS
-from framegate.control.service.validate import MAX_REASON, Violations, page, reason, required, selection
+from framegate.control.service.validate import MAX_REASON, Violations, duration_ms, page, reason, required, selection
+from framegate.control.steering.filter import Filter
 from framegate.control.v1.channel_service_pb2 import ChannelSelector
 from framegate.control.v1.limit_service_pb2 import UpdateLimitRequest, UpdateNodeLimitsRequest
 from framegate.control.v1.pool_service_pb2 import UpdateMemoryPoolRequest, UpdateProcessorPoolRequest
@@ -39,12 +41,25 @@ def test_a_reason_is_one_line_of_bounded_length(text: str, needed: bool, good: b
     assert fields(violations) == ([] if good else ["reason"])
 
 
-def test_a_principal_is_named_by_itself_and_not_empty() -> None:
+def test_a_selection_is_a_filter_or_ids() -> None:
     violations = Violations()
-    assert selection(ChannelSelector(principal="User:alice"), violations) == ((), None, "User:alice")
+    chosen = selection(ChannelSelector(filter=" principal=User:alice  age>1s"), violations)
+    assert isinstance(chosen, Filter)
+    assert (chosen.text, fields(violations)) == ("principal=User:alice age>1s", [])
+    selection(ChannelSelector(filter=" "), violations)
+    assert fields(violations) == ["selector.filter"]
+    with pytest.raises(InvalidArgumentError, match=r"selector.filter: character 1: .*"):
+        selection(ChannelSelector(filter="age"), violations)
+
+
+def test_a_duration_is_rounded_up_and_bounded() -> None:
+    violations = Violations()
+    given = [(0, 0), (0, 1), (0, 10**6), (1, 1), (5, 0)]
+    assert [duration_ms(Duration(seconds=s, nanos=n), "ttl", 5_000, violations) for s, n in given] == [0, 1, 1, 1001, 5_000]
     assert fields(violations) == []
-    selection(ChannelSelector(principal=""), violations)
-    assert fields(violations) == ["selector.principal"]
+    for s, n, least in ((5, 1, 1), (-1, 0, 1), (0, 999_000_000, 1_000)):
+        duration_ms(Duration(seconds=s, nanos=n), "ttl", 5_000, violations, least_ms=least)
+    assert fields(violations) == ["ttl"] * 3
 
 
 def test_a_required_text_must_not_be_empty_and_only_the_first_violations_are_listed() -> None:

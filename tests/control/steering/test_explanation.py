@@ -103,6 +103,17 @@ def test_each_cause_has_a_sentence_with_who_holds_the_channel_up_and_since_when(
             ],
         ),
         (
+            {"muted": ["throttle"], **muted, "throttle": {"request_rate": 2048, "response_rate": 0, "reason": ""}, "peer": "unix:"},
+            [
+                (
+                    "quota",
+                    "internal",
+                    "a quota is used up (an operator's throttle: request_bytes_rate 2KiB/s; node: request_bytes_rate 1MiB/s; node: "
+                    "response_bytes_rate 2MiB/s); framegate has not read from client unix: (channel 0-1-7, client id billing-7) for 3s",
+                )
+            ],
+        ),
+        (
             {"muted": ["memory"], **muted},
             [
                 (

@@ -161,7 +161,7 @@ def test_nothing_of_spans_or_log_records_is_loaded_with_metrics() -> None:
 
 
 SERVICE = "framegate.control.v1.ChannelService"
-MUTE = pb2.MuteChannelsRequest(selector=pb2.ChannelSelector(listener="kafka"), reason="incident 7")
+MUTE = pb2.MuteChannelsRequest(selector=pb2.ChannelSelector(filter="listener=kafka"), reason="incident 7")
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 Body = Callable[[Serving], Awaitable[None]]
 

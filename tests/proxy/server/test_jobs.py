@@ -59,12 +59,12 @@ def begun(steered, size: int = 6, body: bytes = b"begun"):
     return client, upstream, pair
 
 
-def test_long_lists_and_bulk_commands_are_made_in_slices_and_a_command_for_another_listener_affects_no_pair(steered):
+def test_long_lists_and_bulk_commands_are_made_in_slices_and_a_command_to_lift_another_action_affects_no_pair(steered):
     pairs = clients(steered, 20)
     steered.commands.handle({"type": "list", "id": 1, "after": 0, "limit": 100, "listener": None})
     assert steps(steered, lambda: abort(steered, pairs[10])) == 3
     assert [row["id"] for row in steered.answers[0]["rows"]] == [pair.id for pair in pairs if pair is not pairs[10]], "without the one that closed"
-    steered.commands.handle({"type": "mute", "id": 1, "listener": "other", "reason": ""})
+    steered.commands.handle({"type": "unmute", "id": 1, "lifts": 5})
     assert steps(steered) == 3
     assert steered.answers[1] == {"type": "result", "id": 1, "affected": [], "missing": [], "undone": []}
     assert {pair.client.channel.mute_causes for pair in pairs if pair is not pairs[10]} == {0}
@@ -173,7 +173,7 @@ def test_the_end_answers_what_is_not_done(steered, command, answer):
 def test_mute_is_answered_when_no_further_header_will_be_read(steered):
     client, upstream, pair = begun(steered)
     _, _, other = steered.world.pair()
-    steered.commands.handle({"type": "mute", "id": 1, "listener": "l", "reason": "why"})
+    steered.commands.handle({"type": "mute", "id": 1, "connections": [int(other.id), int(pair.id)], "reason": "why"})
     steered.work()
     assert steered.answers == []
     assert (pair.reason, other.client.channel.mute_causes) == ("why", mute.ADMIN)
@@ -217,19 +217,16 @@ def test_a_pair_whose_end_has_begun_is_missing(steered):
     assert pair.client.channel.mute_causes == 0
 
 
-@pytest.mark.parametrize("by", ["listener", "connections"])
-def test_the_end_answers_what_is_begun_and_what_is_not(steered, by):
+def test_the_end_answers_what_is_begun_and_what_is_not(steered):
     ids = [int(pair.id) for _, _, pair in (begun(steered), *(steered.world.pair() for _ in range(19)))]
-    chosen = {"listener": "l"} if by == "listener" else {"connections": [*ids, 99]}
     for number in (1, 2):
-        steered.commands.handle({"type": "mute", "id": number, **chosen})
+        steered.commands.handle({"type": "mute", "id": number, "connections": [*ids, 99]})
     steered.commands.handle({"type": "list", "id": 3})
     step(steered)
     steered.commands.end()
-    missing = [] if by == "listener" else [99]
     assert steered.answers == [
-        {"type": "result", "id": 1, "affected": ids[1:8], "missing": missing, "undone": [ids[0], *ids[8:]]},
-        {"type": "result", "id": 2, "affected": [], "missing": missing, "undone": ids},
+        {"type": "result", "id": 1, "affected": ids[1:8], "missing": [99], "undone": [ids[0], *ids[8:]]},
+        {"type": "result", "id": 2, "affected": [], "missing": [99], "undone": ids},
         {"type": "error", "id": 3, "error": "the processor ends"},
     ]
     assert not steered.commands.busy
@@ -241,7 +238,12 @@ def test_an_error_with_one_pair_costs_that_pair_and_is_a_fault(steered):
     world = steered.world
     (client, _, bad), (_, _, good) = world.pair(), world.pair()
     world.blind(client, bad, mute.ADMIN)
-    assert steered.ask("unmute", listener="l") == {"type": "result", "affected": [int(good.id)], "missing": [], "undone": [int(bad.id)]}
+    assert steered.ask("unmute", connections=[int(bad.id), int(good.id)]) == {
+        "type": "result",
+        "affected": [int(good.id)],
+        "missing": [],
+        "undone": [int(bad.id)],
+    }
     world.until(lambda: world.rows)
     assert (world.row["id"], world.row["cause"]) == (int(bad.id), "internal")
     assert {fault.place for fault in world.selector.faults.take()} == {"command", "channel"}
@@ -373,16 +375,45 @@ def test_a_pair_that_closed_after_it_was_visited_has_no_access_row(steered):
     assert [int(line.split(" ")[1]) for line in steered.access] == [pair.id for pair in pairs if pair not in (pairs[0], pairs[10])]
 
 
-def test_a_bulk_command_for_a_principal_affects_all_listeners(steered):
-    pairs = [steered.world.pair()[2] for _ in range(3)]
-    for pair, name in zip(pairs, ("alice", "bob", "alice"), strict=True):
-        pair.client.channel.principal = name
-    assert steered.ask("close", principal="alice", reason="gone") == {
-        "type": "result", "affected": [int(pairs[0].id), int(pairs[2].id)], "missing": [], "undone": [],
-    }  # fmt: skip
-    assert steered.ask("close", principal="nobody")["affected"] == []
-    steered.world.pass_time(1.1)
-    assert [(row["cause"], row["detail"]) for row in steered.world.rows] == [("admin", "gone")] * 2
+def test_an_action_is_lifted_where_it_was_the_last_one(steered):
+    pairs = [pair for _, _, pair in (steered.world.pair() for _ in range(4))]
+    ids = [int(pair.id) for pair in pairs]
+    for verb, lift in (("mute", "unmute"), ("throttle", "throttle")):
+        rates = {"request_rate": 1000} if verb == "throttle" else {}
+        assert steered.ask(verb, connections=ids[:3], action=7, reason="first", **rates)["affected"] == ids[:3]
+        steered.ask(verb, connections=[ids[0]], action=8, **rates)
+        steered.ask(verb, connections=[ids[1]], **rates)
+        assert steered.ask(lift, lifts=7) == {"type": "result", "affected": [ids[2]], "missing": [], "undone": []}
+        assert steered.ask(lift, lifts=7)["affected"] == []
+        rows = steered.ask("list")["rows"]
+        assert [bool(row["muted"] if verb == "mute" else row.get("throttle")) for row in rows] == [True, True, False, False]
+    assert [pair.client.channel.gated for pair in pairs] == [True, True, False, False]
+
+
+def test_the_end_answers_which_pairs_still_have_an_action(steered):
+    ids = [int(pair.id) for pair in clients(steered, 20)]
+    steered.ask("mute", connections=ids[:12], action=7)
+    steered.commands.handle({"type": "unmute", "id": 1, "lifts": 7})
+    step(steered)
+    steered.commands.end()
+    assert steered.answers == [{"type": "result", "id": 1, "affected": ids[:8], "missing": [], "undone": ids[8:12]}]
+
+
+def test_standing_actions_come_with_the_start_and_with_changes_and_replace_each_other(steered):
+    pairs, rows = steered.world.relay.pairs, []
+    for number, value in ((1, "10.0.0.0/8"), (2, "10.1.0.0/16"), (3, "10.0.0.1/8")):
+        condition = {"field": "address", "value": value, "negated": False}
+        row = {"number": number, "verb": "mute", "reason": "", "request_rate": 0, "response_rate": 0, "conditions": [condition]}
+        answer = steered.ask("prepare", change={"standing": [row]})
+        if number == 3:
+            assert (answer["type"], "has host bits set" in answer["reason"]) == ("refused", True)
+        else:
+            assert (answer, steered.ask("commit")) == ({"type": "prepared"}, {"type": "committed"})
+            rows = [row]
+            assert [(item.number, item.is_for("l", "10.1.0.1:9", "p", "")) for item in pairs.standing] == [(number, True)]
+    again = Steered(start={"standing": rows})
+    assert [item.number for item in again.world.relay.pairs.standing] == [2]
+    again.world.close()
 
 
 def test_open_pairs_of_revoked_users_end_before_the_commit_is_answered(steered):

@@ -57,13 +57,13 @@ START = StartMessage(
 READY = ReadyMessage(type="ready", wire=WIRE_VERSION, pid=1, modules={})
 HANDLER_START = HandlerStartMessage(type="start", wire=WIRE_VERSION, slot=0, generation=1, node="n", handlers={"l": "m:h"}, path=["/p"])
 HANDLER_READY = HandlerReadyMessage(type="ready", wire=WIRE_VERSION, pid=1, handlers={"l": HandlerFacts(directions=["request"], description="")})
-BULK = BulkCommand(type="mute", listener="l", reason="")
+BULK = BulkCommand(type="mute", connections=[1], reason="")
 REQUESTS: list[Request[Any]] = [
     prepare_request(Change(share=5)),
     commit_request(),
     list_request(after=0, limit=5, listener=None),
     describe_request(7),
-    *(bulk_request(BulkCommand(**{**BULK, "type": word})) for word in ("mute", "unmute", "close")),
+    *(bulk_request(BulkCommand(**{**BULK, "type": word})) for word in ("mute", "unmute", "close", "throttle")),
     upstreams_request(),
     holders_request(5),
     evict_request(7, None),
