@@ -26,9 +26,9 @@ from framegate.control.meters import Meters
 from framegate.control.status import RETIRED, ProcessorStatus
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.cells import CellLayout, CellReader
-from framegate.proxy.server.messages import Change
+from framegate.proxy.server.messages import BrokersSeenNotice, Change, DemandNotice, ForgetNotice, QuestionNotice
 from framegate.proxy.server.protocol import NOTICES, Message, drain_request, read_notice
-from framegate.proxy.server.rows import DemandRow, SeenBrokerRow
+from framegate.proxy.server.rows import DemandRow, RefusedFrameRow, SeenBrokerRow
 
 if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
@@ -51,6 +51,7 @@ class Supervisor(Respawner[Slot, Processor]):
 
     Attributes:
         connections: which processor has which connection.
+        on_refused: called when a processor reports a frame whose size it has refused.
         on_demand: called when a processor reports its demand for rates.
         on_brokers_seen: called with the upstream and the brokers when a processor saw others in an answer than those in force.
     """
@@ -82,6 +83,7 @@ class Supervisor(Respawner[Slot, Processor]):
         self._layout = CellLayout.of(desired.config)
         self._phases = TwoPhases(log)
         self.connections = Connections(acceptor, desired, events)
+        self.on_refused: Callable[[RefusedFrameRow], None] = lambda row: None
         self.on_demand: Callable[[Processor, Sequence[DemandRow]], None] = lambda processor, rows: None
         self.on_brokers_seen: Callable[[str, Sequence[SeenBrokerRow]], None] = lambda upstream, rows: None
         self._generations: dict[int, int] = {}
@@ -212,15 +214,22 @@ class Supervisor(Respawner[Slot, Processor]):
             self.connections.reported(child, notice["type"], notice.get("rows", ()), self._row_failed, level="info" if logged else "debug")
         elif notice["type"] == "log":
             self._publish_log(child, notice)
-        elif notice["type"] == "demand":
-            self.on_demand(child, notice["demands"])
-        elif notice["type"] == "brokers_seen":
-            self.on_brokers_seen(notice["upstream"], notice["brokers"])
         elif notice["type"] == "parted":
             if self._handlers is not None:
                 self._handlers.parted(child, notice)
         elif notice["type"] == "drained":
             self.slots[child.slot].report_drained(notice["open"])
+        elif notice["type"] == "frame_refused":
+            self.on_refused(notice["row"])
+        else:
+            self._take_report(child, notice)
+
+    def _take_report(self, child: Processor, notice: DemandNotice | BrokersSeenNotice | QuestionNotice | ForgetNotice) -> None:
+        """Handle what a processor needs to know, or has learned."""
+        if notice["type"] == "demand":
+            self.on_demand(child, notice["demands"])
+        elif notice["type"] == "brokers_seen":
+            self.on_brokers_seen(notice["upstream"], notice["brokers"])
         elif self._auth_requests is not None:
             self._auth_requests.hear(child, notice)
 

@@ -116,7 +116,7 @@ def _api_server(parts: Parts, closed: ClosedChannels, observe: CallObserver | No
         Handlers(parts.state),
         KafkaRules(parts.kafka_rules),
         Limits(parts.limits),
-        Listeners(parts.listeners),
+        Listeners(parts.listeners, parts.refused_frames),
         Logs(parts.log),
         Pools(parts.pool, parts.state, parts.channels),
         Proxies(parts),

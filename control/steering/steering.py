@@ -25,6 +25,7 @@ from framegate.control.steering.pool import Pool
 from framegate.control.steering.rates import INTERVAL_S as RATES_INTERVAL_S
 from framegate.control.steering.rates import LIMIT_S as RATES_LIMIT_S
 from framegate.control.steering.rates import Rates
+from framegate.control.steering.refused import RefusedFrames
 from framegate.control.steering.rows import ACCESS_LIMIT_S, AccessRows, Audit, LogRows, interval_s
 from framegate.control.steering.sizing import Chosen, Sizing
 from framegate.control.steering.state import ALIVE_MS, State
@@ -57,6 +58,7 @@ class Parts:
     log: LogRows
     channels: Channels
     explanations: Explanations
+    refused_frames: RefusedFrames
     limits: Limits
     kafka_rules: RulesAboutKafka
     pool: Pool
@@ -114,6 +116,7 @@ class Steering(Parts):
             log=LogRows(supervisor, log),
             channels=channels,
             explanations=Explanations(supervisor, channels, listeners, upstreams, pool),
+            refused_frames=RefusedFrames(supervisor),
             limits=Limits(supervisor, acceptor, self.transactions, pool),
             kafka_rules=RulesAboutKafka(supervisor, self.transactions),
             pool=pool,

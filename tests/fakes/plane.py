@@ -55,6 +55,7 @@ from framegate.control.steering.kafka_rules import RulesAboutKafka
 from framegate.control.steering.limits import Limits
 from framegate.control.steering.listeners import Listeners, Upstreams
 from framegate.control.steering.pool import Pool, equal_shares
+from framegate.control.steering.refused import RefusedFrames
 from framegate.control.steering.rows import Audit, LogRows
 from framegate.control.steering.state import State
 from framegate.control.steering.steering import Parts
@@ -531,6 +532,7 @@ class FakePlane(State):
             log=LogRows(supervisor, log),
             channels=channels,
             explanations=Explanations(supervisor, channels, listeners, upstreams, pool, lambda: self.now_ns),
+            refused_frames=RefusedFrames(supervisor),
             limits=Limits(supervisor, acceptor, transactions, pool),
             kafka_rules=RulesAboutKafka(supervisor, transactions),
             pool=pool,

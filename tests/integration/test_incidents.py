@@ -1,5 +1,6 @@
 """What an operator finds about connections of a running framegate: explained, as evidence, and in the rows that are watched."""
 
+import base64
 import json
 import threading
 from collections.abc import Iterator
@@ -92,6 +93,21 @@ def test_a_client_that_does_not_take_a_large_answer_is_named_with_the_bytes_that
         assert line.startswith(f"- client {peer_name(slow)} (channel {identifier}) has not taken ")
         read_frame(slow)
         assert waits(running, identifier) == []
+
+
+@pytest.mark.slow
+def test_frames_whose_size_was_refused_are_evidence_with_who_sent_them(proxy: tuple[Framegate, Servers]) -> None:
+    running, _ = proxy
+    data = frame(bytes(MIB + 1))[:12]
+    with running.connect("large") as client, running.connect("large") as tls:
+        client.sendall(data)
+        tls.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03secret")
+        row = running.closed_row(client)
+        assert running.closed_row(tls)["cause"] == "wrong_protocol"
+        (found,) = until(lambda: running.json("listeners", "refused", "large"))
+        assert (found["channel_id"], found["peer_address"]) == (row["id"], peer_name(client))
+        assert (found["cause"], found["size_bytes"], found["limit_bytes"]) == ("CAUSE_FRAME_TOO_LARGE", MIB + 1, MIB)
+        assert base64.b64decode(found["head"]) == data
 
 
 @pytest.mark.slow
