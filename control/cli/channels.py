@@ -361,14 +361,20 @@ def _change(
     if bool(channel_ids) + (chosen is not None) != 1:
         raise click.UsageError("give channel ids or --filter")
     selector = pb2.ChannelSelector(channels=pb2.ChannelIds(ids=channel_ids)) if channel_ids else pb2.ChannelSelector(filter=chosen or "")
-    method = f"{verb.capitalize()}Channels"
-    request = getattr(pb2, f"{method}Request")(selector=selector, max_affected_count=max_affected, **given)
+    request = getattr(pb2, f"{verb.capitalize()}ChannelsRequest")(selector=selector, max_affected_count=max_affected, **given)
     if ttl:
         request.ttl.FromMilliseconds(ttl)
-    answer = getattr(pb2, f"{method}Response")(missing_channel_ids=dict.fromkeys(channel_ids))
+    answer = getattr(pb2, f"{verb.capitalize()}ChannelsResponse")(missing_channel_ids=dict.fromkeys(channel_ids))
     with calling(address, change=True) as channel:
+        stub = ChannelServiceStub(channel)
+        methods: dict[str, Callable[..., Any]] = {
+            "mute": stub.MuteChannels,
+            "unmute": stub.UnmuteChannels,
+            "close": stub.CloseChannels,
+            "throttle": stub.ThrottleChannels,
+        }
         try:
-            answer = send(getattr(ChannelServiceStub(channel), method), request, change)
+            answer = send(methods[verb], request, change)
         except grpc.RpcError as error:
             if not channel_ids or error.code() is not grpc.StatusCode.NOT_FOUND:
                 raise  # else none of the named channels is open
@@ -387,7 +393,7 @@ def _say_change(answer: Any, done: str, output: str, *, chosen: bool) -> None:
         print_note(f"no open channels match; none was {done}")
     elif output == "table" or missing:
         print_note(f"{counted(count, 'channel')} {done}" + (f", {len(missing):,} not open: {', '.join(missing)}" if missing else ""))
-    if action is not None:
+    if action is not None and output == "table":
         print_note(f"action {action.id} is kept: `framegate channels actions` lists it, `framegate channels undo {action.id}` ends it")
     if hint and output == "table":
         print_note(hint)

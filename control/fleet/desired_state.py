@@ -75,10 +75,11 @@ class DesiredState:
             endpoints=self.endpoints,
             stores=pack_stores(self.stores),
             rows_at_open=self.rows_at_open,
-            standing=self.standing,
         )
         if self.brokers:
             message["brokers"] = self.brokers
         if self.failing:
             message["failing"] = self.failing
+        if self.standing:
+            message["standing"] = self.standing
         return message

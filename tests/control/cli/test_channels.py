@@ -142,3 +142,55 @@ def test_wrong_usage_exits_with_2_and_asks_nothing(cli: Cli, words: tuple[str, .
     result = cli("channels", *words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert cli.plane.asked == []
+
+
+def test_list_sorts_and_has_the_columns_of_ones_question(cli: Cli) -> None:
+    cli.plane.add(channel_row("0-1-9", leased=5 << 20, muted=["memory"], muted_ns=1, client_id="billing-7"))
+    result = cli("channels", "list", "--sort", "held", "--columns", "id,held,client_id,waiting,bytes_rate,throttle,software")
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["ID", "HELD", "CLIENT", "ID", "WAITING", "BYTES", "RATE", "THROTTLE", "SOFTWARE"]
+    assert lines[1].split()[:4] == ["0-1-9", "5", "MiB", "billing-7"]
+    assert "memory; upstream: peer" in lines[1]
+    assert "0 B/s" in lines[1]
+    assert "apache-kafka-java 3.7.0" in lines[1]
+    assert [line.split()[0] for line in cli("channels", "list", "--sort", "listener").stdout.splitlines()[1:]] == ["0-1-7", "0-1-9", "1-1-8"]
+    assert len(cli("channels", "list", "--columns", "wide").stdout.splitlines()[0].split()) > 20
+    assert [row["id"] for row in cli.json("channels", "list", "--filter", "held>1MiB waiting=memory")] == ["0-1-9"]
+
+
+def test_a_list_that_is_watched_is_made_again_until_it_is_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", sleep)
+    result = cli("channels", "list", "--watch", "3s")
+    assert (result.exit_code, naps, result.stdout.count("LISTENER")) == (130, [3.0, 3.0], 2)
+
+
+def test_a_throttle_is_shown_kept_and_undone(cli: Cli) -> None:
+    words = ("--request-rate", "1MiB", "--standing", "--ttl", "10m", "--reason", "slow")
+    result = cli("channels", "throttle", "--filter", "listener=kafka", *words)
+    assert result.stderr.splitlines() == [
+        "framegate: 1 channel throttled",
+        "framegate: action 1 is kept: `framegate channels actions` lists it, `framegate channels undo 1` ends it",
+    ]
+    assert "throttle            1 MiB/s / -" in cli("channels", "describe", "0-1-7").stdout
+    line = cli("channels", "actions").stdout.splitlines()[1]
+    assert line.split()[:4] == ["1", "throttle", "listener=kafka", "yes"]
+    assert "1 MiB/s / -" in line
+    assert cli("channels", "undo", "1").stderr == "framegate: action 1 is undone\n"
+    assert (cli("channels", "actions").stderr, cli("channels", "undo", "1").exit_code) == ("framegate: no actions are kept\n", 3)
+
+
+def test_a_dry_run_and_a_bound_change_nothing(cli: Cli) -> None:
+    result = cli("channels", "close", "--filter", "listener=*", "--dry-run")
+    assert result.stdout.split() == ["ID", "RESULT", "0-1-7", "would", "be", "closed", "1-1-8", "would", "be", "closed"]
+    assert result.stderr.splitlines()[:2] == ["framegate: nothing was changed: --dry-run", "framegate: 2 channels would be closed"]
+    result = cli("channels", "close", "--filter", "listener=*", "--max-affected", "1")
+    assert result.exit_code == 1
+    assert "2 channels would be affected, and max_affected is 1: nothing is changed (TOO_MANY_AFFECTED)" in result.stderr
+    assert len(cli.json("channels", "list")) == 2

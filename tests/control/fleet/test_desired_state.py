@@ -6,7 +6,7 @@ from framegate.control.fleet.desired_state import DesiredState, default_part
 from framegate.proxy.config.limits import UNLIMITED
 from framegate.proxy.config.model import MIB, TapConfig, TapRule, rules_to_wire, to_wire
 from framegate.proxy.server.protocol import WIRE_VERSION
-from framegate.proxy.server.rows import Store
+from framegate.proxy.server.rows import StandingRow, Store
 from tests.fakes.fleet import fleet_config
 
 ENDPOINTS = {"u": [["127.0.0.1", 2, "127.0.0.1", 1]]}
@@ -33,7 +33,10 @@ def test_a_processor_starts_with_all_there_is_and_the_share_of_its_slot() -> Non
         "rows_at_open": False,
     }
     desired.rows_at_open = True
-    assert desired.start_message(1, 5, "boot")["rows_at_open"]
+    desired.standing = [StandingRow(number=1, verb="close", reason="", request_rate=0, response_rate=0, conditions=[])]
+    message = desired.start_message(1, 5, "boot")
+    assert (message["rows_at_open"], message["standing"]) == (True, desired.standing)
+    assert desired.whole(1)["standing"] == desired.standing
 
 
 def test_all_that_can_change_is_one_change() -> None:
@@ -43,7 +46,8 @@ def test_all_that_can_change_is_one_change() -> None:
         "per_address": dataclasses.asdict(UNLIMITED),
         "overrides": [],
     }
-    assert state().whole(0) == {"max_receive_size": {"a": MIB}, "limits": limits, "share": 7 * MIB, "endpoints": ENDPOINTS, "stores": STORES}
+    whole = {"max_receive_size": {"a": MIB}, "limits": limits, "share": 7 * MIB, "endpoints": ENDPOINTS, "stores": STORES, "standing": []}
+    assert state().whole(0) == whole
     rules = (TapRule(name="all"),)
     assert state(TapConfig(directory="tap", rules=rules)).whole(1)["tap_rules"] == rules_to_wire(rules)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from framegate.control.events import Event, Gap, Row
 from framegate.control.service.channels import CAPACITY, ClosedChannels
@@ -194,3 +195,85 @@ def test_the_event_loop_serves_others_while_many_rows_are_decoded() -> None:
         assert len(await reading) == 199
 
     asyncio.run(main())
+
+
+@served()
+async def test_a_filter_and_an_order_choose_and_rates_are_measured(at: Serving) -> None:
+    sizes = (5, 7, 7, 1)
+    at.plane.add(
+        *(channel_row(f"0-1-{number}", leased=size, client_id=f"c-{number}") for number, size in enumerate(sizes, 1)), channel_row("1-1-1", "plain")
+    )
+    stub = ChannelServiceStub(at.channel)
+    answer = await stub.ListChannels(pb2.ListChannelsRequest(filter="listener=kafka", order_by="held desc", page_size=3))
+    assert ([item.id for item in answer.channels], answer.total_count, answer.next_page_token) == (["0-1-2", "0-1-3", "0-1-1"], 4, "")
+    first = await stub.ListChannels(pb2.ListChannelsRequest(filter="held>1 listener=kafka", page_size=2))
+    rest = await stub.ListChannels(pb2.ListChannelsRequest(filter="held>1 listener=kafka", page_size=2, page_token=first.next_page_token))
+    assert [[item.id for item in answer.channels] for answer in (first, rest)] == [["0-1-1", "0-1-2"], ["0-1-3"]]
+    request = pb2.ListChannelsRequest(filter="client_id=c-1", rate_window=Duration(nanos=50_000_000))
+    call = asyncio.ensure_future(stub.ListChannels(request))
+    await asyncio.sleep(0.01)
+    at.plane.add(channel_row("0-1-1", client_id="c-1", bytes={"request": 5300, "response": 200}))
+    (channel,) = (await call).channels
+    assert 0 < channel.request.bytes_per_second <= 5000 / 0.05
+    assert (channel.response.bytes_per_second, channel.response.HasField("frames_per_second")) == (0, True)
+    (channel,) = (await stub.ListChannels(pb2.ListChannelsRequest(filter="client_id=c-1"))).channels
+    assert not channel.request.HasField("bytes_per_second")
+
+
+@served()
+async def test_wrong_filters_and_orders_are_named(at: Serving) -> None:
+    stub = ChannelServiceStub(at.channel)
+    for request, field in (
+        (pb2.ListChannelsRequest(filter="colour=red"), "filter"),
+        (pb2.ListChannelsRequest(order_by="colour"), "order_by"),
+        (pb2.ListChannelsRequest(order_by="held down"), "order_by"),
+        (pb2.ListChannelsRequest(order_by="held", page_token="0:1"), "page_token"),
+        (pb2.ListChannelsRequest(rate_window=Duration(seconds=5, nanos=1)), "rate_window"),
+        (pb2.ListChannelsRequest(page_token="x"), "page_token"),
+    ):
+        code, _, named = await refused(stub.ListChannels(request))
+        assert (code, set(named)) == (grpc.StatusCode.INVALID_ARGUMENT, {field})
+
+
+@served()
+async def test_a_throttle_is_shown_and_what_is_kept_is_listed_and_deleted(at: Serving) -> None:
+    at.plane.add(channel_row("0-1-7"))
+    stub = ChannelServiceStub(at.channel)
+    selector = pb2.ChannelSelector(filter="listener=kafka")
+    request = pb2.ThrottleChannelsRequest(selector=selector, reason="slow", request_bytes_per_second=1000, ttl=Duration(seconds=60), standing=True)
+    made = await stub.ThrottleChannels(request)
+    shown = (await stub.GetChannel(pb2.GetChannelRequest(id="0-1-7"))).channel.throttle
+    assert (shown.request_bytes_per_second, shown.response_bytes_per_second, shown.reason) == (1000, 0, "slow")
+    assert (list(made.affected_channel_ids), made.affected_count, made.hint) == (["0-1-7"], 1, "")
+    (listed,) = (await stub.ListChannelActions(pb2.ListChannelActionsRequest())).actions
+    assert listed == made.action
+    assert (listed.id, listed.verb, listed.filter, listed.standing) == ("1", pb2.ChannelAction.VERB_THROTTLE, "listener=kafka", True)
+    assert listed.expire_time.seconds - listed.create_time.seconds == 60
+    assert (await stub.DeleteChannelAction(pb2.DeleteChannelActionRequest(id="1"))).action == listed
+    for number in ("1", "x", "9" * 30):
+        assert await code_of(stub.DeleteChannelAction(pb2.DeleteChannelActionRequest(id=number))) is grpc.StatusCode.NOT_FOUND
+    assert [(row["method"].rpartition("/")[2], row["result"]) for row in at.plane.audits[:2]] == [
+        ("ThrottleChannels", "OK"),
+        ("DeleteChannelAction", "OK"),
+    ]
+    assert at.plane.audits[0]["after"] == {"affected": ["0-1-7"], "affected_count": 1, "missing": [], "action": 1}
+
+
+@served()
+async def test_an_answer_says_that_clients_can_come_back_and_bounds_are_checked(at: Serving) -> None:
+    at.plane.add(*(channel_row(f"0-1-{number}") for number in range(3)))
+    stub = ChannelServiceStub(at.channel)
+    selector = pb2.ChannelSelector(filter="listener=kafka")
+    code, text, _ = await refused(stub.CloseChannels(pb2.CloseChannelsRequest(selector=selector, max_affected_count=2)))
+    assert (code, "3 channels would be affected" in text) == (grpc.StatusCode.FAILED_PRECONDITION, True)
+    for request in (
+        pb2.CloseChannelsRequest(selector=selector, validate_only=True),
+        pb2.CloseChannelsRequest(selector=selector, max_affected_count=3),
+    ):
+        answer = await stub.CloseChannels(request)
+        assert (answer.affected_count, answer.HasField("action")) == (3, False)
+        assert "a client can connect again" in answer.hint
+    assert at.plane.audits[-2]["after"] is None, "nothing was changed"
+    throttle = pb2.ThrottleChannelsRequest(selector=selector, max_affected_count=100_001, request_bytes_per_second=-1, ttl=Duration(nanos=1))
+    _, _, named = await refused(stub.ThrottleChannels(throttle))
+    assert set(named) == {"max_affected_count", "request_bytes_per_second", "ttl"}
