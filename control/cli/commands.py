@@ -27,14 +27,14 @@ _MODULES: Final = {
     **{
         name: name for name in ("certificates", "channels", "doctor", "events", "explain", "handlers", "init", "inject", "limits", "listeners", "log")
     },
-    **{name: name for name in ("pipeline", "tap", "taps", "users")},
+    **{name: name for name in ("pipeline", "tap", "taps", "top", "users")},
 }
 """The module of each command."""
 
 _PAGES: Final = {
     **dict.fromkeys(("init", "completion"), "getting-started"),
     "explain": "configuration",
-    **dict.fromkeys(("check", "doctor", "serve", "channels", "events", "listeners", "log", "status", "drain"), "operating"),
+    **dict.fromkeys(("check", "doctor", "serve", "channels", "events", "listeners", "log", "status", "drain", "top"), "operating"),
     "upstreams": "upstreams",
     "handlers": "handlers",
     "brokers": "kafka",
