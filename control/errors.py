@@ -91,9 +91,9 @@ class EtagError(ControlError):
 class InvalidArgumentError(ControlError):
     """One or more fields of a request are wrong; all are named."""
 
-    def __init__(self, violations: Sequence[Violation]) -> None:
+    def __init__(self, violations: Sequence[Violation], reason: str = "INVALID_ARGUMENT") -> None:
         text = "; ".join(f"{item.field}: {item.description}" for item in violations)
-        super().__init__(text, reason="INVALID_ARGUMENT")
+        super().__init__(text, reason=reason)
         self.violations = tuple(violations)
 
 

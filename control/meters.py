@@ -50,6 +50,12 @@ class Meters:
         assert _KEYS[name], f"{name} has no attributes"
         self._many[name] = read
 
+    def forget(self, listener: str) -> None:
+        """Drop the counters of a listener that is gone."""
+        for name, values in list(self._values):
+            if LISTENER in _KEYS[name] and values[_KEYS[name].index(LISTENER)] == listener:
+                del self._values[name, values]
+
     def value(self, name: str, *values: str) -> float:
         """The value of one counter."""
         return self._values.get((name, values), 0)

@@ -26,6 +26,7 @@ from framegate.control.notify import Notifier
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.rotation.validator_process import ValidatorProcess
+from framegate.control.steering.identities import Identities
 from framegate.control.steering.pool import equal_shares
 from framegate.control.steering.sizing import Chosen
 from framegate.control.steering.steering import Steering
@@ -35,7 +36,6 @@ from framegate.proxy.config.model import ProxyConfig
 
 if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
-    from framegate.control.fleet.identity import Identity
     from framegate.control.tap.keeper import TapKeeper
 
 __all__ = ["Proxy"]
@@ -88,11 +88,14 @@ class Proxy:
         )
         reaper = Reaper()
         self._on_stop(reaper.close)
-        identity, contents = await self._start_identity(config, desired)
-        if any(listener.handler is not None for listener in config.listeners):
+
+        def new_handlers(config: ProxyConfig) -> "Handlers":
             from framegate.control.fleet.handlers import Handlers  # loaded only with handlers
 
-            self._handlers = Handlers(config, reaper, meters, log, task_monitor, events=events)
+            return Handlers(config, reaper, meters, log, task_monitor, events=events)
+
+        if any(listener.handler is not None for listener in config.listeners):
+            self._handlers = new_handlers(config)
         supervisor = Supervisor(
             desired,
             acceptor,
@@ -105,33 +108,44 @@ class Proxy:
             on_end=self._ended,
             inherited=() if self._keeper is None else (self._keeper.writers,),
             handlers=self._handlers,
-            auth_requests=None if identity is None else identity.auth_requests,
         )
         self._supervisor = supervisor
         self._on_stop(supervisor.close)
+        rotation = Rotation(config.rotation, events, meters, task_monitor)
+        identities = Identities(supervisor, rotation, meters, log, task_monitor)
+        self._on_stop(identities.stop)
+        identities.follow(await identities.stage(config))
         await self._undo.enter_async_context(self._undo_after_processors)
-        if self._handlers is not None:
-            self._on_stop(self._handlers.stop)
+        self._on_stop(self._stop_handlers)
         self._on_stop(supervisor.stop)
         resolver = Resolver(names, first, self._addresses_asked, log)
         self._on_stop(resolver.stop)
         keeper = self._keeper
         tapped = keeper.tapped if keeper is not None else lambda rules: None
         low = (lambda: keeper.disk_low) if keeper is not None else str
-        rotation = Rotation(config.rotation, events, meters, task_monitor)
         validator = ValidatorProcess(reaper)
         self._on_stop(validator.close)
         certificates = TlsStores(supervisor, validator.ask, self._loaded.certificates)
         for source in certificates.sources():
             rotation.watch(source)
-        if identity is not None:
-            from framegate.control.rotation.identity_files import IdentityFiles  # loaded only with SASL
-
-            for source in IdentityFiles(identity, supervisor, contents).sources():
-                rotation.watch(source)
         self._on_stop(rotation.close)
         steering = Steering(
-            supervisor, acceptor, resolver, meters, log, events, task_monitor, tapped, rotation, certificates, self._handlers, identity, chosen, low
+            supervisor,
+            acceptor,
+            resolver,
+            meters,
+            log,
+            events,
+            task_monitor,
+            tapped,
+            rotation,
+            certificates,
+            identities,
+            self._loaded,
+            validator.ask,
+            new_handlers,
+            chosen,
+            low,
         )
         self._steering = steering
         self._on_stop(steering.close)
@@ -162,15 +176,9 @@ class Proxy:
         except OSError as error:
             self._task_monitor.failed("rotation", error)
 
-    async def _start_identity(self, config: ProxyConfig, desired: DesiredState) -> "tuple[Identity | None, dict[str, dict[str, bytes]]]":
-        """The auth worker pool, if SASL is configured, and the contents of its files, by listener and path."""
-        if all(listener.sasl is None for listener in config.listeners) and all(upstream.sasl is None for upstream in config.upstreams):
-            return None, {}
-        from framegate.control.fleet.identity import Identity  # loaded only with SASL
-
-        identity = Identity(config, lambda: desired.endpoints, lambda: desired.stores, self._meters, self._log, self._task_monitor)
-        self._on_stop(identity.stop)
-        return identity, await identity.start()
+    async def _stop_handlers(self) -> None:
+        if self._supervisor is not None and self._supervisor.handlers is not None:
+            await self._supervisor.handlers.stop()
 
     async def _start_processes(self, supervisor: Supervisor, processors: int) -> None:
         """Start processors and handler processes. Raises the first error."""
@@ -267,7 +275,7 @@ class Proxy:
             self._keeper.died(ProcessorExit(slot.number, slot.boot_id, slot.started_ns, life))
 
     def reload_soon(self) -> None:
-        """Load replaced files now, before the next periodic check."""
+        """Apply the configuration file, and load replaced files now, before the next periodic check."""
         self._run_background(self._reload(), "rotation")
 
     async def _reload(self) -> None:
@@ -275,9 +283,10 @@ class Proxy:
             self._log.write("reload_refused", level="warning", reason="framegate is starting, or could not start")
             return
         with contextlib.nullcontext() if self._notifier is None else self._notifier.reloading():
+            configuration = await self._steering.configuration_file.reload()
             outcomes = await self._steering.rotation.reload()
         replaced, refused = ([f"{item.owner} ({item.kind})" for item in outcomes if item.result == result] for result in ("replaced", "refused"))
-        self._log.write("reloaded", replaced=replaced, refused=refused, configuration="is that of the start, until framegate is restarted")
+        self._log.write("reloaded", replaced=replaced, refused=refused, configuration=configuration)
 
     def alive(self) -> bool:
         """The result of the liveness probe."""
@@ -314,8 +323,8 @@ class Proxy:
         """The forced end of the processors, and of the handler processes."""
         if self._supervisor is not None:
             self._supervisor.kill_all()
-        if self._handlers is not None:
-            self._handlers.kill_all()
+        if self._supervisor is not None and self._supervisor.handlers is not None:
+            self._supervisor.handlers.kill_all()
 
 
 def _load_servers(export: Export) -> None:

@@ -20,6 +20,10 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.fakes.otlp_receiver import OtlpReceiver
+    from tests.fakes.tls import TlsWorld
+    from tests.fakes.upstream import ScriptedUpstream
+
 HERE = Path(__file__).resolve().parent
 os.environ.setdefault("FRAMEGATE_PROCESSOR_ENV", "FAKE_PROCESSOR,COVERAGE_PROCESS_START")  # processors get a few variables only, and these
 os.environ.setdefault("FRAMEGATE_HANDLER_ENV", "FAKE_HANDLER,FAKE_HANDLER_LIVES,COVERAGE_PROCESS_START")  # handler processes likewise
@@ -69,6 +73,32 @@ def spark() -> "Iterator[SparkSession]":
     fast_start = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     with local_session("framegate tests", cores=2, memory="1g", settings=fast_start) as session:
         yield session
+
+
+@pytest.fixture(scope="session")
+def tls_world(tmp_path_factory: pytest.TempPathFactory) -> "TlsWorld":
+    """Certificates, made once for all tests."""
+    from tests.fakes.tls import TlsWorld
+
+    return TlsWorld.make(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture
+def upstream() -> "Iterator[ScriptedUpstream]":
+    """Sends every frame back."""
+    from tests.fakes.upstream import ScriptedUpstream
+
+    with ScriptedUpstream() as started:
+        yield started
+
+
+@pytest.fixture
+def receiver() -> "Iterator[OtlpReceiver]":
+    """A collector that keeps what comes over OTLP."""
+    from tests.fakes.otlp_receiver import OtlpReceiver
+
+    with OtlpReceiver() as made:
+        yield made
 
 
 def pytest_report_header() -> str:

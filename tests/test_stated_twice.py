@@ -10,8 +10,11 @@ from framegate.control.bounds import MAX_HOLDERS, MAX_PAGE_SIZE
 from framegate.control.cli import pools
 from framegate.control.cli.options import DEFAULT_ADDRESS
 from framegate.control.cli.taps import add, set_
+from framegate.control.fleet.handler_process import KIND as HANDLER
 from framegate.control.service.taps import RULE as RESOURCE
-from framegate.control.v1 import tap_service_pb2
+from framegate.control.v1 import certificate_service_pb2, handler_service_pb2, tap_service_pb2, upstream_service_pb2, user_service_pb2
+from framegate.proxy.auth.scram import HASHES
+from framegate.proxy.cells import EJECTION_REASONS, FILE_KINDS
 from framegate.proxy.config.key import Key, field_types, keys
 from framegate.proxy.config.model import MAX_PROCESSORS, MAX_RECEIVE_SIZE, AdminConfig, TapRule
 from tests.fakes.cases import each_of
@@ -46,6 +49,18 @@ def test_the_api_states_the_other_ranges() -> None:
     for path in PROTOS.glob("*.proto"):
         for number in re.findall(r"The largest number .*?to return; 1 to ([\d,]+)\.", path.read_text()):
             assert int(number.replace(",", "")) == MAX_PAGE_SIZE, path.name
+
+
+def test_the_enums_of_the_api_have_every_word_there_is() -> None:
+    for enum, words in (
+        (certificate_service_pb2.Reload.Kind, FILE_KINDS),
+        (upstream_service_pb2.Endpoint.Reason, EJECTION_REASONS),
+        (handler_service_pb2.HandlerProcess.EndReason, ("died", "stopped", *HANDLER.reasons)),
+        (user_service_pb2.ScramMechanism, HASHES),
+    ):
+        names = [name.lower() for name in enum.keys()[1:]]
+        assert all(any(name.endswith(word.lower().removeprefix("scram-").replace("-", "_")) for name in names) for word in words), words
+        assert len(names) == len(words)
 
 
 def test_a_rule_of_the_api_has_every_field_of_the_model_and_the_options_of_a_rule_have_every_one() -> None:

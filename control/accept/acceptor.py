@@ -15,7 +15,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from framegate.control.accept.admission import Admission, close_descriptor
@@ -92,6 +92,11 @@ class Acceptor:
         task_monitor: watches the thread.
         limits: the first limits of the node and of addresses; those of listeners are in their configurations.
         clock: for quotas; monotonic, in ns.
+
+    Attributes:
+        listeners: of the configuration in force, by name.
+        leaving: those that were removed, until ``settle`` finds that they have no connection.
+        handed: connections that processors got, which the event loop has not counted yet.
     """
 
     def __init__(
@@ -104,6 +109,7 @@ class Acceptor:
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.listeners = {item.config.name: item for item in listeners}
+        self.leaving: dict[str, Listening] = {}
         quotas = ConnectionQuotas(limits_in_force(limits, {item.config.name: item.config.limits for item in listeners}), limits.protected_listener)
         self._admission = Admission(quotas, meters, log, clock)
         self.handed: collections.deque[PassedConnection] = collections.deque()
@@ -137,15 +143,66 @@ class Acceptor:
         """Whether it takes no more connections, for good."""
         return self._stopping
 
+    def now_ns(self) -> int:
+        """The time at which the last connection was accepted, or now."""
+        return max(time.monotonic_ns(), self._accepted_ns)
+
     def set_targets(self, targets: Sequence[Target]) -> None:
         """The processors that take connections from now on. Event loop only."""
         self._targets = tuple(targets)
         self._notify()
 
-    def set_limits(self, limits: LimitsInForce) -> None:
-        """Put other quotas in force, from the next connection on; waiting listeners are checked again. Event loop only."""
-        self._admission.set_limits(limits)
+    @property
+    def open(self) -> int:
+        """The open connections of all listeners."""
+        return sum(listening.open for listening in (*self.listeners.values(), *self.leaving.values()))
+
+    @property
+    def closing(self) -> bool:
+        """Whether sockets of listeners that are gone are still to be closed by the thread."""
+        return bool(self._removed)
+
+    def of(self, listener: str) -> Listening:
+        """A listener, which may be leaving."""
+        return self.listeners.get(listener) or self.leaving[listener]
+
+    def set_limits(self, limits: LimitsInForce, protected: str | None = None) -> None:
+        """Put other quotas in force, from the next connection on; waiting listeners are checked again. ``protected``: the listener that the node's
+        count and rate do not hold. Event loop only.
+        """
+        self._admission.set_limits(limits, protected)
         self._notify()
+
+    def put(self, listeners: Mapping[str, Listening]) -> None:
+        """Have other listeners, of ``rebound``. Those that are gone accept what waits in their backlogs, and no more; new ones accept nothing before
+        ``accept_new``. Event loop only.
+        """
+        before, self.listeners = self.listeners, dict(listeners)
+        addresses = {item.address for item in listeners.values()}
+        for name, was in before.items():
+            if listeners.get(name) is not was:
+                was.moved = was.address in addresses
+                if name not in listeners:
+                    self.leaving[name] = was
+                self._removed.extend((*was.brokers.values(), was))
+                was.brokers.clear()
+        for name, listening in listeners.items():
+            listening.moved = False
+            self.leaving.pop(name, None)
+        self._notify()
+
+    def accept_new(self) -> None:
+        """Accept on the listeners that are new. Event loop only."""
+        for listening in self.listeners.values():
+            descriptor = listening.sock.fileno()
+            if descriptor >= 0 and descriptor not in self._by_fd:
+                self._by_fd[descriptor] = listening
+                self._epoll.register(descriptor, select.EPOLLIN)
+
+    def settle(self) -> None:
+        """Forget listeners that are gone and have no connection any more. Event loop only."""
+        if not self.closing:
+            self.leaving = {name: listening for name, listening in self.leaving.items() if listening.open}
 
     def add_broker(self, listener: str, broker: int, port: int) -> None:
         """Listen at a port for clients of a broker; returns when they can connect. Event loop only. Raises StartError."""
@@ -166,7 +223,7 @@ class Acceptor:
 
     def gave_back(self, listener: str, peer: str, broker: int) -> None:
         """A passed connection has ended. Event loop only."""
-        self.listeners[listener].count_of(broker).closed += 1
+        self.of(listener).count_of(broker).closed += 1
         if self._admission.ended(listener, peer):
             self._notify()
 
@@ -203,7 +260,7 @@ class Acceptor:
                 job.heartbeat()
 
     def _accept_ready(self, job: MonitoredTask) -> None:
-        self._close_removed()
+        self._close_removed(job)
         self._admission.process_ended(job.failed)  # a connection that ends later, while a listener waits, wakes the thread
         while not self._stopping and (name := self._admission.resume()) is not None:
             for muted in self._muted.pop(name, ()):
@@ -218,9 +275,13 @@ class Acceptor:
                 listening = self._by_fd[descriptor]
                 self._try_accept(job, listening, self._admission.at_once(listening.config.name, _ACCEPTS_PER_EVENT))
 
-    def _close_removed(self) -> None:
+    def _close_removed(self, job: MonitoredTask) -> None:
         while self._removed:
             removed = self._removed[0]
+            if not removed.moved and not self._stopping and removed not in self._muted.get(removed.config.name, ()):
+                self._try_accept(job, removed, self._admission.at_once(removed.config.name, removed.config.backlog))
+            if removed.config.name not in self.listeners:
+                self._admission.forget(removed.config.name)
             muted = self._muted.get(removed.config.name, [])
             if removed in muted:
                 muted.remove(removed)

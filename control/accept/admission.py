@@ -107,9 +107,13 @@ class Admission:
         self._ended: Final[collections.deque[tuple[str, str]]] = collections.deque()
         self._told: Final[dict[tuple[str, str], _Told]] = {}  # by listener and reason
 
-    def set_limits(self, limits: LimitsInForce) -> None:
-        """Put other limits in force, from the next connection on. Any thread; the caller wakes the acceptor's."""
-        self._quotas.limits = limits
+    def set_limits(self, limits: LimitsInForce, protected: str | None) -> None:
+        """Put other limits, and another protected listener, in force, from the next connection on. Any thread; the caller wakes the acceptor's."""
+        self._quotas.limits, self._quotas.protected = limits, protected
+
+    def forget(self, listener: str) -> None:
+        """A listener accepts no more."""
+        self._waiting.pop(listener, None)
 
     def ended(self, listener: str, peer: str) -> bool:
         """A connection that was admitted has ended; whether the acceptor's thread must be woken for it. Event loop only."""

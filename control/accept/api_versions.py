@@ -144,9 +144,13 @@ class ApiVersions:
             raise UnknownApisError(f"what the upstream {self._upstream} understands is not known: {self._error}")
         return known[TAGGED[0] if version >= TAGGED[0] else TAGGED[-1]]
 
-    async def stop(self) -> None:
+    def cancel(self) -> None:
         """Ask no more."""
         self._task.cancel()
+
+    async def stop(self) -> None:
+        """Ask no more, and wait for the end of what is being asked."""
+        self.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:

@@ -1,5 +1,8 @@
 """Listening sockets: bound with the start of the process, listening once everything else is ready, and gone first at the end.
 
+For other listeners while framegate runs, ``rebound`` binds what is missing before anything else changes; an address that moves from one listener to
+another keeps its socket, with the clients that wait in its backlog.
+
 A listener in front of a Kafka cluster with ``brokers.ports`` has one more for each broker, opened and closed while framegate runs.
 """
 
@@ -8,13 +11,14 @@ import errno
 import os
 import socket
 import stat
+from collections.abc import Mapping, Sequence
 
 from framegate.control.errors import StartError
 from framegate.proxy.config.address import Address, format_sockaddr, parse_address
 from framegate.proxy.config.model import ListenerConfig, SocketConfig
 from framegate.proxy.network.connection_socket import set_socket_options
 
-__all__ = ["BOOTSTRAP", "Count", "Listening", "ListeningSocket"]
+__all__ = ["BOOTSTRAP", "Count", "Listening", "ListeningSocket", "rebound"]
 
 BOOTSTRAP = -1
 """The broker of a listener's own socket, as in ``Handover.broker``."""
@@ -46,14 +50,16 @@ class ListeningSocket:
         address: the bound one, as text, port 0 resolved.
         broker: node id of the broker that it stands for, or ``BOOTSTRAP``.
         count: its connections.
+        moved: another object has the socket from now on.
     """
 
-    def __init__(self, config: ListenerConfig, address: Address, broker: int, count: Count) -> None:
+    def __init__(self, config: ListenerConfig, address: Address, broker: int, count: Count, sock: socket.socket | None = None) -> None:
         self.config = config
         self._parsed = address
         self.broker = broker
         self.count = count
-        self.sock = _bind(config.name, address, config.socket)
+        self.moved = False
+        self.sock = _bind(config.name, address, config.socket) if sock is None else sock
         self.family = int(self.sock.family)
         self.address = format_sockaddr(self.family, self.sock.getsockname())
         self.accepting = False
@@ -77,7 +83,7 @@ class ListeningSocket:
             return
         self.accepting = False
         self.sock.close()
-        if self._parsed.kind == "unix":
+        if self._parsed.kind == "unix" and not self.moved:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._parsed.host)
 
@@ -90,10 +96,20 @@ class Listening(ListeningSocket):
         counts: of the listener's own socket and of brokers that have, or had, one. Changed by the event loop only.
     """
 
-    def __init__(self, config: ListenerConfig) -> None:
-        super().__init__(config, parse_address(config.address, port_zero=True), BOOTSTRAP, Count())
+    def __init__(self, config: ListenerConfig, counts: dict[int, Count] | None = None, sock: socket.socket | None = None) -> None:
+        counts = {BOOTSTRAP: Count()} if counts is None else counts
+        super().__init__(config, parse_address(config.address, port_zero=True), BOOTSTRAP, counts[BOOTSTRAP], sock)
         self.brokers: dict[int, ListeningSocket] = {}
-        self.counts = {BOOTSTRAP: self.count}
+        self.counts = counts
+
+    def configure(self, config: ListenerConfig) -> None:
+        """Have another configuration with the same address."""
+        for item in (self, *self.brokers.values()):
+            if item.config.socket != config.socket and item.family != socket.AF_UNIX:
+                set_socket_options(item.sock, config.socket)
+            if item.config.backlog != config.backlog:
+                item.sock.listen(config.backlog)
+            item.config = config
 
     @property
     def handed(self) -> int:
@@ -131,6 +147,38 @@ class Listening(ListeningSocket):
         super().close()
         for opened in self.brokers.values():
             opened.close()
+
+
+def rebound(before: Mapping[str, Listening], leaving: Mapping[str, Listening], listeners: Sequence[ListenerConfig]) -> dict[str, Listening]:
+    """The listeners of another configuration, in its order: those with the same address are the same objects, others listen already.
+
+    Args:
+        before: the present ones.
+        leaving: those that are gone but have connections: one of the same name goes on with their counts.
+
+    Raises:
+        StartError: an address cannot be used; nothing is bound then.
+    """
+    wanted = {item.name: item.address for item in listeners}
+    gone = [item for name, item in before.items() if wanted.get(name) != item.config.address]
+    free = {address: item for item in gone for address in (item.address, item.config.address)}
+    made: dict[str, Listening] = {}
+    with contextlib.ExitStack() as undo:
+        for config in listeners:
+            was = before.get(config.name)
+            if was is not None and was.config.address == config.address:
+                made[config.name] = was
+                continue
+            counted = was or leaving.get(config.name)
+            given = free.get(str(parse_address(config.address, port_zero=True)), free.get(config.address))
+            made[config.name] = fresh = Listening(config, None if counted is None else counted.counts, None if given is None else given.sock.dup())
+            undo.callback(fresh.close)
+            fresh.moved = given is not None  # until it is used: then the socket's file is not removed
+            if given is not None and fresh.family != socket.AF_UNIX:
+                set_socket_options(fresh.sock, config.socket)
+            fresh.listen()
+        undo.pop_all()
+    return made
 
 
 def _bind_error(name: str, address: str, error: OSError) -> StartError:

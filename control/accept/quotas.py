@@ -11,7 +11,7 @@ was taken. All of this is used by one thread; only ``limits`` may be replaced by
 import collections
 from typing import Final, NamedTuple
 
-from framegate.proxy.config.limits import ANY_ADDRESS, LimitsInForce
+from framegate.proxy.config.limits import ANY_ADDRESS, UNLIMITED, LimitsInForce, RateLimits
 
 __all__ = ["REFUSALS", "WAITS", "ConnectionQuotas", "Refusal", "Wait"]
 
@@ -79,20 +79,17 @@ def _where(network: str) -> str:
 class ConnectionQuotas:
     """Counts connections and holds them against limits.
 
-    Args:
-        limits: at first; of all listeners that there are.
-        protected: the listener that the node's count and rate do not hold.
-
     Attributes:
-        limits: in force from the next question on.
+        limits: in force from the next question on; a listener without any has none.
+        protected: the listener that the node's count and rate do not hold; None: they hold all.
     """
 
     def __init__(self, limits: LimitsInForce, protected: str | None = None) -> None:
         self.limits = limits
-        self._protected: Final = protected
-        self._open: Final = dict.fromkeys(limits.listeners, 0)
+        self.protected = protected
+        self._open: Final[dict[str, int]] = {}  # by listener with connections
         self._node_rate: Final = _Rate()
-        self._rates: Final = {name: _Rate() for name in limits.listeners}
+        self._rates: Final[dict[str, _Rate]] = {}  # by listener with a rate
         self._addresses: Final[dict[str, _Address]] = {}
         self._leaving: Final[collections.OrderedDict[str, int]] = collections.OrderedDict()  # addresses without a connection, and when to look again
 
@@ -103,35 +100,39 @@ class ConnectionQuotas:
 
     def open(self, listener: str | None = None) -> int:
         """Connections open now, of a listener or of all."""
-        return sum(self._open.values()) if listener is None else self._open[listener]
+        return sum(self._open.values()) if listener is None else self._open.get(listener, 0)
 
     def of_address(self, key: str) -> int:
         """Connections of an address that are open now."""
         found = self._addresses.get(key)
         return 0 if found is None else found.open
 
+    def _of(self, listener: str) -> RateLimits:
+        return self.limits.listeners.get(listener, UNLIMITED)
+
     def limited(self, listener: str) -> bool:
         """Whether any limit can make connections of a listener wait."""
-        limits = self.limits
-        held = [limits.listeners[listener]] if listener == self._protected else [limits.listeners[listener], limits.node]
+        held = [self._of(listener)] if listener == self.protected else [self._of(listener), self.limits.node]
         return any(item.connections or item.connection_rate for item in held)
 
     def wait(self, listener: str, now_ns: int) -> Wait | None:
-        """Whether the next connection of a listener has to wait. Raises KeyError: there is no such listener."""
-        limits = self.limits
-        mine, node = limits.listeners[listener], limits.node
-        guarded = listener != self._protected
-        if 0 < mine.connections <= self._open[listener]:
+        """Whether the next connection of a listener has to wait."""
+        mine, node = self._of(listener), self.limits.node
+        guarded = listener != self.protected
+        if 0 < mine.connections <= self.open(listener):
             return Wait(LISTENER_COUNT, f"listeners[{listener}].limits.connections")
         if guarded and 0 < node.connections <= self.open():
             return Wait(NODE_COUNT, "limits.connections")
-        own_ns = self._rates[listener].wait_ns(mine.connection_rate, now_ns) if mine.connection_rate else 0
+        own_ns = self._rate(listener).wait_ns(mine.connection_rate, now_ns) if mine.connection_rate else 0
         node_ns = self._node_rate.wait_ns(node.connection_rate, now_ns) if guarded and node.connection_rate else 0
         if own_ns == node_ns == 0:
             return None
         if own_ns >= node_ns:
             return Wait(LISTENER_RATE, f"listeners[{listener}].limits.connection_rate", now_ns + own_ns)
         return Wait(NODE_RATE, "limits.connection_rate", now_ns + node_ns)
+
+    def _rate(self, listener: str) -> _Rate:
+        return self._rates.setdefault(listener, _Rate())
 
     def check(self, key: str, now_ns: int) -> Refusal | None:
         """Whether an address (its ``client_key``) may have one more connection. A connection above the rate is not counted for the rate; one above
@@ -161,18 +162,18 @@ class ConnectionQuotas:
         return delay_ns
 
     def take(self, listener: str, key: str, now_ns: int) -> None:
-        """A connection is taken: count it. Raises KeyError: there is no such listener."""
-        self._open[listener] += 1
+        """A connection is taken: count it."""
+        self._open[listener] = self.open(listener) + 1
         address = self._addresses.get(key)
         if address is None:
             address = self._addresses[key] = _Address()
         elif address.open == 0:
             self._leaving.pop(key, None)
         address.open += 1
-        limits = self.limits
-        if limits.listeners[listener].connection_rate:
-            self._rates[listener].take(limits.listeners[listener].connection_rate, now_ns)
-        if listener != self._protected and limits.node.connection_rate:
+        limits, rate = self.limits, self._of(listener).connection_rate
+        if rate:
+            self._rate(listener).take(rate, now_ns)
+        if listener != self.protected and limits.node.connection_rate:
             self._node_rate.take(limits.node.connection_rate, now_ns)
 
     def give_back(self, listener: str, key: str, now_ns: int) -> None:
@@ -181,6 +182,10 @@ class ConnectionQuotas:
         if address is None or address.open == 0 or not self._open.get(listener):
             raise KeyError(f"no connection of {key or 'a client without an address'} is open at {listener}")
         self._open[listener] -= 1
+        if self._open[listener] == 0:
+            del self._open[listener]
+            if listener not in self.limits.listeners:
+                self._rates.pop(listener, None)
         address.open -= 1
         if address.open == 0:
             if address.rested(now_ns):

@@ -207,11 +207,28 @@ class Resolver:
         self._interval_s = interval_s
         self._first_pause_s = first_pause_s
         self._loop = asyncio.get_running_loop()
+        self._followed: tuple[int, dict[str, Iterable[str]]] = (0, {})
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, args=(self._pause(first, 0.0),), name="framegate-resolver", daemon=True)
         log_errors(log, {}, first)
         if names.any:
             self._thread.start()
+
+    def follow(self, upstreams: Iterable[UpstreamConfig], found: Mapping[str, Resolution]) -> None:
+        """Resolve the endpoints of other upstreams from the next round on. Event loop only.
+
+        Args:
+            upstreams: all of the configuration.
+            found: of those that are new, or have other endpoints.
+        """
+        watched: dict[str, Iterable[str]] = {item.name: item.addresses for item in upstreams}
+        self.current = {name: found.get(name) or self.current[name] for name in watched}
+        self._followed = (self._followed[0] + 1, watched)
+        log_errors(self._log, {}, dict(found))
+        if not self._thread.is_alive():
+            self._names.watch(watched)
+            if self._names.any:
+                self._thread.start()
 
     def stop(self) -> None:
         """End the thread. A thread that hangs in a look-up is left alone; it does not keep the process alive."""
@@ -224,20 +241,27 @@ class Resolver:
         return min(max(2 * last_s, self._first_pause_s), self._interval_s)
 
     def _run(self, pause_s: float) -> None:
+        done = 0
         while True:
             try:
                 self._wake.get(timeout=pause_s)
             except queue.Empty:
+                number, watched = self._followed
+                if number != done:
+                    self._names.watch(watched)
+                    done = number
                 fresh = self._names.ask()
                 pause_s = self._pause(fresh, pause_s)
                 try:
-                    self._loop.call_soon_threadsafe(self._take, fresh)
+                    self._loop.call_soon_threadsafe(self._take, fresh, number)
                 except RuntimeError:  # the loop is closed
                     return
             else:
                 return
 
-    def _take(self, fresh: dict[str, Resolution]) -> None:
+    def _take(self, fresh: dict[str, Resolution], number: int) -> None:
+        if number != self._followed[0]:
+            return  # of other upstreams
         before, self.current = self.current, fresh
         log_errors(self._log, before, fresh)
         self._on_round()

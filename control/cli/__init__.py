@@ -2,7 +2,7 @@
 
     commands    the group of all commands; it imports the module of a command when the command is called
     local       check, serve, demo; ``pipeline``: pipeline run; ``doctor``: doctor
-    explain     the meaning of a configuration key; ``init`` writes a first configuration
+    config      config show, diff, apply, save; ``explain``: config explain, the meaning of a key; ``init`` writes a first configuration
     channels, handlers, limits, pools, listeners, certificates, log, taps, proxies   the commands that call the admin API
     tap         tap ls, cat, follow, verify, consumers: the tap's log on this machine; its docstring lists the modules ``tap_*``
     users       users add, remove, list: a users file, or the users of a listener

@@ -24,17 +24,17 @@ _MODULES: Final = {
     "pool": "pools",
     "kafka-rules": "kafka_rules",
     **dict.fromkeys(("brokers", "upstreams"), "listeners"),
-    **{
-        name: name for name in ("certificates", "channels", "doctor", "events", "explain", "handlers", "init", "inject", "limits", "listeners", "log")
-    },
+    **{name: name for name in ("certificates", "channels", "config", "doctor", "events", "handlers", "init", "inject", "limits", "listeners", "log")},
     **{name: name for name in ("pipeline", "tap", "taps", "top", "users")},
+    "explain": "explanations",
 }
 """The module of each command."""
 
 _PAGES: Final = {
     **dict.fromkeys(("init", "completion"), "getting-started"),
-    "explain": "configuration",
-    **dict.fromkeys(("check", "doctor", "serve", "channels", "events", "listeners", "log", "status", "drain", "top"), "operating"),
+    **dict.fromkeys(
+        ("check", "config", "doctor", "serve", "channels", "events", "explain", "listeners", "log", "status", "drain", "top"), "operating"
+    ),
     "upstreams": "upstreams",
     "handlers": "handlers",
     "brokers": "kafka",

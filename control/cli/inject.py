@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from framegate.control.cli.kinds import SIZE
+from framegate.control.cli.kinds import BOOTSTRAP, SIZE
 from framegate.control.cli.options import example
 from framegate.control.cli.output import counted, print_note, write_bytes
 
@@ -99,6 +99,7 @@ def _named(ctx: click.Context, param: click.Parameter, value: str | None) -> str
         "framegate inject -f deployment.yaml --config framegate.yaml | kubectl apply -f -",
         "kubectl get deployment lookup -o yaml | framegate inject -f - --image registry.example.com/framegate:1.0 | kubectl apply -f -",
         "framegate inject -f manifests/ --in-place --config framegate.yaml --certificate ClusterIssuer/internal --network-policy",
+        "framegate inject -f deployment.yaml --kafka kafka-1.example.org:9092,kafka-2.example.org:9092 | kubectl apply -f -",
         "framegate inject -f deployment.yaml --remove",
     ),
 )
@@ -115,6 +116,10 @@ def _named(ctx: click.Context, param: click.Parameter, value: str | None) -> str
     "--config", type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path),
     help="framegate's configuration. Determines ports, probes, volumes and grace periods; is added as a ConfigMap; a change restarts the pods."
     "  [default: the ConfigMap exists, with a configuration like the one in deploy/kustomize/example]",
+)  # fmt: skip
+@click.option(
+    "--kafka", "bootstrap", type=BOOTSTRAP,
+    help="Instead of --config: a configuration in front of the whole Kafka cluster of these brokers. The application connects to 127.0.0.1:9092.",
 )  # fmt: skip
 @click.option(
     "--config-map", metavar="NAME", callback=_named, default="framegate", show_default=True, help="Name of the ConfigMap with framegate.yaml."
@@ -162,7 +167,13 @@ def _named(ctx: click.Context, param: click.Parameter, value: str | None) -> str
 )  # fmt: skip
 @click.option("--tap-claim-size", "tap_claim_bytes", type=SIZE, help="Also create the claim of --tap-claim, with this size.")
 def inject(
-    sources: tuple[pathlib.Path, ...], remove: bool, target: pathlib.Path | None, in_place: bool, config: pathlib.Path | None, **told: Any
+    sources: tuple[pathlib.Path, ...],
+    remove: bool,
+    target: pathlib.Path | None,
+    in_place: bool,
+    config: pathlib.Path | None,
+    bootstrap: tuple[str, ...] | None,
+    **told: Any,
 ) -> None:
     """Add framegate to the pods of Kubernetes manifests, as a native sidecar. Prints the manifests for `kubectl apply -f -`.
 
@@ -175,6 +186,8 @@ def inject(
     """
     if in_place and (target is not None or _STANDARD in sources):
         raise click.UsageError("--in-place cannot be used with --output or standard input")
+    if config is not None and bootstrap is not None:
+        raise click.UsageError("--kafka cannot be used with --config")
     if not told["fs_group"] and told["tap_claim"] is None:
         raise click.UsageError("--no-fs-group needs --tap-claim")
     if told["tap_claim_bytes"] is not None and told["tap_claim"] is None:
@@ -183,7 +196,7 @@ def inject(
         _fail(["standard output is closed; use --output or --in-place"], _EXIT_FAILED)
 
     texts = _read(sources)
-    injector = None if remove else _injector(config, told)
+    injector = None if remove else _injector(config, bootstrap, told)
     changed, said = _changed(texts, injector)
     if in_place:
         _write({path: changed[path] for path, text in texts.items() if changed[path] != text})
@@ -307,7 +320,7 @@ def _beside(target: pathlib.Path, text: str) -> str:
     return name
 
 
-def _injector(config: pathlib.Path | None, told: dict[str, Any]) -> "Injector":
+def _injector(config: pathlib.Path | None, bootstrap: tuple[str, ...] | None, told: dict[str, Any]) -> "Injector":
     from framegate.control.kubernetes.inject import Injector
     from framegate.control.kubernetes.objects import Wanted
     from framegate.control.kubernetes.sidecar import START_CPU_MS, Options
@@ -319,39 +332,42 @@ def _injector(config: pathlib.Path | None, told: dict[str, Any]) -> "Injector":
         **{name: told[name] for name in ("issuer", "dns_names", "network_policy", "pod_monitor", "disruption_budget")},
         tap_claim_bytes=told["tap_claim_bytes"] or 0,
     )
-    needs = _needs(config, options)
+    needs = _needs(config, bootstrap, options)
     if options.cpu_m < _CPU_LEAST_M:
         start_s = -(-START_CPU_MS // options.cpu_m)
         print_note(f"warning: --cpu {options.cpu_m}m: framegate needs {start_s} s to start, and the application waits for it; use 100m or more")
     missing = _missing(needs, options, told) + _twice(needs, options)
+    shown = config or ("--kafka" if bootstrap else "the options")
     if missing:
-        _fail([f"{config or 'the options'}: {reason}" for reason in missing])
+        _fail([f"{shown}: {reason}" for reason in missing])
     for name, key in _strange_files(needs):
         print_note(f"warning: {config}: {key}: the Secret {options.tls_secret} must also have {name}, besides the usual files ({_COME_AS})")
     return Injector(options, needs, wanted)
 
 
-def _needs(config: pathlib.Path | None, options: "Options") -> "PodRequirements":
+def _needs(config: pathlib.Path | None, bootstrap: tuple[str, ...] | None, options: "Options") -> "PodRequirements":
     from framegate.control.configuration.capacity import fitted, memory_warning
     from framegate.control.configuration.cgroup import Container
     from framegate.control.configuration.document import ConfigurationError
+    from framegate.control.kubernetes.kafka_sidecar import kafka_configuration
     from framegate.control.kubernetes.pod_requirements import DEFAULT_REQUIREMENTS, PodRequirementsError, read_configuration, requirements_of
 
-    if config is None:
+    if config is None and bootstrap is None:
         return DEFAULT_REQUIREMENTS
+    shown, about = config or "--kafka", "# Written by `framegate inject --kafka`."
     try:
-        model, text, warnings = read_configuration(config)
+        model, text, warnings = read_configuration(config or kafka_configuration(bootstrap or (), about))
         chosen = fitted(model, Container(-(-options.cpu_m // 1000), options.memory, 2))
         found = requirements_of(model, text, chosen.processors)
     except ConfigurationError as error:
-        _fail([fault.in_file(config) for fault in error.faults])
+        _fail([fault.in_file(shown) for fault in error.faults])
     except PodRequirementsError as error:
-        _fail([f"{config}: {reason}" for reason in error.reasons])
+        _fail([f"{shown}: {reason}" for reason in error.reasons])
     warning = memory_warning(chosen, chosen.processors, options.memory)
     if warning is not None:
         warnings.append(f"memory_pool.size {warning}; --memory gives the container more")
     for line in warnings:
-        print_note(f"warning: {config}: {line}")
+        print_note(f"warning: {shown}: {line}")
     return found
 
 

@@ -1,20 +1,21 @@
 """``framegate kafka-rules``: show and change what clients may ask of Kafka."""
 
-from typing import IO, TYPE_CHECKING, Any, Final
+import dataclasses
+import sys
+from typing import IO, TYPE_CHECKING
 
 import click
 
 from framegate.control.cli.client import CALL_TIMEOUT_S, calling, send
 from framegate.control.cli.kinds import LISTENER
 from framegate.control.cli.options import Change, admin_options, change_options, example
-from framegate.control.cli.output import as_dict, print_json, print_line
+from framegate.control.cli.output import as_dict, print_json, print_line, print_note
 
 if TYPE_CHECKING:
     from framegate.control.v1 import kafka_rule_service_pb2 as pb2
+    from framegate.proxy.config.model import KafkaRules
 
 __all__ = ["kafka_rules"]
-
-_KEYS: Final = ("report_only", "rules")
 
 
 @click.group("kafka-rules", epilog=example("framegate kafka-rules set --listener kafka rules.yaml"))
@@ -36,7 +37,7 @@ def get(listener: str, address: str, output: str) -> None:
 
 
 @kafka_rules.command("set", short_help="Change the rules.", epilog=example("framegate kafka-rules set --listener kafka rules.yaml --dry-run"))
-@click.argument("file", type=click.File(), required=False)
+@click.argument("file", type=click.File(errors="replace"), required=False)
 @click.option("--listener", type=LISTENER, required=True, help="The listener.")
 @click.option("--report-only/--enforce", default=None, help="Only count and log what the rules would refuse; or refuse it.")
 @change_options()
@@ -47,38 +48,38 @@ def set_(file: IO[str] | None, listener: str, report_only: bool | None, change: 
     The file is YAML with the keys `rules` and `report_only` of the section `kafka`; - reads standard input. Changes are lost at a restart, when the
     configuration file applies again.
     """
-    from google.protobuf.json_format import ParseDict, ParseError
-
     from framegate.control.v1 import kafka_rule_service_pb2 as pb2
     from framegate.control.v1.kafka_rule_service_pb2_grpc import KafkaRuleServiceStub
 
-    given = {} if file is None else _read(file)
-    try:
-        wanted = ParseDict(given, pb2.KafkaRules())
-    except ParseError as error:
-        raise click.BadParameter(str(error), param_hint="FILE") from error
-    wanted.listener = listener
+    if file is None and report_only is None:
+        raise click.UsageError("give a file with rules, --report-only or --enforce")
+    wanted = pb2.KafkaRules(listener=listener)
+    given: set[str] = set()
+    if file is not None:
+        rules, given = _read(file)
+        wanted.report_only = rules.report_only
+        wanted.rules.extend(pb2.KafkaRule(**dataclasses.asdict(rule)) for rule in rules.rules)
     if report_only is not None:
         wanted.report_only = report_only
-    if not given and report_only is None:
-        raise click.UsageError("give a file with rules, --report-only or --enforce")
+        given.add("report_only")
     request = pb2.UpdateKafkaRulesRequest(kafka_rules=wanted)
-    request.update_mask.paths.extend(name for name in _KEYS if name in given or (name == "report_only" and report_only is not None))
+    request.update_mask.paths.extend(sorted(given))
     with calling(address, change=not change.dry_run) as channel:
         found = send(KafkaRuleServiceStub(channel).UpdateKafkaRules, request, change).kafka_rules
     _print(found, output)
 
 
-def _read(file: IO[str]) -> dict[str, Any]:
-    import yaml
+def _read(file: IO[str]) -> "tuple[KafkaRules, set[str]]":
+    """The rules in a file, and the keys that it has. Exits after the list of all faults."""
+    from framegate.control.configuration.document import ConfigurationError
+    from framegate.control.configuration.kafka_rules import read_kafka_rules
 
     try:
-        found = yaml.safe_load(file)
-    except yaml.YAMLError as error:
-        raise click.BadParameter(f"is no YAML: {error}", param_hint="FILE") from error
-    if not isinstance(found, dict) or set(found) - set(_KEYS) or not found:
-        raise click.BadParameter(f"must have the keys {' and '.join(_KEYS)}, or one of them", param_hint="FILE")
-    return found
+        return read_kafka_rules(file.read())
+    except ConfigurationError as error:
+        for fault in error.faults:
+            print_note(fault.in_file(file.name))
+        sys.exit(2)
 
 
 def _print(found: "pb2.KafkaRules", output: str) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-__all__ = ["ADDRESS", "CHANNEL", "DURATION", "JAVA_HEAP", "LISTENER", "MAX_INT64", "MOMENT", "SIZE", "UPSTREAM", "Expiry"]
+__all__ = ["ADDRESS", "BOOTSTRAP", "CHANNEL", "DURATION", "JAVA_HEAP", "LISTENER", "MAX_INT64", "MOMENT", "SIZE", "UPSTREAM", "Expiry"]
 
 MAX_INT64: Final = 2**63 - 1
 """The greatest number of the API."""
@@ -57,6 +57,27 @@ class Name(click.ParamType[str]):
         if not value.strip():
             self.fail(f"is empty: write the name of {self._what}", param, ctx)
         return value
+
+
+class Bootstrap(click.ParamType[tuple[str, ...]]):
+    """Some brokers of a Kafka cluster, in the form of Kafka's own ``bootstrap.servers``: ``kafka-1:9092,kafka-2:9092``."""
+
+    name = "host:port,…"
+
+    def convert(self, value: "str | tuple[str, ...]", param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Each address once."""
+        if isinstance(value, tuple):
+            return value
+        from framegate.proxy.config.address import parse_address
+
+        found = tuple(dict.fromkeys(part.strip() for part in value.split(",")))
+        for part in found:
+            try:
+                if parse_address(part, unix=False).wildcard:
+                    raise ValueError("is no address of a broker")
+            except ValueError as error:
+                self.fail(f"{part!r}: {error}; write HOST:PORT, or several with commas between them, as in bootstrap.servers", param, ctx)
+        return found
 
 
 class Expiry(click.ParamType[tuple[str, int]]):
@@ -167,6 +188,7 @@ class AdminAddress(click.ParamType[str]):
 
 
 ADDRESS = AdminAddress()
+BOOTSTRAP = Bootstrap()
 SIZE = Measure("size")
 DURATION = Measure("duration")
 JAVA_HEAP = JavaHeap()

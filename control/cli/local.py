@@ -10,13 +10,14 @@ from framegate.control.cli.options import example, output_option
 from framegate.control.cli.output import counted, print_json, print_note, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from framegate.control.configuration.document import Fault
+    from framegate.control.v1 import configuration_service_pb2 as pb2
     from framegate.proxy.config.log import LogFormat
     from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["check", "demo", "serve"]
+__all__ = ["check", "demo", "print_faults", "serve"]
 
 _FOLDER = click.Path(file_okay=False, path_type=pathlib.Path)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
@@ -43,18 +44,25 @@ def check(config: pathlib.Path, output: str) -> None:
 
     found = examine(config, in_use=True)
     faults = found.faults if found.config is None else [*found.faults, *_environment_faults(found.config)]
-    levels = [("fault", fault) for fault in faults] + [("warning", fault) for fault in found.warnings]
+    print_faults(str(config), faults, found.warnings, output)
+    if faults:
+        sys.exit(2)
+    print_note(f"{config} is valid" + (f", with {counted(len(found.warnings), 'warning')}" if found.warnings else ""))
+
+
+def print_faults(file: str, faults: "Iterable[Fault | pb2.Fault]", warnings: "Iterable[Fault | pb2.Fault]", output: str) -> None:
+    """Print the faults and warnings of a configuration as a table or as JSON, and how many faults there are."""
+    levels = [*(("fault", row) for row in faults), *(("warning", row) for row in warnings)]
     if output == "json":
         print_json([{"level": level, "line": row.line, "key": row.key, "value": row.value, "reason": row.reason} for level, row in levels])
     elif levels:
         print_table(
             ("LEVEL", "LINE", "KEY", "VALUE", "REASON"), ((level, row.line, row.key or "-", row.value or "-", row.reason) for level, row in levels)
         )
-    besides = f" and {counted(len(found.warnings), 'warning')}" if found.warnings else ""
-    if faults:
-        print_note(f"{config} has {counted(len(faults), 'fault')}{besides}")
-        sys.exit(2)
-    print_note(f"{config} is valid{', with' + besides[4:] if besides else ''}")
+    count = sum(level == "fault" for level, _ in levels)
+    if count:
+        besides = f" and {counted(len(levels) - count, 'warning')}" if len(levels) > count else ""
+        print_note(f"{file} has {counted(count, 'fault')}{besides}")
 
 
 def _environment_faults(config: "ProxyConfig") -> "Iterator[Fault]":

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from framegate.control.v1.proxy_service_pb2 import Memory, Proxy
 
 __all__ = ["drain", "status"]
+
+_DIFFERENCES: Final = 5
 
 
 @click.command(epilog=example("framegate status"))
@@ -56,7 +58,7 @@ def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool", han
     yield "pid", proxy.pid
     yield "started", started
     yield "open connections", proxy.open_connection_count
-    yield "config revision", proxy.config_revision
+    yield "configuration", _configuration_text(proxy)
     yield "processors", f"{running} of {processors.processor_count} running{origin_text(processors.size_origin, 'CPUs')}"
     if handlers:
         yield "handler processes", f"{sum(item.state == type(item).STATE_RUNNING for item in handlers)} of {len(handlers)} running"
@@ -66,8 +68,23 @@ def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool", han
         left = proxy.certificate_end_time.ToNanoseconds() / 1e9 - time.time()
         ends = f"expires in {age_text(left)}" if left > 0 else "has expired"
         yield "certificates", f"the first {ends}: {proxy.certificate_owner}, {time_text(as_dict(proxy).get('certificate_end_time'))}"
+    if proxy.configuration.file_error:
+        yield "warning", f"the configuration file is not applied: {proxy.configuration.file_error}"
     for warning in proxy.warnings:
         yield "warning", warning
+
+
+def _configuration_text(proxy: "Proxy") -> str:
+    """Whether what runs is what is in the file."""
+    found = proxy.configuration
+    states = {
+        found.FILE_STATE_CHANGED: ", which has changed since and is not applied",
+        found.FILE_STATE_REFUSED: ", which has changed and is refused",
+    }
+    keys = ", ".join(item.path for item in found.differences[:_DIFFERENCES])
+    more = f" and {found.difference_count - _DIFFERENCES} more" if found.difference_count > _DIFFERENCES else ""
+    set_ = f"; {counted(found.difference_count, 'value')} set by hand: {keys}{more}" if found.difference_count else ""
+    return f"revision {proxy.config_revision}, of {found.file}{states.get(found.file_state, '')}{set_}"
 
 
 def _memory_text(memory: "Memory") -> str:

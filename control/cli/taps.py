@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -46,55 +46,35 @@ def _complete_listener(ctx: click.Context, param: click.Parameter, incomplete: s
     return _complete(ask, ctx, incomplete)
 
 
+_SHARE, _PERCENT = click.FloatRange(0.0, 1.0), click.FloatRange(0.0, 100.0)
+_RULE_OPTIONS: Final[tuple[tuple[str, str, dict[str, Any], str], ...]] = (
+    ("--listener", "listeners", {"type": LISTENER, "shell_complete": _complete_listener}, "Frames of this listener. May be repeated. [default: all]"),
+    ("--direction", "directions", {"type": click.Choice(["request", "response"])}, "Frames of this direction. May be repeated. [default: both]"),
+    ("--principal", "principals", {}, "Frames of clients with this principal. May be repeated."),
+    ("--network", "networks", {}, "Frames of clients in this network, for example 10.0.0.0/8. May be repeated."),
+    ("--min-size", "min_size_bytes", {"type": SIZE}, "Frames whose body has at least this size, for example 1KiB."),
+    ("--max-size", "max_size_bytes", {"type": SIZE}, "Frames whose body has at most this size; 0 means unlimited."),
+    ("--api", "apis", {}, "Requests of this Kafka API, for example Produce, and their responses. May be repeated."),
+    ("--client", "clients", {}, "Frames of Kafka clients whose client.id matches, for example 'billing-*'. May be repeated."),
+    ("--capture", "capture", {"type": click.Choice(["full", "lengths", "hash"])}, "What to store of each body: all of it, only its length, or "
+     "a hash.  [default: full]"),
+    ("--max-frame-bytes", "max_frame_bytes", {"type": SIZE}, "Number of body bytes to store of each frame; 0 means all."),
+    ("--blank", "blank", {}, "Range of body bytes to store as zeros, for example 0-15 or 64-. May be repeated."),
+    ("--hash", "hash", {}, "Range of body bytes to store as a hash, for example 0-15 or 64-. May be repeated."),
+    ("--sample-connections", "sample_connections", {"type": _SHARE}, "Fraction of connections to record, 0 to 1."),
+    ("--sample-frames", "sample_frames", {"type": _SHARE}, "Fraction of frames to record, 0 to 1."),
+    ("--expires", "expires", {"type": Expiry()}, "When the rule expires: 10m from now, 2030-01-31T12:00:00Z, or never."),
+    ("--on-full", "on_full", {"type": click.Choice(["drop", "mute"])}, "When the log cannot keep up: drop frames from the log (a gap row "
+     "counts them), or mute the client."),
+    ("--max-loss-percent", "max_loss_percent", {"type": _PERCENT}, "Turn the rule off when it loses more than this percentage of frames. 0: never."),
+    ("--max-cpu-percent", "max_cpu_percent", {"type": _PERCENT}, "Turn the rule off when it uses more than this percentage of a CPU. 0: never."),
+)  # fmt: skip
+
+
 def _rule_options(function: F) -> F:
-    """The options of a rule, named like its keys in the configuration."""
-    share = click.FloatRange(0.0, 1.0)
-    percent = click.FloatRange(0.0, 100.0)
-    options = (
-        click.option(
-            "--listener",
-            "listeners",
-            type=LISTENER,
-            multiple=True,
-            shell_complete=_complete_listener,
-            help="Frames of this listener. May be repeated.  [default: all]",
-        ),
-        click.option(
-            "--direction",
-            "directions",
-            multiple=True,
-            type=click.Choice(["request", "response"]),
-            help="Frames of this direction. May be repeated.  [default: both]",
-        ),
-        click.option("--principal", "principals", multiple=True, help="Frames of clients with this principal. May be repeated."),
-        click.option("--network", "networks", multiple=True, help="Frames of clients in this network, for example 10.0.0.0/8. May be repeated."),
-        click.option("--min-size", "min_size_bytes", type=SIZE, help="Frames whose body has at least this size, for example 1KiB."),
-        click.option("--max-size", "max_size_bytes", type=SIZE, help="Frames whose body has at most this size; 0 means unlimited."),
-        click.option("--api", "apis", multiple=True, help="Requests of this Kafka API, for example Produce, and their responses. May be repeated."),
-        click.option(
-            "--client", "clients", multiple=True, help="Frames of Kafka clients whose client.id matches, for example 'billing-*'. May be repeated."
-        ),
-        click.option(
-            "--capture",
-            type=click.Choice(["full", "lengths", "hash"]),
-            help="What to store of each body: all of it, only its length, or a hash.  [default: full]",
-        ),
-        click.option("--max-frame-bytes", "max_frame_bytes", type=SIZE, help="Number of body bytes to store of each frame; 0 means all."),
-        click.option("--blank", multiple=True, help="Range of body bytes to store as zeros, for example 0-15 or 64-. May be repeated."),
-        click.option("--hash", "hash", multiple=True, help="Range of body bytes to store as a hash, for example 0-15 or 64-. May be repeated."),
-        click.option("--sample-connections", type=share, help="Fraction of connections to record, 0 to 1."),
-        click.option("--sample-frames", type=share, help="Fraction of frames to record, 0 to 1."),
-        click.option("--expires", type=Expiry(), help="When the rule expires: 10m from now, 2030-01-31T12:00:00Z, or never."),
-        click.option(
-            "--on-full",
-            type=click.Choice(["drop", "mute"]),
-            help="When the log cannot keep up: drop frames from the log (a gap row counts them), or mute the client.",
-        ),
-        click.option("--max-loss-percent", type=percent, help="Turn the rule off when it loses more than this percentage of frames; 0 means never."),
-        click.option("--max-cpu-percent", type=percent, help="Turn the rule off when it uses more than this percentage of a CPU; 0 means never."),
-    )
-    for option in reversed(options):
-        function = option(function)
+    """The options of a rule, named like its keys in the configuration; those with ``May be repeated`` in their help may be."""
+    for flag, name, kind, text in reversed(_RULE_OPTIONS):
+        function = click.option(flag, name, multiple="May be repeated" in text, help=text, **kind)(function)
     return function
 
 

@@ -9,7 +9,7 @@
     tls_files  the TLS files that a configuration names, and what certificates and revocation lists say
     units      ``100MiB``, ``30s``
     cgroup     the limits of the container; ``capacity``: what follows for processors and the memory pool
-    manual     what each key means (``manual.yaml``), for ``framegate explain`` and the pages in ``deploy/``
+    manual     what each key means (``manual.yaml``), for ``framegate config explain`` and the pages in ``deploy/``
 
 Processors load nothing of this package. Nothing is re-exported, because the control process uses only units, capacity and addresses while it runs and
 must not load the YAML reader.

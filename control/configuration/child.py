@@ -2,32 +2,37 @@
 
 The child also reads the certificates and keys that the configuration names, at the moment at which they are validated. The YAML reader and
 cryptography take 2 MiB, 11 with TLS, which the control process would otherwise keep. The child is a fork of a process without threads, which takes a
-few milliseconds.
+few milliseconds. Once there are threads, another process is asked (``load_row``).
 """
 
+import contextlib
+import dataclasses
 import os
 import pathlib
 import pickle
 import threading
 import traceback
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from framegate.control.configuration.document import ConfigurationError, Fault
-from framegate.control.configuration.tls_files import CertificateFacts
-from framegate.proxy.config.model import ProxyConfig
+from framegate.control.configuration.document import MAX_BYTES, ZONE, ConfigurationError, Fault
+from framegate.control.configuration.tls_files import CertificateFacts, facts_from_row
+from framegate.control.files import FileError, digest, read_file
+from framegate.proxy.config.model import ProxyConfig, from_wire, to_wire
 
-__all__ = ["Loaded", "load_in_child"]
+__all__ = ["Loaded", "load_in_child", "load_row", "loaded_from_row"]
 
 
 class Loaded(NamedTuple):
     """A model without a fault, its warnings, and by path the contents (``read_tls_files``) and certificates (``describe_files``) of the files that it
-    names.
+    names. ``path``: of the file, absolute; ``digest``: of what is in it (``control.files``), read no later than the model; of a text empty.
     """
 
     config: ProxyConfig
     warnings: list[Fault]
     tls_files: dict[str, str]
     certificates: dict[str, list[CertificateFacts]]
+    path: str = ""
+    digest: bytes = b""
 
 
 def load_in_child(path: str | pathlib.Path) -> Loaded:
@@ -66,15 +71,57 @@ def _answer(path: str | pathlib.Path, descriptor: int) -> NoReturn:
         os._exit(code)  # without exit handlers, which belong to the parent
 
 
-def _load(path: str | pathlib.Path) -> Loaded | list[Fault]:
+def _load(path: str | pathlib.Path, text: str | None = None) -> Loaded | list[Fault]:
     from framegate.control.configuration.load import examine
     from framegate.control.configuration.tls_files import describe_files, read_tls_files
 
-    found = examine(path)
+    file = os.path.abspath(path)
+    before = b""
+    if text is None:
+        with contextlib.suppress(FileError):  # a fault of ``examine``
+            before = digest({file: read_file(file, MAX_BYTES)})
+    found = examine(path, text)
     if found.config is None:
         return found.faults
     try:
         files = read_tls_files(found.config)
     except ConfigurationError as error:  # one of them changed since it was examined
         return error.faults
-    return Loaded(found.config, found.warnings, files, describe_files(files))
+    return Loaded(found.config, found.warnings, files, describe_files(files), file, before)
+
+
+def load_row(question: dict[str, Any]) -> dict[str, Any]:
+    """As ``load_in_child``, for a process that is asked by one which cannot fork.
+
+    Args:
+        question: ``path``; ``text``, which is loaded as if it stood in the file, or None; ``zone``: the value of the environment variable ``ZONE``.
+
+    Returns:
+        JSON values for ``loaded_from_row``.
+    """
+    os.environ[ZONE] = question["zone"]
+    found = _load(question["path"], question["text"])
+    if isinstance(found, list):
+        return {"faults": [dataclasses.asdict(fault) for fault in found]}
+    return {
+        "config": to_wire(found.config),
+        "warnings": [dataclasses.asdict(fault) for fault in found.warnings],
+        "tls_files": found.tls_files,
+        "certificates": {path: [dataclasses.asdict(item) for item in items] for path, items in found.certificates.items()},
+        "path": found.path,
+        "digest": found.digest.hex(),
+    }
+
+
+def loaded_from_row(row: dict[str, Any]) -> Loaded:
+    """What ``load_row`` found. Raises ConfigurationError with every fault."""
+    if "faults" in row:
+        raise ConfigurationError([Fault(**fault) for fault in row["faults"]])
+    return Loaded(
+        config=from_wire(row["config"]),
+        warnings=[Fault(**fault) for fault in row["warnings"]],
+        tls_files=row["tls_files"],
+        certificates={path: [facts_from_row(item) for item in items] for path, items in row["certificates"].items()},
+        path=row["path"],
+        digest=bytes.fromhex(row["digest"]),
+    )

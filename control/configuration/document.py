@@ -9,7 +9,9 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from framegate.proxy.config.model import ProxyConfig
 
 __all__ = [
+    "MAX_BYTES",
     "WRONG",
+    "ZONE",
     "ConfigurationError",
     "Document",
     "Fault",
@@ -26,6 +28,10 @@ __all__ = [
 Path = tuple[str | int, ...]
 Item = TypeVar("Item")
 Value = TypeVar("Value")
+MAX_BYTES: Final = 1024 * 1024
+"""Of a configuration file."""
+ZONE: Final = "FRAMEGATE_ZONE"
+"""The environment variable for the key ``zone``, which Kubernetes' downward API can fill."""
 _PEM: Final = "-----BEGIN "
 _MAX_SHOWN: Final = 60
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")

@@ -2,19 +2,22 @@
 
 import dataclasses
 import difflib
+import pathlib
 from typing import Final
 
-from framegate.control.configuration.document import WRONG, Document, Path, document_of, entries
+from framegate.control.configuration.document import WRONG, ConfigurationError, Document, Path, document_of, entries
 from framegate.control.configuration.schema import build_section
 from framegate.proxy.config.model import KafkaRule, KafkaRules, ListenerConfig
 from framegate.proxy.kafka.schema import apis
+from framegate.proxy.kafka.subjects import Patterns
+from framegate.proxy.network.authenticator import ANONYMOUS
 
-__all__ = ["MOST_RULES", "kafka_rule_faults", "kafka_rules"]
+__all__ = ["MOST_RULES", "kafka_rule_faults", "kafka_rules", "read_kafka_rules"]
 
 MOST_RULES: Final = 256
 _ALWAYS: Final = ("SaslHandshake", "ApiVersions", "SaslAuthenticate")
 _PATTERNS: Final = ("principals", "client_ids", "topics", "groups", "transactional_ids")
-_KEY: Final = "kafka."
+_FIXED: Final = "unknown_versions"
 
 
 def kafka_rules(document: Document, path: Path, listener: ListenerConfig) -> None:
@@ -28,14 +31,40 @@ def kafka_rules(document: Document, path: Path, listener: ListenerConfig) -> Non
     if listener.forwarding.requests == "cut_through":
         document.add((*path, "forwarding", "requests"), "must be whole with kafka: all names in a request are examined before it is sent")
     _rules(document, (*path, "kafka"), listener.kafka)
+    if listener.sasl is None and (listener.tls is None or (listener.tls is not WRONG and listener.tls.client_auth == "none")):
+        for at, rule in entries((*path, "kafka", "rules"), listener.kafka.rules):
+            if rule.principals and not Patterns(rule.principals).match(ANONYMOUS):
+                document.warn((*at, "principals"), f"match nobody: without sasl or client certificates at the listener each client is {ANONYMOUS}")
 
 
 def kafka_rule_faults(rules: KafkaRules) -> list[tuple[str, str]]:
     """The faults of rules that came over the API: each field's path, as in ``rules[0].deny[1]``, and a sentence without it."""
-    row = dataclasses.asdict(rules)
-    document = document_of({"kafka": row})
-    _rules(document, ("kafka",), build_section(document, KafkaRules, row, ("kafka",)))
-    return [(fault.key.removeprefix(_KEY), fault.reason) for fault in document.faults]
+    document = document_of(dataclasses.asdict(rules))
+    _built(document)
+    return [(fault.key, fault.reason) for fault in document.faults]
+
+
+def read_kafka_rules(text: str) -> tuple[KafkaRules, set[str]]:
+    """The rules in a text of YAML, to be changed while framegate runs, and the keys of ``KafkaRules`` that it has.
+
+    Raises:
+        ConfigurationError: with every fault.
+    """
+    from framegate.control.configuration.reading import parse_document  # here: only the command line reads YAML
+
+    document = parse_document(text, pathlib.Path())
+    if _FIXED in document.data:
+        document.add((_FIXED,), "cannot be changed while framegate runs: set it in the configuration file, and restart")
+    rules = _built(document)
+    if document.faults:
+        raise ConfigurationError(document.faults)
+    return rules, set(document.data)
+
+
+def _built(document: Document) -> KafkaRules:
+    rules = build_section(document, KafkaRules, document.data, ())
+    _rules(document, (), rules)
+    return rules
 
 
 def _rules(document: Document, path: Path, rules: KafkaRules) -> None:

@@ -1,15 +1,14 @@
 """Quotas, with networks that are readable and distinct; the memory pool, which must hold the frames that pass whole; the listeners' shares."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from framegate.control.configuration.capacity import processor_count
 from framegate.control.configuration.cgroup import container
 from framegate.control.configuration.document import WRONG, Document, Path, document_of, entries, key_of
-from framegate.control.configuration.schema import build_section, range_text
+from framegate.control.configuration.schema import build_section
 from framegate.control.configuration.units import format_size
-from framegate.proxy.config.key import keys
 from framegate.proxy.config.limits import LimitsConfig, RateLimits, parse_network
 from framegate.proxy.config.model import (
     LEAST_POOL,
@@ -21,7 +20,7 @@ from framegate.proxy.config.model import (
     whole_request,
 )
 
-__all__ = ["limit_faults", "limit_rules", "pool_rules", "quota_faults", "share_rules"]
+__all__ = ["limit_faults", "limit_rules", "pool_rules", "share_rules"]
 
 Listeners = list[tuple[Path, ListenerConfig]]
 Upstreams = list[tuple[Path, UpstreamConfig]]
@@ -62,15 +61,6 @@ def limit_faults(limits: LimitsConfig, listeners: Sequence[str]) -> list[tuple[s
     document = document_of({"limits": row})
     limit_rules(document, build_section(document, LimitsConfig, row, ("limits",)), listeners)
     return [(fault.key.removeprefix(_KEY), fault.reason) for fault in document.faults]
-
-
-def quota_faults(quotas: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The faults of some values of ``RateLimits``, by its fields' names: each name, and a sentence without it."""
-    known = keys(RateLimits)
-    faults = [(name, f"is not known; there are {', '.join(known)}") for name in quotas if name not in known]
-    return faults + [
-        (name, f"must be from {range_text(known[name])}") for name, value in quotas.items() if name in known and not known[name].takes(value)
-    ]
 
 
 def pool_rules(document: Document, config: ProxyConfig, listeners: Listeners, upstreams: Upstreams) -> None:

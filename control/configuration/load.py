@@ -8,28 +8,29 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
-from framegate.control.configuration.document import ConfigurationError, Document, Fault, Findings, document_of
+from framegate.control.configuration.document import ZONE, ConfigurationError, Document, Fault, Findings, document_of
 from framegate.control.configuration.machine import apply_machine
-from framegate.control.configuration.reading import read_document
+from framegate.control.configuration.reading import parse_document, read_document
 from framegate.control.configuration.rules import apply_rules
 from framegate.control.configuration.schema import build
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["ZONE", "examine", "judge", "load", "validate"]
-
-ZONE: Final = "FRAMEGATE_ZONE"
-"""The environment variable for the key ``zone``, which Kubernetes' downward API can fill."""
+__all__ = ["examine", "judge", "load", "validate"]
 
 
-def examine(path: str | pathlib.Path, *, in_use: bool = False) -> Findings:
+def examine(path: str | pathlib.Path, text: str | None = None, *, in_use: bool = False) -> Findings:
     """All faults and warnings of a file on this machine.
 
-    ``in_use``: warn of what another process uses now, such as the framegate that is to be replaced; a start finds out by itself.
+    Args:
+        path: of the file.
+        text: what is examined as if it stood in the file; None: what is in it.
+        in_use: warn of what another process uses now, such as the framegate that is to be replaced; a start finds out by itself.
     """
+    file = pathlib.Path(path)
     try:
-        return judge(read_document(pathlib.Path(path)), machine=True, in_use=in_use)
+        return judge(read_document(file) if text is None else parse_document(text, file.absolute().parent), machine=True, in_use=in_use)
     except ConfigurationError as error:
         return Findings(None, error.faults, [])
 

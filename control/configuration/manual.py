@@ -1,7 +1,7 @@
-"""The manual of the configuration keys, for ``framegate explain`` and the generated pages.
+"""The manual of the configuration keys, for ``framegate config explain`` and the generated pages.
 
 ``manual.yaml``, beside this module, is a valid configuration with every key; the comment above a key describes it. Type, unit, range, default and
-whether a key can be changed at run time come from ``framegate.proxy.config``.
+the effect of a change while framegate runs come from ``framegate.proxy.config``.
 """
 
 import dataclasses
@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 from framegate.control.configuration.schema import SIZES, bound_text, file_key, range_text
-from framegate.proxy.config.key import Key, field_types, keys
+from framegate.proxy.config.key import Effect, Key, field_types, keys
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["SOURCE", "Entry", "entries", "example_text", "find", "nearest", "page_text"]
+__all__ = ["EFFECTS", "SOURCE", "Entry", "entries", "example_text", "find", "nearest", "page_text"]
 
 SOURCE: Final = pathlib.Path(__file__).with_name("manual.yaml")
 _LINE: Final = re.compile(r"^( *)(- )?([a-z_]+):(.*)$")
@@ -27,6 +27,12 @@ _TABLE: Final = "   "
 """A comment line that begins so is a line of a table and is not wrapped."""
 _DANGER: Final = "Danger: "
 _NEAREST: Final = 5
+EFFECTS: Final[dict[Effect, tuple[str, str]]] = {
+    "now": ("yes", "Can be changed while framegate runs."),
+    "new connections": ("new connections", "Can be changed while framegate runs, for new connections."),
+    "restart": ("restart", "A change needs a restart."),
+}
+"""Of a key: what stands in the table of changes, and a sentence."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ class Entry:
         range, words: the permitted values; empty: others are permitted.
         default: as written in a file; empty for required keys and for sections whose keys have defaults.
         required: whether it must be given where its section is.
-        live: whether it can be changed at run time.
+        effect: of a change while framegate runs; of a list, also of adding and removing an entry.
         example: a line of a configuration; empty for a section.
         keys: the names of the keys of a section.
     """
@@ -53,17 +59,17 @@ class Entry:
     words: tuple[str, ...]
     default: str
     required: bool
-    live: bool
+    effect: Effect
     example: str
     keys: tuple[str, ...]
 
     @property
     def facts(self) -> list[str]:
-        """Range, words, default, and whether it is required or can be changed at run time, as sentences."""
+        """Range, words, default, whether it is required, and the effect of a change, as sentences."""
         words = ", ".join(f'"{word}"' if word[0].isdigit() else word for word in self.words)
         said = {"Range: ": self.range, "One of: ": words, "Default: ": self.default}
         found = [f"{name}{value}." for name, value in said.items() if value]
-        return [*found, *["Required."] * self.required, *["Can be changed at run time."] * self.live]
+        return [*found, *["Required."] * self.required, EFFECTS[self.effect][1]]
 
 
 @functools.cache
@@ -91,17 +97,17 @@ def nearest(key: str) -> list[str]:
     return [entries()[path].path for path in dict.fromkeys(found)][:_NEAREST]
 
 
-def _fields(model: type, prefix: str, *, live: bool = False) -> Iterator[tuple[str, "dataclasses.Field[Any]", Any, Key]]:
-    """Every field of a model and of its sections: path, field, type, key. ``live``: the whole model can be changed at run time."""
+def _fields(model: type, prefix: str, effect: Effect | None = None) -> Iterator[tuple[str, "dataclasses.Field[Any]", Any, Key]]:
+    """Every field of a model and of its sections: path, field, type, key. ``effect``: that of the section."""
     for field in dataclasses.fields(model):
         hint = field_types(model)[field.name]
         section = _section(hint)
         path = f"{prefix}{file_key(field.name)}{'[]' if section is not None and typing.get_origin(hint) is tuple else ''}"
         key = keys(model)[field.name]
-        key = key._replace(live=key.live or live)
+        key = key._replace(effect=key.effect or effect)
         yield path, field, hint, key
         if section is not None:
-            yield from _fields(section, f"{path}.", live=key.live)
+            yield from _fields(section, f"{path}.", key.effect)
 
 
 def _section(hint: Any) -> type | None:
@@ -140,6 +146,7 @@ def _lines(text: str) -> Iterator[tuple[str, list[str], str]]:
 def _entry(path: str, field: "dataclasses.Field[Any]", hint: Any, key: Key, comment: list[str], value: str) -> Entry:
     text, danger = _paragraphs(comment)
     section = _section(hint)
+    assert key.effect is not None, f"{path} does not say when a change takes effect"
     required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     name = path.rpartition(".")[2]
     return Entry(
@@ -151,7 +158,7 @@ def _entry(path: str, field: "dataclasses.Field[Any]", hint: Any, key: Key, comm
         words=_words(hint),
         default="" if required else _default_text(key, field.default if field.default is not dataclasses.MISSING else None),
         required=required,
-        live=key.live,
+        effect=key.effect,
         example="" if section is not None or value in ("", "null", '""', "[]") else f"{name}: {value}",
         keys=() if section is None else tuple(file_key(item) for item in keys(section)),
     )
@@ -226,7 +233,7 @@ _PAGE: Final = """\
 To read about one key, where framegate is installed:
 
 ```console
-$ framegate explain listeners.timeouts.idle
+$ framegate config explain listeners.timeouts.idle
 ```
 
 To check a file: `framegate check --config FILE`. To write a first one: `framegate init`. This page is generated by
@@ -235,12 +242,34 @@ To check a file: `framegate check --config FILE`. To write a first one: `framega
 """
 
 
+_CHANGES: Final = """
+## <a id="changes"></a>What can be changed while framegate runs
+
+A changed file is applied by `framegate config apply`, by SIGHUP, or by itself with `config.watch`: all of it, in every processor, or nothing.
+`yes`: the new value is in force at once, for open connections too. `new connections`: open connections keep the value that they were accepted
+under; an added listener accepts, and connections of a removed one are drained. `restart`: a file that changes the key is refused, until
+framegate is restarted with it. A key that is not in the table is changed as the section that it is in.
+
+| key | can be changed while running |
+|---|---|"""
+
+
+def _changes() -> Iterator[str]:
+    """The rows of all keys that are changed otherwise than their section."""
+    found = entries()
+    for name, entry in found.items():
+        section = name.rpartition(".")[0]
+        if not section or found[section].effect != entry.effect:
+            yield f"| `{entry.path}` | {EFFECTS[entry.effect][0]} |"
+
+
 def page_text() -> str:
     """``deploy/docs/configuration.md``."""
     head = SOURCE.read_text(encoding="utf-8").partition("\n\n")[0].splitlines()[2:]
     sections = [entry for entry in entries().values() if "." not in entry.path]
     out = [_PAGE + "\n".join(line.removeprefix("# ") for line in head), "", "| key | |", "|---|---|"]
     out += [f"| [`{item.path}`](#{item.path.strip('[]')}) | {item.text[0].partition('. ')[0].rstrip('.')} |" for item in sections]
+    out += [_CHANGES, *_changes()]
     for entry in entries().values():
         title = f'## <a id="{entry.path.strip("[]")}"></a>`{entry.path}`' if entry in sections else f"### `{entry.path}`"
         out += ["", title, "", *_page_lines(entry)]

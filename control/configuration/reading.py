@@ -16,11 +16,10 @@ from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from framegate.control.configuration.document import ConfigurationError, Document, Fault, Path, key_of, show
+from framegate.control.configuration.document import MAX_BYTES, ConfigurationError, Document, Fault, Path, key_of, show
 
 __all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_VALUES", "parse_document", "read_document", "yaml_line", "yaml_reason"]
 
-MAX_BYTES: Final = 1024 * 1024
 MAX_VALUES: Final = 50_000
 """Keys, values and lists together; a listener has about 20."""
 MAX_DEPTH: Final = 16

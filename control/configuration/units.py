@@ -4,7 +4,7 @@ import datetime
 import re
 from typing import Final
 
-__all__ = ["counted", "format_about", "format_duration_ms", "format_size", "parse_duration_ms", "parse_instant_ns", "parse_size"]
+__all__ = ["counted", "format_about", "format_duration_ms", "format_instant_ns", "format_size", "parse_duration_ms", "parse_instant_ns", "parse_size"]
 
 _BINARY: Final = {"TiB": 1024**4, "GiB": 1024**3, "MiB": 1024**2, "KiB": 1024, "B": 1}
 _DECIMAL: Final = {"TB": 1000**4, "GB": 1000**3, "MB": 1000**2, "KB": 1000, "": 1}
@@ -19,6 +19,7 @@ _MAX: Final = 2**63 - 1
 _MAX_DIGITS: Final = 100
 _LEAST_UNITS: Final = 10
 """The least number of a unit to which a size is rounded."""
+_FRACTION: Final = re.compile(r"\.(\d{1,9})(?=[Zz+-])")
 _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
@@ -110,10 +111,18 @@ def parse_instant_ns(text: str, now_ns: int) -> int:
 
 
 def _instant_ns(text: str) -> int:
+    fraction = _FRACTION.search(text)  # of nanoseconds, which datetime does not have
     try:
-        instant = datetime.datetime.fromisoformat(text)
+        instant = datetime.datetime.fromisoformat(_FRACTION.sub("", text))
     except ValueError:
         instant = datetime.datetime.min
     if instant.tzinfo is None:
         raise ValueError("not an instant: write it with its zone, as in 2026-12-31T23:59:00Z, or a time from now, as in 90m")
-    return (instant - _EPOCH) // _MICROSECOND * 1000
+    return (instant - _EPOCH) // _MICROSECOND * 1000 + (int(fraction[1].ljust(9, "0")) if fraction else 0)
+
+
+def format_instant_ns(instant_ns: int) -> str:
+    """The exact text: ``2026-12-31T23:59:00Z``, with nine digits of the second's fraction if there is one. 0 is ``0``."""
+    whole, rest = divmod(instant_ns, 1_000_000_000)
+    text = (_EPOCH + datetime.timedelta(seconds=whole)).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{rest:09}Z" if rest else f"{text}Z" if whole else "0"

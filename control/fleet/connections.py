@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.events import Bus, Line, Row
 from framegate.control.fleet.child import FORCED
-from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.processor import AssignedConnection, Processor
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.server.link import decode_row, split_line
@@ -31,12 +30,10 @@ class Connections:
 
     Args:
         acceptor: reports passed connections, and counts open ones by listener.
-        desired: has the upstream of each listener.
     """
 
-    def __init__(self, acceptor: Acceptor, desired: DesiredState, events: Bus) -> None:
+    def __init__(self, acceptor: Acceptor, events: Bus) -> None:
         self._acceptor = acceptor
-        self._desired = desired
         self._events = events
         self._last_token = itertools.count(1)
         self._processors: dict[int, Processor] = {}  # by token, with the last that ended in each slot
@@ -111,8 +108,7 @@ class Connections:
     def _lost(self, processor: Processor, given: AssignedConnection) -> None:
         name = given.handover.listener
         self._gave_back(given)
-        upstream = next(item.upstream for item in self._desired.config.listeners if item.name == name)
-        row = lost_connection_row(processor, given, upstream or "")
+        row = lost_connection_row(processor, given, self._acceptor.of(name).config.upstream or "")
         printed: Row = {**row, "id": format_connection_id(row["id"])}
         self._events.publish({"event": "closed", **row}, line=printed)
 

@@ -1,12 +1,13 @@
 """The state that every processor must have: sent as a whole at its start, then as changes."""
 
 import dataclasses
-from typing import Final, cast
+from typing import Final
 
-from framegate.proxy.config.model import ProxyConfig, kafka_rules_to_wire, quotas_to_wire, rules_to_wire, to_wire
+from framegate.proxy.cells import CellLayout
+from framegate.proxy.config.model import ProxyConfig, to_wire
 from framegate.proxy.server.messages import Change, ClusterRow, Endpoints, StartMessage
 from framegate.proxy.server.protocol import WIRE_VERSION
-from framegate.proxy.server.rows import LimitsRow, StandingRow, Store, pack_stores
+from framegate.proxy.server.rows import StandingRow, Store, pack_stores
 
 __all__ = ["DesiredState", "default_part"]
 
@@ -23,7 +24,8 @@ class DesiredState:
     """What every processor must have.
 
     Attributes:
-        config: with the limits, the pool size, the tap's rules and those about Kafka in force.
+        config: with all that was changed since the start.
+        layout: of the counters of processors.
         endpoints: addresses of each upstream, resolved.
         brokers: of each upstream that is a cluster, and what its listeners advertise.
         failing: by upstream, the addresses that fail their checks, and why.
@@ -31,6 +33,7 @@ class DesiredState:
         shares: bytes of the memory pool by slot.
         stores: certificates, keys and authorities, by owner (``framegate.proxy.server.rows``): the last valid ones.
         revision: grows with every committed change.
+        retired: handler processes that get no connections any more, as processors call them.
         rows_at_open: whether processors report each connection that opens, for the log or for telemetry.
     """
 
@@ -40,25 +43,28 @@ class DesiredState:
     revision: int = 1
     stores: dict[str, Store] = dataclasses.field(default_factory=dict, repr=False)
     rows_at_open: bool = False
+    retired: list[str] = dataclasses.field(default_factory=list)
     brokers: dict[str, ClusterRow] = dataclasses.field(default_factory=dict)
     failing: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     standing: list[StandingRow] = dataclasses.field(default_factory=list)
+    layout: CellLayout = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.layout = CellLayout.of(self.config)
 
     def whole(self, slot: int) -> Change:
         """The whole state as one change, for one slot."""
-        limits = {listener.name: listener.max_receive_size for listener in self.config.listeners}
-        quotas = cast(LimitsRow, quotas_to_wire(self.config))
-        change = Change(max_receive_size=limits, limits=quotas, share=self.shares[slot], endpoints=self.endpoints, standing=self.standing)
+        change = Change(
+            config=to_wire(self.config), cells=self.layout.wire, share=self.shares[slot], endpoints=self.endpoints, standing=self.standing
+        )
         if self.brokers:
             change["brokers"] = self.brokers
+        if self.retired:
+            change["retired"] = self.retired
         if self.failing:
             change["failing"] = self.failing
         if self.stores:
             change["stores"] = pack_stores(self.stores)
-        if rules := {item.name: kafka_rules_to_wire(item.kafka) for item in self.config.listeners if item.kafka is not None}:
-            change["kafka_rules"] = rules
-        if self.config.tap is not None:
-            change["tap_rules"] = rules_to_wire(self.config.tap.rules)
         return change
 
     def start_message(self, slot: int, generation: int, boot_id: str) -> StartMessage:
@@ -73,6 +79,7 @@ class DesiredState:
             share=self.shares[slot],
             part=default_part(len(self.shares)),
             endpoints=self.endpoints,
+            cells=self.layout.wire,
             stores=pack_stores(self.stores),
             rows_at_open=self.rows_at_open,
         )

@@ -3,10 +3,14 @@
 A process that is in a handler for longer than ``handlers.timeout``, or uses more memory than ``handlers.memory``, is killed, with every process that
 its handlers have started. Only connections with a frame in it are affected. When the socket between a processor and a handler process breaks,
 both stay (``wiring``).
+
+For other handlers while framegate runs, other processes are started in slots of their own (``stage``). Once the configuration is in force, they are
+joined with the processors; those before them are not used for new connections, and end when theirs are drained (``follow``).
 """
 
 import asyncio
-from collections.abc import Sequence
+import itertools
+from collections.abc import Sequence, Set
 from typing import Final
 
 from framegate.control.configuration.units import format_duration_ms, format_size
@@ -26,6 +30,8 @@ from framegate.proxy.server.protocol import HANDLER_NOTICES, WIRE_VERSION, Messa
 
 __all__ = ["Handlers", "handler_names"]
 
+_AFTER_DRAIN_S: Final = 1.5
+"""More than a processor needs to end the connections that are left when a drain ends."""
 _LOOK_AT_MEMORY: Final = 4
 """The memory is read in one of this many looks; each opens a file."""
 
@@ -57,21 +63,30 @@ class Handlers(Respawner[HandlerSlot, HandlerProcess]):
         command: Sequence[str] = COMMAND,
     ) -> None:
         super().__init__(SpawnOptions(KIND, command, reaper, log), events, meters, log, task_monitor, "handlers", "handlers")
-        self.names: Final = handler_names(config)
-        self._config = config
-        self.slots = {number: HandlerSlot(number) for number in range(config.handlers.processes)}
+        self._first = config
+        self._configs: dict[int, ProxyConfig] = {}  # by slot
+        self._staged: set[int] = set()
+        self._ends: set[asyncio.Task[None]] = set()
         self._processors: list[Processor] = []
         self._wiring = Wiring(self._rejoined)
         self._looks = 0
 
     @property
     def running(self) -> list[HandlerProcess]:
-        """The processes that handle frames."""
-        return [slot.child for slot in self._ordered() if slot.child is not None and slot.state == "running"]
+        """The processes that handle frames of new connections."""
+        return [slot.child for slot in self._ordered() if slot.child is not None and slot.state == "running" and self._serves(slot)]
+
+    def _serves(self, slot: HandlerSlot) -> bool:
+        return slot.number not in self._staged and not slot.leaving
+
+    @property
+    def wanted(self) -> bool:
+        """Whether any process is to run."""
+        return any(map(self._serves, self.slots.values()))
 
     def status(self) -> list[HandlerProcessStatus]:
         """Every slot."""
-        return [slot.status(self.names) for slot in self._ordered()]
+        return [slot.status(handler_names(self._configs[slot.number])) for slot in self._ordered()]
 
     async def start(self) -> None:
         """Start all and wait until they are ready.
@@ -79,7 +94,55 @@ class Handlers(Respawner[HandlerSlot, HandlerProcess]):
         Raises:
             StartError: one could not start.
         """
-        await asyncio.gather(*map(self._begin, self._ordered()))
+        self.follow(await self.stage(self._first), 0)
+
+    async def stage(self, config: ProxyConfig) -> set[int]:
+        """Start processes with the handlers of another configuration; nobody uses them yet. Returns their slots.
+
+        Raises:
+            StartError: one could not start, and the others are stopped again.
+        """
+        free = (number for number in itertools.count() if number not in self.slots)
+        numbers = {next(free) for _ in range(config.handlers.processes if handler_names(config) else 0)}
+        for number in numbers:
+            self.slots[number], self._configs[number] = HandlerSlot(number), config
+        self._staged |= numbers
+        try:
+            await asyncio.gather(*(self._begin(self.slots[number]) for number in sorted(numbers)))
+        except BaseException:
+            await self.release(numbers)
+            raise
+        return numbers
+
+    async def release(self, numbers: Set[int]) -> None:
+        """End the processes of slots, and remove the slots."""
+        await self.stop_slots(sorted(numbers))
+        self._staged -= numbers
+        for number in numbers:
+            self.slots.pop(number, None)
+            self._configs.pop(number, None)
+
+    def retire(self, staged: Set[int]) -> list[str]:
+        """What processors call the processes that are not to get connections any more once ``staged`` are used."""
+        return [f"{slot.number}.{slot.generation}" for slot in self._ordered() if slot.number not in staged]
+
+    def follow(self, staged: Set[int], timeout_ms: int) -> None:
+        """Use the processes of ``stage``. Those before them end after this time, when their connections are drained."""
+        old = self.slots.keys() - staged
+        for number in old:
+            self.slots[number].leaving = True
+        self._staged -= staged
+        for process in self.running:
+            for processor in self._processors:
+                self._wiring.join(processor, process)
+        if old:
+            ending = asyncio.create_task(self._end_later(old, timeout_ms / 1000 + _AFTER_DRAIN_S))
+            self._ends.add(ending)
+            ending.add_done_callback(self._ends.discard)
+
+    async def _end_later(self, numbers: Set[int], after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        await self.release(numbers)
 
     def enter(self, processor: Processor) -> None:
         """Join a processor that is up with each handler process that is up."""
@@ -102,20 +165,20 @@ class Handlers(Respawner[HandlerSlot, HandlerProcess]):
         return HandlerProcess(slot.number, slot.generation, self._spawn_options, self._notice)
 
     async def _bring_up(self, slot: HandlerSlot, child: HandlerProcess) -> None:
-        config = self._config
+        config = self._configs[slot.number]
         message = HandlerStartMessage(
             type="start",
             wire=WIRE_VERSION,
             slot=slot.number,
             generation=slot.generation,
             node=config.node,
-            handlers=self.names,
+            handlers=handler_names(config),
             path=list(config.handlers.path),
         )
         await child.start(message)
         slot.state = "running"
         self._events.publish({"event": "handler_ready", "slot": slot.number, "pid": child.pid, "generation": slot.generation})
-        for processor in self._processors:
+        for processor in self._processors if self._serves(slot) else ():
             self._wiring.join(processor, child)
 
     def _release(self, slot: HandlerSlot, child: HandlerProcess) -> Row:
@@ -139,7 +202,7 @@ class Handlers(Respawner[HandlerSlot, HandlerProcess]):
         super()._look()
 
     def _fault(self, child: HandlerProcess) -> tuple[str, str] | None:
-        limits, last_sample = self._config.handlers, child.last_sample
+        limits, last_sample = self._configs[child.slot].handlers, child.last_sample
         if limits.timeout_ms and last_sample is not None and last_sample.oldest_ns > limits.timeout_ms * 1_000_000:
             return "timeout", f"a handler is at one frame for more than {format_duration_ms(limits.timeout_ms)}"
         if limits.memory and self._looks % _LOOK_AT_MEMORY == 0:
@@ -150,6 +213,8 @@ class Handlers(Respawner[HandlerSlot, HandlerProcess]):
 
     async def stop(self) -> None:
         """See ``Respawner.stop``; after the processors."""
+        for ending in self._ends:
+            ending.cancel()
         try:
             await super().stop()
         finally:

@@ -6,15 +6,16 @@ upstreams. ``AuthRequests`` passes auth requests of processors to the pool, and 
 
 import asyncio
 import contextlib
+import functools
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from framegate.control.accept.api_versions import ApiVersions
 from framegate.control.accept.broker_connection import own_header, tls_of
 from framegate.control.errors import StartError
 from framegate.control.fleet.child import Child
-from framegate.control.identity.auth_responder import AuthResponder, IdentityFileError, files_of, listener_answers, read_files
+from framegate.control.identity.auth_responder import AuthResponder, IdentityFileError, UnknownApisError, files_of, listener_answers, read_files
 from framegate.control.identity.auth_worker_pool import AuthPoolError, AuthWorkerPool, QueuedRequest
 from framegate.control.identity.password_checks import PasswordChecks
 from framegate.control.identity.secrets import Secrets
@@ -30,7 +31,7 @@ from framegate.proxy.server.credentials import listener_auth_queue, question_fro
 from framegate.proxy.server.messages import AnswerCommand, ForgetNotice, QuestionNotice
 from framegate.proxy.server.rows import Store
 
-__all__ = ["LATER_S", "AuthRequests", "Identity"]
+__all__ = ["LATER_S", "AuthRequests", "Identity", "StagedIdentity"]
 
 Addresses = Callable[[], Mapping[str, Sequence[Sequence[Any]]]]
 LATER_S: Final = (1.0, 3.0)
@@ -102,6 +103,20 @@ def _post(child: Child, number: int, answer: AuthResponse) -> None:
     child.link.post(AnswerCommand(type="answer", number=number, kind=kind, row=row))
 
 
+class StagedIdentity(NamedTuple):
+    """What the listeners and upstreams of another configuration need.
+
+    Attributes:
+        config: the configuration.
+        contents: of the files of listeners that are new or use other files, by listener and path.
+        answers: the responders that are new, by queue.
+    """
+
+    config: ProxyConfig
+    contents: dict[str, dict[str, bytes]]
+    answers: dict[str, AuthResponder]
+
+
 class Identity:
     """The auth worker pool and its files. Event loop only.
 
@@ -110,58 +125,65 @@ class Identity:
         stores: the certificates, keys and authorities in force, by owner. Any thread.
 
     Attributes:
-        auth_requests: those of processors; None before the start.
+        auth_requests: those of processors.
     """
 
     def __init__(
-        self,
-        config: ProxyConfig,
-        addresses: Addresses,
-        stores: Callable[[], Mapping[str, Store]],
-        meters: Meters,
-        log: RowLog,
-        task_monitor: TaskMonitor,
+        self, addresses: Addresses, stores: Callable[[], Mapping[str, Store]], meters: Meters, log: RowLog, task_monitor: TaskMonitor
     ) -> None:
-        self._listeners: Final = {item.name: item for item in config.listeners if item.sasl is not None}
-        self._upstreams: Final = {item.name: item for item in config.upstreams}
-        self._secrets: Final = secret_files(config)
+        self._listeners: dict[str, ListenerConfig] = {}
+        self._upstreams: dict[str, UpstreamConfig] = {}
+        self._secrets: dict[str, str] = {}
         self._addresses: Final = addresses
         self._stores: Final = stores
-        self._meters: Final = meters
         self._log: Final = log
         self._task_monitor: Final = task_monitor
         self._apis: Final[dict[str, ApiVersions]] = {}
-        self._checks: Final = {name: PasswordChecks() for name in self._listeners}
-        self._auth_pool: AuthWorkerPool | None = None
-        self.auth_requests: AuthRequests | None = None
+        self._checks: Final[dict[str, PasswordChecks]] = {}
+        self._auth_pool: Final = AuthWorkerPool({}, lambda error: self._task_monitor.failed("desk", error))
+        self.auth_requests: Final = AuthRequests(self._auth_pool, meters)
 
-    async def start(self) -> dict[str, dict[str, bytes]]:
-        """Read the files, and begin to ask the upstreams for their API versions. Returns the contents of the files, by listener and path.
+    async def stage(self, config: ProxyConfig) -> StagedIdentity:
+        """Read the files that another configuration needs and the present one does not.
 
         Raises:
-            StartError: a file cannot be used any more, since the configuration was validated.
+            StartError: a file cannot be used, or not any more, since the configuration was validated.
         """
-        for name in sorted({item.upstream for item in self._listeners.values() if item.upstream is not None}):
-            self._apis[name] = self._ask(self._upstreams[name])
+        listeners = [item for item in config.listeners if item.sasl is not None]
+        fresh = [item for item in listeners if _own(item) != _own(self._listeners.get(item.name))]
         try:
-            contents = {name: await asyncio.to_thread(read_files, self.files(name).values()) for name in self._listeners}
-            answers = {
-                listener_auth_queue(name): await asyncio.to_thread(self._answers, item, contents[name]) for name, item in self._listeners.items()
-            }
+            contents = {item.name: await asyncio.to_thread(read_files, _files(item).values()) for item in fresh}
+            answers = {listener_auth_queue(item.name): await asyncio.to_thread(self._answers, item, contents[item.name]) for item in fresh}
         except IdentityFileError as error:
             raise StartError(str(error), reason="IDENTITY_FILE") from error
-        secrets = Secrets(self._secrets)
-        answers |= {upstream_auth_queue(name): AuthResponder(secrets=secrets) for name, item in self._upstreams.items() if item.sasl is not None}
-        self._auth_pool = AuthWorkerPool(answers, lambda error: self._task_monitor.failed("desk", error))
-        self.auth_requests = AuthRequests(self._auth_pool, self._meters)
-        return contents
+        files = secret_files(config)
+        if files != self._secrets:
+            secrets = Secrets(files)
+            answers |= {upstream_auth_queue(item.name): AuthResponder(secrets=secrets) for item in config.upstreams if item.sasl is not None}
+        return StagedIdentity(config, contents, answers)
+
+    def follow(self, staged: StagedIdentity) -> None:
+        """Answer for the listeners and upstreams of another configuration, and ask its upstreams for their API versions."""
+        config = staged.config
+        self._listeners = {item.name: item for item in config.listeners if item.sasl is not None}
+        before, self._upstreams = self._upstreams, {item.name: item for item in config.upstreams}
+        self._secrets = secret_files(config)
+        wanted = {item.upstream for item in self._listeners.values() if item.upstream is not None}
+        for name in [name for name in self._apis if name not in wanted or _asked(before[name]) != _asked(self._upstreams[name])]:
+            self._apis.pop(name).cancel()
+        for name in sorted(wanted - self._apis.keys()):
+            self._apis[name] = self._ask(self._upstreams[name])
+        for name in self._checks.keys() - self._listeners.keys():
+            del self._checks[name]
+        queues = {listener_auth_queue(name) for name in self._listeners}
+        queues |= {upstream_auth_queue(item.name) for item in config.upstreams if item.sasl is not None}
+        self._auth_pool.put(staged.answers, queues)
 
     async def stop(self) -> None:
         """Stop the worker pool."""
         for each in self._apis.values():
             await each.stop()
-        if self._auth_pool is not None:
-            await asyncio.to_thread(self._auth_pool.close)
+        await asyncio.to_thread(self._auth_pool.close)
 
     @property
     def listeners(self) -> tuple[str, ...]:
@@ -175,15 +197,13 @@ class Identity:
 
     def users(self, listener: str) -> Users:
         """The users in force of a listener with a file of users."""
-        assert self._auth_pool is not None, "after the start"
         found = self._auth_pool.answers(listener_auth_queue(listener)).users
         assert found is not None, f"{listener} has no file of users"
         return found
 
     def files(self, listener: str) -> dict[str, str]:
         """The paths of the files that a listener's SASL uses, by kind; empty without SASL."""
-        sasl = self._listeners[listener].sasl if listener in self._listeners else None
-        return {} if sasl is None else files_of(sasl)
+        return _files(self._listeners[listener]) if listener in self._listeners else {}
 
     def take(self, listener: str, contents: Mapping[str, bytes]) -> None:
         """Check new contents of some of a listener's files, and use them for all later requests. Contents that are not good change nothing.
@@ -193,26 +213,46 @@ class Identity:
         Raises:
             IdentityFileError: a file is not what it should be.
         """
-        assert self._auth_pool is not None, "after the start"
         auth_queue = listener_auth_queue(listener)
         self._auth_pool.replace(auth_queue, self._answers(self._listeners[listener], contents, self._auth_pool.answers(auth_queue)))
 
     def _answers(self, listener: ListenerConfig, contents: Mapping[str, bytes], before: AuthResponder | None = None) -> AuthResponder:
         assert listener.sasl is not None, "of a listener with SASL"
-        return listener_answers(listener.sasl, contents, self._versions(listener), before, self._checks[listener.name])
+        checks = self._checks.setdefault(listener.name, PasswordChecks())
+        return listener_answers(listener.sasl, contents, functools.partial(self._versions, listener.upstream), before, checks)
 
-    def _versions(self, listener: ListenerConfig) -> Callable[[int], ApiVersionsAnswer]:
-        """The API versions of its upstream. A handler's are not known: then only those that framegate answers itself are offered."""
-        return (lambda version: ApiVersionsAnswer(NONE)) if listener.upstream is None else self._apis[listener.upstream].known
+    def _versions(self, upstream: str | None, version: int) -> ApiVersionsAnswer:
+        """The API versions of an upstream. A handler's are not known: then only those that framegate answers itself are offered. Any thread."""
+        if upstream is None:
+            return ApiVersionsAnswer(NONE)
+        apis = self._apis.get(upstream)
+        if apis is None:
+            raise UnknownApisError(f"what the upstream {upstream} understands is not known: it is new, or gone")
+        return apis.known(version)
 
     def _ask(self, upstream: UpstreamConfig) -> ApiVersions:
         timeout_s = upstream.timeouts.connect_ms / 1000
         return ApiVersions(
             upstream.name,
-            lambda: self._addresses()[upstream.name],
+            lambda: self._addresses().get(upstream.name, ()),
             tls_of(upstream, self._stores),
             self._log,
             self._task_monitor,
             timeout_s=timeout_s,
             header=own_header(upstream),
         )
+
+
+def _files(listener: ListenerConfig) -> dict[str, str]:
+    """The paths of the files that a listener's SASL uses, by kind."""
+    return {} if listener.sasl is None else files_of(listener.sasl)
+
+
+def _own(listener: ListenerConfig | None) -> tuple[object, object]:
+    """What the responder of a listener follows from."""
+    return (None, None) if listener is None else (listener.sasl, listener.upstream)
+
+
+def _asked(upstream: UpstreamConfig) -> tuple[object, ...]:
+    """How an upstream is asked for its API versions."""
+    return upstream.tls, upstream.timeouts, upstream.send_proxy_protocol

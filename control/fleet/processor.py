@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar, cast
 
 from framegate.control.errors import UnavailableError
@@ -52,7 +52,7 @@ class Processor(Child):
     ) -> None:
         self.modules: dict[str, str] = {}
         self.open: dict[int, AssignedConnection | None] = {}
-        self._reader = cells.reader
+        self._cells = cells
         self._given = 0
         self._first_id = make_connection_id(slot, generation & (1 << GENERATION_BITS) - 1, 0)
         super().__init__(slot, generation, spawn_options, {"--cells-fd": cells.descriptor}, lambda message: on_notice(self, message))
@@ -62,7 +62,7 @@ class Processor(Child):
         self.modules = (await self.first_answer(message, read_ready))["modules"]
 
     def look(self) -> int:
-        return self.heartbeat.look(self._reader.heartbeat_ns)
+        return self.heartbeat.look(self._cells.reader.heartbeat_ns)
 
     def book(self, handover: Handover) -> AssignedConnection:
         """Add a passed connection. The n-th has the counter n in its id; the processor counts in the same order."""
@@ -95,9 +95,9 @@ class Slot(ProcessSlot[Processor]):
         OSError: see ``SlotCells``.
     """
 
-    def __init__(self, number: int, layout: CellLayout, listeners: Sequence[str], generation: int = 0) -> None:
+    def __init__(self, number: int, layout: CellLayout, generation: int = 0) -> None:
         super().__init__(number, generation)
-        self.cells = SlotCells(number, layout, listeners)
+        self.cells = SlotCells(number, layout)
         self.boot_id = ""
         self.drained: asyncio.Future[int] | None = None
 

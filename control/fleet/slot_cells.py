@@ -4,10 +4,9 @@ import dataclasses
 import mmap
 import os
 import struct
-from collections.abc import Sequence
 from typing import Final
 
-from framegate.proxy.cells import CELL_SIZE, HEADER_SIZE, TAP_DROP_REASONS, CellLayout, CellReader, State, create
+from framegate.proxy.cells import CELL_SIZE, HEADER_SIZE, LISTENER, TAP_DROP_REASONS, CellLayout, CellReader, State, create, enlarge
 from framegate.proxy.tap.ledger import Pair
 from framegate.proxy.tap.record import DIRECTIONS
 
@@ -53,18 +52,36 @@ class SlotCells:
         OSError: no descriptor or no memory is available.
     """
 
-    def __init__(self, slot: int, layout: CellLayout, listeners: Sequence[str]) -> None:
-        self.layout = layout
+    def __init__(self, slot: int, layout: CellLayout) -> None:
         self.descriptor = create(layout, f"framegate-cells-{slot}")
         try:
-            self.reader = CellReader(self.descriptor, layout)
-            self._mapping = mmap.mmap(self.descriptor, layout.size)
+            self._attach(layout)
         except OSError:
             os.close(self.descriptor)
             raise
-        self._listeners = tuple(listeners)
-        self._pairs = [(listener, direction) for listener in listeners for direction in DIRECTIONS]
         self._before = self._counts()
+
+    def _attach(self, layout: CellLayout) -> None:
+        reader, self._mapping = CellReader(self.descriptor, layout), mmap.mmap(self.descriptor, layout.size)
+        self.layout = layout
+        self.reader = reader  # the mapping of the former one stays until its last reference is gone: another thread may be reading
+        self._listeners = layout.names(LISTENER)
+        self._pairs = [(listener, direction) for listener in self._listeners for direction in DIRECTIONS]
+
+    def enlarge(self, layout: CellLayout) -> None:
+        """Make room for another layout. Raises OSError: no memory is available."""
+        enlarge(self.descriptor, layout)
+
+    def follow(self, layout: CellLayout) -> None:
+        """Read by another layout, which was made from the present one and has room."""
+        moved, before = layout.moved(self.layout), self._before
+        self._mapping.close()
+        self._attach(layout)
+        if self.reader.state in (State.EMPTY, State.STOPPED):  # no processor writes: what is free, or new, begins with 0
+            for start, end in moved:
+                offset = HEADER_SIZE + start * CELL_SIZE
+                self._mapping[offset : offset + (end - start) * CELL_SIZE] = bytes((end - start) * CELL_SIZE)
+        self._before = {name: before.get(name, 0) for name in self._counts()}
 
     def begin(self) -> None:
         """Save the counters before a processor starts in the slot."""

@@ -7,9 +7,10 @@ A slot that is not wanted any more is removed, with its status and its series of
 """
 
 import asyncio
+import dataclasses
 import uuid
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from framegate.control.accept.acceptor import Acceptor, Target
 from framegate.control.errors import UnavailableError
@@ -26,6 +27,7 @@ from framegate.control.meters import Meters
 from framegate.control.status import RETIRED, ProcessorStatus
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.cells import CellLayout, CellReader
+from framegate.proxy.config.model import ProxyConfig, difference_to_wire
 from framegate.proxy.server.messages import BrokersSeenNotice, Change, DemandNotice, ForgetNotice, QuestionNotice
 from framegate.proxy.server.protocol import NOTICES, Message, drain_request, read_notice
 from framegate.proxy.server.rows import DemandRow, RefusedFrameRow, SeenBrokerRow
@@ -34,7 +36,14 @@ if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
     from framegate.control.fleet.identity import AuthRequests
 
-__all__ = ["Supervisor"]
+__all__ = ["Changed", "Supervisor"]
+
+
+class Changed(NamedTuple):
+    """The configuration in force before and after a change, both read within it."""
+
+    before: ProxyConfig
+    after: ProxyConfig
 
 
 class Supervisor(Respawner[Slot, Processor]):
@@ -46,13 +55,13 @@ class Supervisor(Respawner[Slot, Processor]):
         events: see ``Respawner``; also gets ``processor_ready``, and the rows of connections.
         on_begin, on_end: called before a process starts in a slot, and after it ended in any way, before its successor starts.
         inherited: descriptors that every processor keeps open as long as it lives.
-        handlers: the handler processes, joined with each processor before it takes connections; None: no listener has a handler.
-        auth_requests: passes requests to the auth worker pool; None: no authentication.
 
     Attributes:
+        handlers: the handler processes, joined with each processor before it takes connections; None: no listener has a handler, or had one.
         connections: which processor has which connection.
         on_refused: called when a processor reports a frame whose size it has refused.
         on_demand: called when a processor reports its demand for rates.
+        auth_requests: passes requests to the auth worker pool; None: no authentication.
         on_brokers_seen: called with the upstream and the brokers when a processor saw others in an answer than those in force.
     """
 
@@ -71,18 +80,16 @@ class Supervisor(Respawner[Slot, Processor]):
         command: Sequence[str] = COMMAND,
         inherited: Sequence[int] = (),
         handlers: "Handlers | None" = None,
-        auth_requests: "AuthRequests | None" = None,
     ) -> None:
         super().__init__(SpawnOptions(KIND, command, reaper, log, inherited), events, meters, log, task_monitor, "slot", "heartbeats")
         self.desired = desired
         self._acceptor = acceptor
         self._on_begin = on_begin
         self._on_end = on_end
-        self._handlers = handlers
-        self._auth_requests = auth_requests
-        self._layout = CellLayout.of(desired.config)
+        self.handlers = handlers
+        self.auth_requests: AuthRequests | None = None
         self._phases = TwoPhases(log)
-        self.connections = Connections(acceptor, desired, events)
+        self.connections = Connections(acceptor, events)
         self.on_refused: Callable[[RefusedFrameRow], None] = lambda row: None
         self.on_demand: Callable[[Processor, Sequence[DemandRow]], None] = lambda processor, rows: None
         self.on_brokers_seen: Callable[[str, Sequence[SeenBrokerRow]], None] = lambda upstream, rows: None
@@ -127,7 +134,7 @@ class Supervisor(Respawner[Slot, Processor]):
     def _start_slot(self, number: int) -> asyncio.Future[None]:
         if number not in self.slots:
             try:
-                self.slots[number] = Slot(number, self._layout, list(self._acceptor.listeners), self._generations.get(number, 0))
+                self.slots[number] = Slot(number, self.desired.layout, self._generations.get(number, 0))
             except OSError as error:
                 raise KIND.start_error(number, f"could not be started: {error}") from error
             self._show_cells()
@@ -171,8 +178,8 @@ class Supervisor(Respawner[Slot, Processor]):
     async def _bring_up(self, slot: Slot, child: Processor) -> None:
         revision = self.desired.revision
         await child.start(self.desired.start_message(slot.number, slot.generation, slot.boot_id))
-        if self._handlers is not None:
-            self._handlers.enter(child)
+        if self.handlers is not None:
+            self.handlers.enter(child)
 
         def plan() -> dict[Processor, Change]:
             return {} if revision == self.desired.revision else {child: self.desired.whole(slot.number)}
@@ -188,8 +195,8 @@ class Supervisor(Respawner[Slot, Processor]):
         self._slots_changed()
         child.close()
         lost_count = self.connections.forget(child)
-        if self._auth_requests is not None:
-            self._auth_requests.forget(child)
+        if self.auth_requests is not None:
+            self.auth_requests.forget(child)
         slot.report_drained(0)
         self._on_end(slot, slot.cells.end(end_cause(child)))
         return {"connections": lost_count}
@@ -215,8 +222,8 @@ class Supervisor(Respawner[Slot, Processor]):
         elif notice["type"] == "log":
             self._publish_log(child, notice)
         elif notice["type"] == "parted":
-            if self._handlers is not None:
-                self._handlers.parted(child, notice)
+            if self.handlers is not None:
+                self.handlers.parted(child, notice)
         elif notice["type"] == "drained":
             self.slots[child.slot].report_drained(notice["open"])
         elif notice["type"] == "frame_refused":
@@ -230,8 +237,8 @@ class Supervisor(Respawner[Slot, Processor]):
             self.on_demand(child, notice["demands"])
         elif notice["type"] == "brokers_seen":
             self.on_brokers_seen(notice["upstream"], notice["brokers"])
-        elif self._auth_requests is not None:
-            self._auth_requests.hear(child, notice)
+        elif self.auth_requests is not None:
+            self.auth_requests.hear(child, notice)
 
     def _row_failed(self, error: Exception) -> None:
         self._task_monitor.failed("slot", error)
@@ -242,12 +249,72 @@ class Supervisor(Respawner[Slot, Processor]):
 
     # --- changes ---------------------------------------------------------------------------------------------------------------
 
+    async def change_config(
+        self,
+        edit: Callable[[ProxyConfig], ProxyConfig],
+        check: Callable[[], None] = lambda: None,
+        decided: Callable[[], None] = lambda: None,
+        *,
+        further: Callable[[int], Change] = lambda slot: Change(),
+        commit: Callable[[DesiredState], None] = lambda desired: None,
+    ) -> Changed:
+        """Change keys of the configuration in force, as ``change``.
+
+        Args:
+            edit: the new configuration, from the one in force when earlier changes are done; may raise.
+            check: as of ``change``, before ``edit``.
+            further: what else changes, for a slot.
+            commit: what else changes, after the configuration is written into the desired state.
+        """
+        before = after = self.desired.config
+        row: dict[str, Any] = {}
+
+        def plan() -> None:
+            nonlocal before, after, row
+            check()
+            before = self.desired.config
+            after = edit(before)
+            row = difference_to_wire(before, after)
+
+        def build(slot: int) -> Change:
+            return Change(**further(slot), config=row) if row else further(slot)
+
+        def write(desired: DesiredState) -> None:
+            nonlocal after
+            # Keys that no processor has are changed without it, perhaps since ``plan``.
+            after = desired.config = dataclasses.replace(desired.config, **{name: getattr(after, name) for name in row})
+            commit(desired)
+
+        await self.change(build, write, plan, decided)
+        return Changed(before, after)
+
+    def make_room(self, layout: CellLayout) -> None:
+        """Make room for the counters of another layout in every slot.
+
+        Raises:
+            UnavailableError: there is no memory.
+        """
+        try:
+            for slot in self._ordered():
+                slot.cells.enlarge(layout)
+        except OSError as error:
+            raise UnavailableError(f"no memory for counters: {error}", reason="NO_MEMORY") from error
+
+    def follow_layout(self, layout: CellLayout) -> None:
+        """Read the counters of all slots by another layout, which was made from the present one and has room (``SlotCells.enlarge``)."""
+        self.desired.layout = layout
+        for slot in self._ordered():
+            slot.cells.follow(layout)
+        self._cells = tuple((number, reader.following(layout)) for number, reader in self._cells if number == RETIRED)
+        self._show_cells()
+
     async def change(
         self,
         build: Callable[[int], Change],
         commit: Callable[[DesiredState], None],
         check: Callable[[], None] = lambda: None,
         decided: Callable[[], None] = lambda: None,
+        done: Callable[[], None] = lambda: None,
     ) -> None:
         """Make a change in every processor or in none, and return when it is in force. When cancelled it is still made or taken back.
 
@@ -256,6 +323,7 @@ class Supervisor(Respawner[Slot, Processor]):
             check: raises when the desired state does not allow the change; called when earlier changes are done.
             commit: writes it into the desired state, between the phases.
             decided: called when the change is committed.
+            done: called when every processor has it, before the next change.
 
         Raises:
             AbortedError, UnavailableError: see ``TwoPhases.make``.
@@ -270,7 +338,7 @@ class Supervisor(Respawner[Slot, Processor]):
             self.desired.revision += 1
             decided()
 
-        await self._phases.make(plan, decide)
+        await self._phases.make(plan, decide, done)
 
     # --- drain and end -----------------------------------------------------------------------------------------------------------
 

@@ -47,7 +47,11 @@ class TwoPhases:
         await self._lock.acquire()
         try:
             numbers = await self._prepare(plan())
-            decide()
+            try:
+                decide()
+            except BaseException:
+                _abort(numbers)
+                raise
         except BaseException:
             self._lock.release()
             raise
@@ -70,8 +74,7 @@ class TwoPhases:
         except BaseException:
             for answer in answers:
                 answer.cancel()
-            for processor, number in numbers.items():
-                processor.link.post(PlainCommand(type="abort", id=number))
+            _abort(numbers)
             raise
         return numbers
 
@@ -101,6 +104,11 @@ class TwoPhases:
 
     def _log_unconfirmed(self, processor: Processor, reason: str, level: str = "warning") -> None:
         self._log.write("change_unconfirmed", level=level, slot=processor.slot, pid=processor.pid, reason=reason)
+
+
+def _abort(numbers: dict[Processor, int]) -> None:
+    for processor, number in numbers.items():
+        processor.link.post(PlainCommand(type="abort", id=number))
 
 
 async def _prepare_one(processor: Processor, number: int, change: Change) -> None:

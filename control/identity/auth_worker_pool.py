@@ -9,11 +9,11 @@ import dataclasses
 import os
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Final
 
 from framegate.control.identity.auth_responder import AuthResponder
-from framegate.proxy.auth.auth_requests import AuthRequest, AuthResponse
+from framegate.proxy.auth.auth_requests import AuthRequest, AuthResponse, Unavailable
 
 __all__ = ["NICENESS", "QUEUE_LIMIT", "THREADS", "AuthPoolError", "AuthWorkerPool", "QueuedRequest"]
 
@@ -104,11 +104,11 @@ class AuthWorkerPool:
     def __init__(
         self, answers: Mapping[str, AuthResponder], on_failure: Callable[[Exception], None], *, threads: int = THREADS, queue: int = QUEUE_LIMIT
     ) -> None:
-        self._answers: Final = dict(answers)
+        self._answers = dict(answers)
         self._on_failure: Final = on_failure
         self._most: Final = queue
         self._queues: Final = {name: _FairQueue() for name in answers}
-        self._ready: Final[deque[str]] = deque()  # names of queues that are not empty
+        self._ready: deque[str] = deque()  # names of queues that are not empty
         self._changed: Final = threading.Condition()
         self._closed = False
         self._threads: Final = [threading.Thread(target=self._work, name=f"framegate-auth-{number}", daemon=True) for number in range(threads)]
@@ -136,6 +136,24 @@ class AuthWorkerPool:
             if auth_queue not in self._queues:
                 raise AuthPoolError(f"there is no queue {auth_queue}")
             self._answers[auth_queue] = answers
+
+    def put(self, answers: Mapping[str, AuthResponder], queues: Set[str]) -> None:
+        """Have these queues and no others. Requests that wait in one that is gone are answered ``Unavailable``.
+
+        Args:
+            answers: the responders that are new.
+            queues: the names of all that are to be.
+        """
+        with self._changed:
+            self._answers.update(answers)
+            for name in queues - self._queues.keys():
+                self._queues[name] = _FairQueue()
+            gone = [self._queues.pop(name) for name in self._queues.keys() - queues]
+            self._answers = {name: self._answers[name] for name in queues}
+            self._ready = deque(name for name in self._ready if name in self._queues)
+        for queue in gone:
+            while queue.size:
+                queue.take().reply(Unavailable("the listener or upstream was removed"))
 
     def at_once(self, auth_queue: str, auth_request: AuthRequest, address: str) -> AuthResponse | None:
         """The response to a request that needs no work; None: it must be queued."""
@@ -165,7 +183,9 @@ class AuthWorkerPool:
     def withdraw(self, queued: QueuedRequest) -> None:
         """Remove a request from its queue. A request that is being served is answered all the same."""
         with self._changed:
-            queue = self._queues[queued.auth_queue]
+            queue = self._queues.get(queued.auth_queue)
+            if queue is None:
+                return
             waited = queue.size
             queue.remove(queued)
             if waited and not queue.size:

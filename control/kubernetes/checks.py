@@ -61,7 +61,7 @@ def _volumes(workload: Workload, names: set[str]) -> Iterator[Fault]:
 
 
 def _ports(workload: Workload, ports: list[dict[str, Any]], needs: PodRequirements) -> Iterator[Fault]:
-    names = {port["name"] for port in ports}
+    names = {port["name"] for port in ports if "name" in port}
     for container in _all_containers(workload):
         listed = container.get("ports")
         for port in listed.items if listed is not None else ():

@@ -7,10 +7,11 @@ import textwrap
 from typing import Any, Final
 
 from framegate.control.kubernetes.edit import Layout, block_text
+from framegate.control.kubernetes.kafka_sidecar import kafka_configuration
 from framegate.control.kubernetes.manifest import KINDS, read_manifest, workloads
 from framegate.control.kubernetes.objects import SCALED, Wanted, objects_for
 from framegate.control.kubernetes.pod_requirements import DEFAULT_REQUIREMENTS
-from framegate.control.kubernetes.sidecar import SIDECAR_LABEL, USER, Options, template_text
+from framegate.control.kubernetes.sidecar import CONTAINER, SIDECAR_LABEL, USER, Options, template_text
 
 __all__ = ["files"]
 
@@ -34,6 +35,11 @@ def files() -> dict[str, str]:
         written[f"options/{name}/{name}.yaml"] = _GENERATED + _object(wanted)
     claims = [{"target": _target(kind), "patch": _claim_patch(kind)} for kind in KINDS if kind != "DaemonSet"]
     written["options/tap-claim/tap-claim.yaml"] = _GENERATED + _object(Wanted(tap_claim_bytes=4 << 30))
+    kafka = {"patches": [{"target": _target(kind), "patch": _kafka_patch(kind)} for kind in KINDS]}
+    written["options/kafka/kustomization.yaml"] = _option(_KAFKA_ABOUT, kafka)
+    written["options/kafka/framegate.yaml"] = kafka_configuration(
+        ("kafka:9092",), f"{_GENERATED}# Copy it beside your overlay, and write your brokers."
+    )
     return {**written, "options/tap-claim/kustomization.yaml": _option(_CLAIM_ABOUT, {"resources": ["tap-claim.yaml"], "patches": claims})}
 
 
@@ -116,6 +122,13 @@ _CLAIM_ABOUT: Final = (
 )
 
 
+_KAFKA_ABOUT: Final = (
+    "framegate in front of a whole Kafka cluster, beside an application that connects to 127.0.0.1:9092: no Secret is needed, and no\n"
+    "# port is open to other pods. Copy framegate.yaml of this folder beside your overlay, write some of your brokers into it, and add there:\n"
+    "#   configMapGenerator: [{name: framegate, files: [framegate.yaml]}]"
+)
+
+
 def _object(wanted: Wanted) -> str:
     """One object, for all pods with framegate."""
     any_of_them = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: framegate}\nspec: {template: {spec: {}}}\n"
@@ -138,6 +151,17 @@ def _claim_patch(kind: str) -> str:
     volume = {"name": "framegate-tap", "emptyDir": None, "persistentVolumeClaim": {"claimName": _CLAIM}}
     group = {"fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"}
     return _merge_patch(kind, {"spec": {"securityContext": group, "volumes": [volume]}})
+
+
+def _kafka_patch(kind: str) -> str:
+    """Remove what only listeners for other pods need: their port, and the certificates."""
+    away = {"$patch": "delete"}
+    container = {
+        "name": CONTAINER,
+        "ports": [{"containerPort": DEFAULT_REQUIREMENTS.data_ports[0], **away}],
+        "volumeMounts": [{"mountPath": DEFAULT_REQUIREMENTS.tls_folder, **away}],
+    }
+    return _merge_patch(kind, {"spec": {"initContainers": [container], "volumes": [{"name": "framegate-tls", **away}]}})
 
 
 def _budget_patch(kind: str) -> str:

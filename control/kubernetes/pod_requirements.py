@@ -10,7 +10,7 @@ from typing import Final
 from framegate.control.configuration.broker_rules import port_ranges
 from framegate.control.configuration.document import ConfigurationError, entries
 from framegate.control.configuration.load import judge
-from framegate.control.configuration.reading import read_document
+from framegate.control.configuration.reading import parse_document, read_document
 from framegate.control.configuration.tls_files import named_paths
 from framegate.proxy.config.address import Address, parse_address
 from framegate.proxy.config.model import MIB, DrainConfig, ProxyConfig, TapConfig
@@ -87,19 +87,20 @@ DEFAULT_REQUIREMENTS: Final = PodRequirements()
 """Of the configuration that the component expects (``deploy/kustomize/example/framegate.yaml``)."""
 
 
-def read_configuration(path: pathlib.Path) -> tuple[ProxyConfig, str, list[str]]:
-    """The model of a file, its text and its warnings, as in the pod: the files that it names need not be here.
+def read_configuration(source: pathlib.Path | str) -> tuple[ProxyConfig, str, list[str]]:
+    """The model of a file or of a text, the text and its warnings, as in the pod: the files that it names need not be here.
 
     Raises:
         ConfigurationError: with every fault.
     """
-    document = read_document(path)
-    found = judge(dataclasses.replace(document, folder=pathlib.Path(CONFIGURATION_FOLDER)), machine=False)
+    folder = pathlib.Path(CONFIGURATION_FOLDER)
+    document = parse_document(source, folder) if isinstance(source, str) else read_document(source)
+    found = judge(dataclasses.replace(document, folder=folder), machine=False)
     config = found.config
     if found.faults or config is None:
         raise ConfigurationError(found.faults)
     warnings = [str(warning) for warning in found.warnings]
-    return config, path.read_text(encoding="utf-8"), warnings
+    return config, source if isinstance(source, str) else source.read_text(encoding="utf-8"), warnings
 
 
 def requirements_of(config: ProxyConfig, text: str, processors: int) -> PodRequirements:

@@ -106,7 +106,9 @@ def _ports(options: Options, needs: PodRequirements) -> list[dict[str, Any]]:
     if needs.metrics_port is not None:
         named.append(("fg-metrics", needs.metrics_port))
     named.append(("fg-http" if options.probes == "http" else "fg-health", _probe_port(options, needs)))
-    return [{"name": name, "containerPort": port} for name, port in named]
+    # Ports are listed for those who read them: Kubernetes opens others as well. Nobody else reaches those on the loopback address.
+    brokers = [{"containerPort": port} for first, last in needs.data_ranges for port in range(first, last + 1)]
+    return [*({"name": name, "containerPort": port} for name, port in named), *brokers]
 
 
 def _probe_port(options: Options, needs: PodRequirements) -> int:

@@ -137,6 +137,7 @@ _CHANGES: Final = {
         },
     ),
     "container_unreadable": Event("The limits of the container cannot be read.", _WARNING, {"reason": str}),
+    "counters_kept": Event("The counters of listeners and upstreams that are gone could not be given up.", _WARNING, {"error": str}),
     "endpoints_changed": Event("The addresses of upstreams have changed.", _INFO, {"upstreams": dict[str, list[str]]}),
     "endpoints_refused": Event("The new addresses of upstreams could not be put in force.", _ERROR, {"error": str}),
     "files_refused": Event(
@@ -146,6 +147,12 @@ _CHANGES: Final = {
     "files_restored": Event("Files have the contents in force again.", _INFO, {"owner": str, "kind": str}),
     "pool_moved": Event("The shares of the memory pool have changed.", _INFO, {"shares": dict[str, int], "needy": list[int]}),
     "pool_not_moved": Event("The shares of the memory pool could not be changed.", _TROUBLE, {"error": str}),
+    "configuration_applied": Event(
+        "A configuration was applied while framegate runs.", _INFO, {"by": str, "file": str, "count": int, "keys": list[str], "etag": str}
+    ),
+    "configuration_refused": Event(
+        "The configuration file was not applied: nothing is changed.", _ERROR, {"file": str, "reason": str, "faults": list[str]}
+    ),
     "reload_refused": Event("A reload was refused.", _WARNING, {"reason": str}),
     "reloaded": Event("Files were reloaded.", _INFO, {"replaced": list[str], "refused": list[str], "configuration": str}),
 }

@@ -12,6 +12,7 @@ from framegate.control.fleet.identity import Identity
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.identity.auth_responder import MAX_BYTES, IdentityFileError
 from framegate.control.identity.users import Users
+from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.source import ContentReloader, Refusal, RefusedError, Reloader, Source
 from framegate.proxy.server.messages import Change
 from framegate.proxy.server.protocol import revoked_row
@@ -24,42 +25,53 @@ USERS: Final = "sasl"
 
 
 class IdentityFiles(Reloader):
-    """Reloads the users files and token keys of all listeners with SASL. Event loop only.
+    """Reloads the users files and token keys of all listeners with SASL, after ``follow``. Event loop only."""
 
-    Args:
-        contents: of the files at the start, by listener.
-    """
-
-    def __init__(self, identity: Identity, supervisor: Supervisor, contents: Mapping[str, Contents]) -> None:
+    def __init__(self, identity: Identity, supervisor: Supervisor) -> None:
         self._identity: Final = identity
         self._supervisor: Final = supervisor
-        self._contents: Final = contents
-        self._names: Final = {listener_owner(name): name for name in identity.listeners}
-        self._closes: Final = {item.name for item in supervisor.desired.config.listeners if item.close_revoked}
+        self._keys: Final = ContentReloader(self._load)
+        self._names: dict[str, str] = {}
         # By listener: the users of whom connections may be open, until those that are no more were ended.
-        self._users: Final = {name: self._users_of(name) for name in identity.listeners}
+        self._users: dict[str, Users | None] = {}
+        self._watched: dict[tuple[str, str], str] = {}  # paths, by owner and kind
 
-    def sources(self) -> list[Source]:
-        """The sources to watch: one for each file, so that a broken file does not delay another."""
-        keys = ContentReloader(self._load)
-        return [
-            Source(
-                owner=owner,
-                kind=kind,
-                paths=(path,),
-                reloader=self if kind == USERS else keys,
-                in_force=digest({path: self._contents[name][path]}),
-                max_bytes=MAX_BYTES,
-            )
-            for owner, name in self._names.items()
-            for kind, path in self._identity.files(name).items()
-        ]
+    def follow(self, contents: Mapping[str, Contents], rotation: Rotation) -> None:
+        """Watch the files of all listeners with SASL: each alone, so that a broken file does not delay another.
+
+        Args:
+            contents: of listeners that are new, or use other files, by listener.
+        """
+        names = self._identity.listeners
+        self._names = {listener_owner(name): name for name in names}
+        self._users = {name: self._users_of(name) if name in contents else self._users[name] for name in names}
+        before, self._watched = (
+            self._watched,
+            {(owner, kind): path for owner, name in self._names.items() for kind, path in self._identity.files(name).items()},
+        )
+        for owner, kind in before.keys() - self._watched.keys():
+            rotation.forget(owner, kind)
+        for (owner, kind), path in self._watched.items():
+            if self._names[owner] in contents:
+                rotation.watch(self._source(owner, kind, path, contents[self._names[owner]]))
+
+    def _source(self, owner: str, kind: str, path: str, contents: Contents) -> Source:
+        return Source(
+            owner=owner,
+            kind=kind,
+            paths=(path,),
+            reloader=self if kind == USERS else self._keys,
+            in_force=digest({path: contents[path]}),
+            max_bytes=MAX_BYTES,
+        )
 
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
         """See ``Reloader``. Contents are also refused when connections could not be ended; the rotation tries again."""
         refused = {}
         for owner, contents in found.items():
-            name = self._names[owner]
+            name = self._names.get(owner)
+            if name is None:
+                continue  # its listener was removed meanwhile
             try:
                 await asyncio.to_thread(self._identity.take, name, contents)
                 await self._end_revoked(name)
@@ -72,7 +84,8 @@ class IdentityFiles(Reloader):
     async def _end_revoked(self, listener: str) -> None:
         """End the connections of users that are gone or have other passwords."""
         old, new = self._users[listener], self._users_of(listener)
-        if old is not None and new is not None and listener in self._closes:
+        closes = any(item.close_revoked for item in self._supervisor.desired.config.listeners if item.name == listener)
+        if old is not None and new is not None and closes:
             names = await asyncio.to_thread(new.changed, old)
             if names:
                 change = Change(revoked={listener: revoked_row(users=names)})

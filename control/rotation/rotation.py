@@ -92,7 +92,8 @@ class _Watched:
 
     def is_due(self, now_s: float) -> bool:
         """Whether the reloader is to be asked about what was found."""
-        return self.seen is not None and self.settled and (self.refusal is None or now_s - self.asked_s >= RETRY_S)
+        waits = self.refusal is not None and now_s - self.asked_s < RETRY_S
+        return self.seen is not None and self.settled and not waits and self.source.automatic()
 
 
 class Rotation:
@@ -106,8 +107,7 @@ class Rotation:
     def __init__(
         self, settings: RotationConfig, events: Bus, meters: Meters, task_monitor: TaskMonitor, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._poll_s = settings.poll_ms / 1000
-        self._grace_s = settings.grace_ms / 1000
+        self.configure(settings)
         self._events = events
         self._meters = meters
         self._task_monitor = task_monitor
@@ -122,6 +122,14 @@ class Rotation:
         self._watched[source.owner, source.kind] = _Watched(source, source.in_force, time.time_ns())
         for result in ("", "refused"):
             self._meters.add("reload.count", source.kind, result, amount=0)
+
+    def forget(self, owner: str, kind: str) -> None:
+        """Watch a source no more. Harmless when it is not watched."""
+        self._watched.pop((owner, kind), None)
+
+    def configure(self, settings: RotationConfig) -> None:
+        """Set the interval of looks, and how long a refusal lasts before it is reported."""
+        self._poll_s, self._grace_s = settings.poll_ms / 1000, settings.grace_ms / 1000
 
     def start(self) -> None:
         """Start polling."""
@@ -147,8 +155,8 @@ class Rotation:
             self._report(items, self._clock())
 
     async def reload(self, path: str | None = None) -> list[ReloadOutcome]:
-        """Reload the present contents of the files, without waiting. Returns the outcome of each source, in order of owner and kind. A caller that is
-        canceled does not end the reload.
+        """Reload the present contents of the files, without waiting, but not those that are only noted (``Source.automatic``).
+        Returns the outcome of each source, in order of owner and kind. A caller that is canceled does not end the reload.
 
         Args:
             path: reload only the sources with this file; None: all.
@@ -161,7 +169,9 @@ class Rotation:
     async def _reload(self, path: str | None) -> list[ReloadOutcome]:
         async with self._lock:
             now_s = self._clock()
-            items = sorted((key, item) for key, item in self._watched.items() if path is None or path in item.source.paths)
+            items = sorted(
+                (key, item) for key, item in self._watched.items() if item.source.automatic() and (path is None or path in item.source.paths)
+            )
             chosen = [item for _, item in items]
             before = {key: item.loaded_ns for key, item in items}
             for _, item in items:
@@ -185,6 +195,11 @@ class Rotation:
         """Why what lies in the files of a source is not in force, once that is a failure."""
         item = self._watched.get((owner, kind))
         return item.refusal if item is not None and item.told else None
+
+    def changed(self, owner: str, kind: str) -> bool:
+        """Whether the files of a source hold other contents than those in force."""
+        item = self._watched.get((owner, kind))
+        return item is not None and item.seen is not None and item.settled
 
     def loaded_ns(self, owner: str, kind: str) -> int:
         """When what is in force was taken, since 1970; 0 of what is not watched."""

@@ -62,6 +62,7 @@ class Source:
         reloader: of new contents.
         in_force: the ``digest`` of the contents when the source was made.
         max_bytes: of all files together; more is refused.
+        automatic: whether a change is passed to the reloader; otherwise it is only noted (``Rotation.changed``).
     """
 
     owner: str
@@ -70,6 +71,7 @@ class Source:
     reloader: Reloader
     in_force: bytes = dataclasses.field(repr=False)
     max_bytes: int = MAX_BYTES
+    automatic: Callable[[], bool] = lambda: True
 
     def __post_init__(self) -> None:
         assert self.kind in FILE_KINDS, f"{self.kind} is no kind of file"

@@ -14,7 +14,8 @@ from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.source import Refusal, Reloader, Source
 from framegate.control.status import CertificateStatus
-from framegate.proxy.config.model import to_wire
+from framegate.proxy.config.model import ProxyConfig, to_wire
+from framegate.proxy.config.tls import ListenerTls, UpstreamTls
 from framegate.proxy.server.messages import Change
 from framegate.proxy.server.protocol import revoked_row
 from framegate.proxy.server.rows import Store, listener_owner, pack_stores
@@ -25,6 +26,7 @@ KIND: Final = "tls"
 
 Certificates = dict[str, dict[str, list[CertificateFacts]]]
 """What is in the files of stores, by owner and path."""
+Sections = dict[str, ListenerTls | UpstreamTls]
 Judge = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 """Answers as ``framegate.control.rotation.validator.answer``. Raises what keeps it from it."""
 
@@ -43,14 +45,56 @@ class TlsStores(Reloader):
     def __init__(self, supervisor: Supervisor, validator: Judge, certificates: Mapping[str, list[CertificateFacts]]) -> None:
         self._supervisor = supervisor
         self._validator = validator
-        self._sections = {owner: section for owner, (_, section) in tls_sections(supervisor.desired.config).items()}
+        self._sections: Sections = {}
         self._files: dict[str, list[TlsFile]] = {}
-        for item in tls_files(supervisor.desired.config):
-            self._files.setdefault(item.owner, []).append(item)
-        self._certificates: Certificates = {owner: {item.path: certificates[item.path] for item in files} for owner, files in self._files.items()}
+        self._certificates: Certificates = {}
         self.ends: dict[str, float] = {}
+        self._put_config(supervisor.desired.config, certificates)
+
+    def _put_config(self, config: ProxyConfig, certificates: Mapping[str, list[CertificateFacts]]) -> set[str]:
+        """Have the sections of a configuration. Returns the owners whose section is another one than before."""
+        before, self._sections = self._sections, _sections(config)
+        self._files = {}
+        for item in tls_files(config):
+            self._files.setdefault(item.owner, []).append(item)
+        changed = {owner for owner, section in self._sections.items() if before.get(owner) != section}
+        self._certificates = {
+            owner: {item.path: certificates[item.path] for item in files} if owner in changed else self._certificates[owner]
+            for owner, files in self._files.items()
+        }
+        for name in [name for name in self.ends if name.rpartition("/")[0] not in self._sections and name not in self._sections]:
+            del self.ends[name]
         for owner in self._files:
             self._set_ends(owner)
+        return changed
+
+    @staticmethod
+    def owners(config: ProxyConfig) -> list[str]:
+        """Who has stores in a configuration."""
+        return list(_sections(config))
+
+    def staged(self, config: ProxyConfig, files: Mapping[str, str], certificates: Mapping[str, list[CertificateFacts]]) -> dict[str, Store]:
+        """The stores of another configuration whose sections are not those in force; arguments as of ``Loaded``."""
+        before, named = self._supervisor.desired.stores, tls_files(config)
+        return {
+            owner: Store(
+                before[owner].number + 1 if owner in before else 1,
+                shown_of(section, certificates),
+                {item.path: files[item.path] for item in named if item.owner == owner},
+            )
+            for owner, section in _sections(config).items()
+            if self._sections.get(owner) != section
+        }
+
+    def follow(self, config: ProxyConfig, certificates: Mapping[str, list[CertificateFacts]], rotation: Rotation) -> None:
+        """Have the sections of another configuration, whose stores are in force."""
+        before = set(self._sections)
+        changed = self._put_config(config, certificates)
+        for owner in before - self._sections.keys():
+            rotation.forget(owner, KIND)
+        for source in self.sources():
+            if source.owner in changed:
+                rotation.watch(source)
 
     def _set_ends(self, owner: str) -> None:
         self.ends.update(ends_of(owner, self._sections[owner], self._certificates[owner]))
@@ -143,6 +187,10 @@ class TlsStores(Reloader):
                     if item.name != "key"
                 ]
         return found
+
+
+def _sections(config: ProxyConfig) -> Sections:
+    return {owner: section for owner, (_, section) in tls_sections(config).items()}
 
 
 def _as_bytes(store: Store) -> dict[str, bytes]:

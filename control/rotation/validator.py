@@ -2,7 +2,7 @@
 
 It is a process of its own because ``cryptography`` needs 16 MiB, and so that a malicious file cannot harm the control process. It reads questions on
 standard input and writes answers (``control.rotation.validator_process`` has the format) until the end of the input. Questions have keys; answers
-never.
+only those of a configuration that is to be applied, which it reads as well.
 
 It checks each store in this order and reports the first fault: every file can be parsed; each key belongs to its certificate; each certificate of a
 chain is issued by the next one; none is expired or not yet valid; no issuer that was in the chain before is missing; no name is lost and the subject
@@ -24,6 +24,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from framegate.control.configuration.child import load_row
 from framegate.control.configuration.tls_files import describe, describe_files, describe_revocations, facts_of, revocations, tls_sections
 from framegate.control.rotation.source import Refusal, RefusedError
 from framegate.control.rotation.trial import TrialError, try_as_client, try_as_server
@@ -41,15 +42,18 @@ Files = Mapping[str, bytes]
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """What is to be said of stores.
+    """What is to be said of stores; or a configuration, read as a start reads it.
 
     Args:
-        question: ``config``, of ``to_wire``; ``stores``, by owner, each with ``old`` and ``new``: what is in its files, by path, as Latin-1.
+        question: ``load``: for ``framegate.control.configuration.child.load_row``, which gives the answer. Otherwise ``config``, of ``to_wire``;
+            ``stores``, by owner, each with ``old`` and ``new``: what is in its files, by path, as Latin-1.
 
     Returns:
         ``refusals``: ``[file, reason]`` by owner, of those that are not good; ``certificates``: those in the new files, by owner and path;
         ``revoked``: serial numbers, in hexadecimal, of the certificates that only the new lists revoke, by owner.
     """
+    if "load" in question:
+        return load_row(question["load"])
     sections = tls_sections(from_wire(question["config"]))
     refusals: dict[str, list[str]] = {}
     certificates = {}

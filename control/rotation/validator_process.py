@@ -30,7 +30,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class ValidatorProcess:
-    """Event loop only; one question at a time.
+    """Event loop only; one question at a time, others wait.
 
     Args:
         reaper: waits for children.
@@ -45,6 +45,7 @@ class ValidatorProcess:
         self._patience_s: Final = patience_s
         self._kept: Final = kept
         self._running: _Running | None = None
+        self._lock: Final = asyncio.Lock()
 
     @property
     def pid(self) -> int | None:
@@ -65,10 +66,11 @@ class ValidatorProcess:
             TimeoutError: it did not answer.
         """
         data = json.dumps(question).encode("ascii")
-        if self._running is not None:
-            with contextlib.suppress(RuntimeError):  # it may have ended long ago: another one is asked
-                return await self._ask(data)
-        return await self._ask(data)
+        async with self._lock:
+            if self._running is not None:
+                with contextlib.suppress(RuntimeError):  # it may have ended long ago: another one is asked
+                    return await self._ask(data)
+            return await self._ask(data)
 
     async def _ask(self, question: bytes) -> dict[str, Any]:
         self.start()

@@ -9,7 +9,7 @@
     validate     checks of requests, which report every wrong field at once; pages of lists
     convert      rows of channels as messages, ids as text
     quoting      requests in audit rows
-    channels, limits, pools, resources, certificates, users, logs, taps, proxies   the servicers
+    channels, configuration, limits, pools, resources, certificates, users, logs, taps, proxies   the servicers
     probes       startup, liveness and readiness over gRPC and HTTP
 
 ``start(parts, config)`` is all that ``framegate.control.runtime`` needs. It imports grpc, so this package is imported late.

@@ -8,6 +8,7 @@ from typing import Final
 from framegate.control.configuration.capacity import memory_need, memory_warning
 from framegate.control.configuration.cgroup import memory_limit, memory_usage, process_memory
 from framegate.control.configuration.units import counted, format_size
+from framegate.control.service.configuration import status_message
 from framegate.control.service.convert import timestamp
 from framegate.control.service.interceptor import Context, caller, note
 from framegate.control.service.validate import Violations, reason
@@ -21,6 +22,7 @@ from framegate.proxy.config.model import DrainAccept, DrainConfig
 
 __all__ = ["Proxies", "config_revision"]
 
+_DIFFERENCES: Final = 20
 _TIMEOUT: Final = keys(DrainConfig)["timeout_ms"]
 _ACCEPTS: Final[dict[int, DrainAccept]] = {
     pb2.DrainProxyRequest.ACCEPT_REFUSE: "refuse",
@@ -58,6 +60,7 @@ class Proxies(ProxyServiceServicer):
             open_connection_count=open_count,
             config_revision=config_revision(self._parts.state),
             memory=await self._memory(),
+            configuration=status_message(self._parts.configuration_file, _DIFFERENCES),
             warnings=filter(None, [self._memory_warning(), *self._parts.taps.troubles()]),
         )
         self._report_certificates(proxy, self._parts.certificates.statuses(self._parts.rotation))

@@ -19,6 +19,7 @@ from framegate.control.errors import StartError
 from framegate.control.service.access import METHODS
 from framegate.control.service.certificates import Certificates
 from framegate.control.service.channels import Channels, ClosedChannels
+from framegate.control.service.configuration import Configurations
 from framegate.control.service.events import Events
 from framegate.control.service.explanations import Explanations
 from framegate.control.service.interceptor import MAX_CALLS, MAX_REQUEST, MAX_WATCHERS, CallInterceptor, CallObserver
@@ -111,6 +112,7 @@ def _api_server(parts: Parts, closed: ClosedChannels, observe: CallObserver | No
     servicers = (
         Certificates(parts.certificates, parts.rotation),
         Channels(parts.channels, closed, parts.state),
+        Configurations(parts.configuration_file),
         Events(parts.rows),
         Explanations(parts.explanations),
         Handlers(parts.state),

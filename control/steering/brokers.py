@@ -4,24 +4,27 @@ import asyncio
 import collections
 import contextlib
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.broker_connection import Login, tls_of
 from framegate.control.accept.broker_list import Broker, ask_brokers, checked_brokers
+from framegate.control.accept.listening import Listening
 from framegate.control.errors import NotFoundError, UnavailableError
-from framegate.control.events import Bus, Event, Gap
+from framegate.control.events import Bus, Event, Gap, Subscription
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 from framegate.control.status import BrokerStatus
 from framegate.control.steering.channels import Channels
-from framegate.control.steering.cluster import PACE, Ask, Cluster, Pace
+from framegate.control.steering.cluster import PACE, Ask, Cluster, Pace, advertised
 from framegate.control.steering.listeners import endpoint_rows
 from framegate.control.task_monitor import TaskMonitor
-from framegate.proxy.config.model import ProxyConfig, UpstreamConfig
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
 from framegate.proxy.config.sasl import logins_of, secret_files
+from framegate.proxy.server.messages import ClusterRow
 from framegate.proxy.server.rows import EndpointRow, SeenBrokerRow
 
 __all__ = ["Brokers"]
@@ -30,6 +33,9 @@ FIRST_S: Final = 3.0
 """How long a start waits for the first look; after that clients are told the bootstrap's address for every broker, until the brokers are known."""
 LIMIT_S: Final = 180.0
 """Of one look, with the look-up of names and the change; see ``TaskMonitor.job``."""
+COUNT_S: Final = 5.0
+"""Between two counts for the metrics."""
+_STATES: Final = ("up", "gone", "down", "no_port")  # the worst last
 _LEAST_ASK_S, _MOST_ASK_S = 2.0, 10.0
 _DOWN: Final = "endpoint_down"
 
@@ -71,20 +77,76 @@ class Brokers:
         self._acceptor: Final = acceptor
         self._channels: Final = channels
         self._task_monitor: Final = task_monitor
-        config = supervisor.desired.config
-        self.clusters: Final = {
-            item.name: Cluster(
-                item, [each for each in config.listeners if each.upstream == item.name], supervisor, acceptor, log, self._asking(config, item), pace
-            )
-            for item in config.upstreams
-            if item.kafka is not None
-        }
+        self._log: Final = log
+        self._events: Final = events
+        self._pace: Final = pace
+        self.clusters: Final[dict[str, Cluster]] = {}
         self._states: dict[tuple[str, ...], float] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        self._failures: Final = events.subscribe((_DOWN,)) if self.clusters else None
+        self._tasks: Final[dict[str, asyncio.Task[None]]] = {}
+        self._open: dict[tuple[str, ...], float] = {}
+        self._watching: list[asyncio.Task[None]] = []
+        self._failures: Subscription | None = None
+        self._started = False
+        config = supervisor.desired.config
+        supervisor.desired.brokers = self.rows(config, acceptor.listeners)
+        self.follow(config)
         supervisor.on_brokers_seen = self.seen
-        meters.gauges("broker.connections", self._connections)
+        meters.gauges("broker.connections", lambda: self._open)
         meters.gauges("broker.count", lambda: self._states)
+
+    def rows(self, config: ProxyConfig, listeners: Mapping[str, Listening]) -> dict[str, ClusterRow]:
+        """What processors need to know, at first, of those clusters of a configuration that are new, or have another configuration or listeners.
+
+        Args:
+            listeners: of the configuration, which listen already.
+        """
+        found = {}
+        for upstream, fronts in _clusters(config):
+            if not self._is_same(upstream, fronts):
+                known = self._supervisor.desired.brokers.get(upstream.name)
+                brokers = [] if known is None else known["brokers"]
+                ids = [row["id"] for row in brokers]
+                found[upstream.name] = ClusterRow(
+                    brokers=brokers, listeners={item.name: advertised(item, listeners[item.name], ids) for item in fronts}
+                )
+        return found
+
+    def _is_same(self, upstream: UpstreamConfig, fronts: Sequence[ListenerConfig]) -> bool:
+        cluster = self.clusters.get(upstream.name)
+        return cluster is not None and cluster.upstream == upstream and list(cluster.listeners) == list(fronts)
+
+    def follow(self, config: ProxyConfig) -> None:
+        """Look at the clusters of another configuration, whose ``rows`` are in force."""
+        wanted = {upstream.name: (upstream, fronts) for upstream, fronts in _clusters(config)}
+        for name in [name for name in self.clusters if name not in wanted or not self._is_same(*wanted[name])]:
+            cluster = self.clusters[name]
+            if name in self._tasks:
+                self._tasks.pop(name).cancel()
+            now = {item.name: item.brokers for item in wanted[name][1]} if name in wanted else {}
+            for item in cluster.listeners:
+                listening = self._acceptor.listeners.get(item.name)
+                if listening is not None and now.get(item.name) != item.brokers:
+                    for node in list(listening.brokers):
+                        self._acceptor.remove_broker(item.name, node)
+            if name not in wanted:
+                del self.clusters[name]
+        for name, (upstream, fronts) in wanted.items():
+            if not self._is_same(upstream, fronts):
+                ask, before = self._asking(config, upstream), self.clusters.get(name)
+                self.clusters[name] = Cluster(upstream, fronts, self._supervisor, self._acceptor, self._log, ask, self._pace, before)
+        self._begin()
+
+    def _begin(self) -> None:
+        if not self._started:
+            return
+        for name, cluster in self.clusters.items():
+            if name not in self._tasks:
+                job = self._task_monitor.job("brokers", LIMIT_S)
+                self._tasks[name] = asyncio.create_task(job.keep_going(cluster.step))
+        if self.clusters and self._failures is None:
+            self._failures = self._events.subscribe((_DOWN,))
+            counting = self._task_monitor.job("brokers", LIMIT_S).keep_going(self._count)
+            self._watching = [asyncio.create_task(self._failures.each(self._failed)), asyncio.create_task(counting)]
 
     def _asking(self, config: ProxyConfig, upstream: UpstreamConfig) -> Ask | None:
         try:
@@ -97,10 +159,8 @@ class Brokers:
 
     def start(self) -> None:
         """Begin to look."""
-        for cluster in self.clusters.values():
-            self._tasks.append(asyncio.create_task(self._task_monitor.job("brokers", LIMIT_S).keep_going(functools.partial(self._step, cluster))))
-        if self._failures is not None:
-            self._tasks.append(asyncio.create_task(self._failures.each(self._failed)))
+        self._started = True
+        self._begin()
 
     async def looked(self, most_s: float = FIRST_S) -> None:
         """Return when each cluster was looked at once, or after this time."""
@@ -110,15 +170,10 @@ class Brokers:
 
     def close(self) -> None:
         """Look no more."""
-        for task in self._tasks:
+        for task in (*self._watching, *self._tasks.values()):
             task.cancel()
         if self._failures is not None:
             self._failures.close()
-
-    async def _step(self, cluster: Cluster) -> None:
-        await cluster.step()
-        with contextlib.suppress(UnavailableError):  # a processor does not answer: the states stay as they were
-            await self._count()
 
     def _failed(self, event: Event | Gap) -> None:
         """A processor could not connect to an address."""
@@ -152,11 +207,7 @@ class Brokers:
         if not chosen:
             return []
         by_host = {name: await self._connections_of(name) for cluster in chosen for name in cluster.by_host}
-        return await self._statuses(chosen, by_host)
-
-    async def _statuses(self, clusters: Iterable[Cluster], by_host: Mapping[str, Mapping[int, int]]) -> list[BrokerStatus]:
-        down = _by_broker(await endpoint_rows(self._supervisor))
-        return [status for cluster in clusters for status in cluster.statuses(down.get(cluster.name, {}), by_host)]
+        return list(_statuses(chosen, await endpoint_rows(self._supervisor), by_host))
 
     async def _connections_of(self, listener: str) -> Mapping[int, int]:
         """Open connections of a listener by broker, as processors know them."""
@@ -166,25 +217,30 @@ class Brokers:
         return found
 
     async def _count(self) -> None:
-        """Count brokers by state, for the metric: each once, at the listener where its state is worst."""
-        worst: dict[tuple[str, int], str] = {}
-        order = ("up", "gone", "down", "no_port")
-        for status in await self._statuses(self.clusters.values(), {}):
-            key = status.upstream, status.node
-            worst[key] = max(worst.get(key, "up"), status.state, key=order.index)
-        states: dict[tuple[str, ...], float] = {(name, state): 0.0 for name in self.clusters for state in order}
-        for (name, _), state in worst.items():
-            states[name, state] += 1
-        self._states = states
+        """Count, for the metrics, brokers by state, each at the listener where its state is worst, and connections as processors know them."""
+        await asyncio.sleep(COUNT_S)
+        with contextlib.suppress(UnavailableError):  # a processor does not answer: the counts stay as they were
+            rows = await endpoint_rows(self._supervisor)
+            worst: dict[tuple[str, str], str] = {}
+            for status in _statuses(self.clusters.values(), rows, {}):
+                key = status.upstream, str(status.node)
+                worst[key] = max(worst.get(key, "up"), status.state, key=_STATES.index)
+            known = {name for name, _ in worst}
+            states: dict[tuple[str, ...], float] = {(name, "", state): 0.0 for name in self.clusters.keys() - known for state in _STATES}
+            self._states = states | {(*key, state): float(state == now) for key, now in worst.items() for state in _STATES}
+            opened: dict[tuple[str, ...], float] = dict.fromkeys(worst, 0.0)
+            for row in itertools.chain(*rows):
+                key = row["upstream"], str(row.get("broker", -1))
+                if key in opened:
+                    opened[key] += row["connections"]
+            self._open = opened
 
-    def _connections(self) -> Mapping[tuple[str, ...], float]:
-        """Open connections by listener and broker, where brokers have ports. Any thread."""
-        return {
-            (name, str(node)): float(count.open)
-            for name, listening in self._acceptor.listeners.items()
-            for node, count in list(listening.counts.items())
-            if node >= 0
-        }
+
+def _statuses(
+    clusters: Iterable[Cluster], answers: Sequence[Sequence[EndpointRow]], by_host: Mapping[str, Mapping[int, int]]
+) -> Iterator[BrokerStatus]:
+    down = _by_broker(answers)
+    return itertools.chain(*(cluster.statuses(down.get(cluster.name, {}), by_host) for cluster in clusters))
 
 
 def _by_broker(answers: Iterable[Sequence[EndpointRow]]) -> dict[str, dict[int, dict[str, str]]]:
@@ -197,3 +253,12 @@ def _by_broker(answers: Iterable[Sequence[EndpointRow]]) -> dict[str, dict[int, 
             each = found.setdefault(row["upstream"], {}).setdefault(row.get("broker", -1), {})
             each.setdefault(row["endpoint"], f"{row['reason']}: {row['detail']}" if row["detail"] else row["reason"])
     return found
+
+
+def _clusters(config: ProxyConfig) -> list[tuple[UpstreamConfig, list[ListenerConfig]]]:
+    """The clusters of a configuration, and the listeners in front of each."""
+    return [
+        (item, [each for each in config.listeners if each.upstream == item.name and each.brokers is not None])
+        for item in config.upstreams
+        if item.kafka is not None
+    ]

@@ -22,7 +22,7 @@ from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
 from framegate.control.task_monitor import TaskMonitor
-from framegate.proxy.config.model import CheckConfig, UpstreamConfig
+from framegate.proxy.config.model import CheckConfig, ProxyConfig, UpstreamConfig
 from framegate.proxy.errors import ProxyError
 from framegate.proxy.server.messages import Change
 from framegate.proxy.server.rows import Store, upstream_owner
@@ -99,23 +99,47 @@ class Checks:
         self._log: Final = log
         self._task_monitor: Final = task_monitor
         self._slots: Final = asyncio.Semaphore(AT_ONCE)
+        self._probe: Final = probe
         self._targets: Final[dict[str, dict[str, _Target]]] = {}
         self._changed = False
-        self._tasks: Final[list[asyncio.Task[None]]] = []
-        for upstream in supervisor.desired.config.upstreams:
-            if (check := upstream.check) is not None:
-                made = probe(upstream, check, _kept(upstream, lambda: supervisor.desired.stores))
-                self._targets[upstream.name] = {}
+        self._rounds: Final[dict[str, tuple[UpstreamConfig, asyncio.Task[None]]]] = {}
+        self._publisher: asyncio.Task[None] | None = None
+        self.follow(supervisor.desired.config)
+
+    def follow(self, config: ProxyConfig) -> None:
+        """Check the upstreams of a configuration. What is known of endpoints stays; an upstream without checks has none that fail."""
+        wanted = {item.name: item for item in config.upstreams}
+        for name in [name for name, (item, _) in self._rounds.items() if wanted.get(name) != item]:
+            self._rounds.pop(name)[1].cancel()
+            if name not in wanted or wanted[name].check is None:
+                targets = self._targets[name]
+                self._end(targets)
+                targets.clear()
+                self._changed = True
+        for name in self._targets.keys() - wanted.keys():
+            del self._targets[name]
+        for item in config.upstreams:
+            if (check := item.check) is not None and item.name not in self._rounds:
+                made = self._probe(item, check, _kept(item, lambda: self._supervisor.desired.stores))
+                self._targets.setdefault(item.name, {})
                 every_s = check.every_ms / 1000
-                self._tasks.append(task_monitor.repeat("checks", self._round(upstream.name, check, made), every_s, LIMIT_S + every_s))
-        if self._targets:
-            self._tasks.append(task_monitor.repeat("checks", self._publish, PUBLISH_S, LIMIT_S))
+                task = self._task_monitor.repeat("checks", self._round(item.name, check, made), every_s, LIMIT_S + every_s)
+                self._rounds[item.name] = item, task
+        if self._targets and self._publisher is None:
+            self._publisher = self._task_monitor.repeat("checks", self._publish, PUBLISH_S, LIMIT_S)
+
+    def _end(self, targets: Mapping[str, _Target]) -> None:
+        for target in targets.values():
+            if target.task is not None:
+                target.task.cancel()
 
     def close(self) -> None:
         """Check no more."""
-        targets = [target.task for each in self._targets.values() for target in each.values() if target.task is not None]
-        for task in (*self._tasks, *targets):
-            task.cancel()
+        for targets in self._targets.values():
+            self._end(targets)
+        for task in (self._publisher, *(task for _, task in self._rounds.values())):
+            if task is not None:
+                task.cancel()
 
     def _round(self, name: str, check: CheckConfig, probe: Probe) -> Callable[[], None]:
         def begin() -> None:
@@ -176,13 +200,17 @@ class Checks:
         if not self._changed:
             return
         self._changed = False
-        failing = {name: {text: each.why for text, each in targets.items() if each.why} for name, targets in self._targets.items()}
+        failing: dict[str, dict[str, str]] = {}
+
+        def check() -> None:
+            names = {item.name for item in self._supervisor.desired.config.upstreams} & self._targets.keys()
+            failing.update({name: {text: each.why for text, each in self._targets[name].items() if each.why} for name in names})
 
         def commit(desired: DesiredState) -> None:
             desired.failing = failing
 
         try:
-            await self._supervisor.change(lambda slot: Change(failing=failing), commit)
+            await self._supervisor.change(lambda slot: Change(failing=failing), commit, check)
         except ControlError as error:
             self._log.write("endpoints_refused", level="error", error=str(error))
             self._changed = True

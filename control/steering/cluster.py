@@ -27,11 +27,11 @@ from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
 from framegate.control.status import BrokerState, BrokerStatus
 from framegate.proxy.config.address import Address, parse_address
-from framegate.proxy.config.model import ListenerConfig, UpstreamConfig
+from framegate.proxy.config.model import BrokersConfig, ListenerConfig, UpstreamConfig
 from framegate.proxy.errors import ProxyError
 from framegate.proxy.server.messages import AdvertisedRow, BrokerRow, Change, ClusterRow
 
-__all__ = ["PACE", "Cluster", "Pace", "ask_any"]
+__all__ = ["PACE", "Cluster", "Pace", "advertised", "ask_any"]
 
 AT_ONCE: Final = 3
 """Addresses that are asked at the same time; the first answer counts, so a silent broker delays nothing."""
@@ -96,11 +96,34 @@ async def ask_any(addresses: Iterable[Wire], ask: Ask) -> dict[int, Broker]:
         await asyncio.gather(*asked, return_exceptions=True)
 
 
+def advertised(listener: ListenerConfig, listening: Listening, brokers: Iterable[int]) -> AdvertisedRow:
+    """What the clients of a listener are told about brokers: those that they can reach."""
+    config = listener.brokers
+    assert config is not None, "only listeners in front of a cluster advertise"
+    host, port = advertised_host(listener), config.advertise_port if config.hosts else 0
+    port = port or listening.port
+    told: list[list[str | int]] = []
+    for node in brokers:
+        if config.hosts:
+            told.append([node, broker_host(config, node), port])
+        elif node in listening.brokers:
+            told.append([node, host, listening.brokers[node].port])
+    return AdvertisedRow(bootstrap=[host, port], brokers=told)
+
+
+def _ports(listener: str, config: BrokersConfig, before: "Cluster | None") -> BrokerPorts:
+    """The ports of a listener's brokers: those that they had, if the range is the same."""
+    if before is not None and listener in before._ports and any(item.name == listener and item.brokers == config for item in before.listeners):
+        return before._ports[listener]
+    return BrokerPorts(config)
+
+
 class Cluster:
     """One upstream with ``kafka`` and the listeners in front of it. Event loop only.
 
     Args:
         ask: how an address is asked; None: framegate has no login of its own there, and takes the lists that pass in answers.
+        before: of the same name, with another configuration.
 
     Attributes:
         brokers: in force, by node id.
@@ -117,18 +140,22 @@ class Cluster:
         log: RowLog,
         ask: Ask | None,
         pace: Pace = PACE,
+        before: "Cluster | None" = None,
     ) -> None:
         self.name: Final = upstream.name
-        self.brokers: dict[int, Broker] = {}
+        self.upstream: Final = upstream
+        self.listeners: Final = listeners
+        self.brokers: dict[int, Broker] = {} if before is None else before.brokers
         self.looked: Final = asyncio.Event()
         self.error = ""
-        self._listeners: Final = listeners
         self._supervisor: Final = supervisor
         self._acceptor: Final = acceptor
         self._log: Final = log
         self._ask: Final = ask
         self._pace: Final = pace
-        self._ports: Final = {item.name: BrokerPorts(item.brokers) for item in listeners if item.brokers is not None and item.brokers.ports}
+        self._ports: Final = {
+            item.name: _ports(item.name, item.brokers, before) for item in listeners if item.brokers is not None and item.brokers.ports
+        }
         self._names: Final = Names(())
         self._resolved = Resolution([])
         self._unresolved: dict[int, str] = {}
@@ -141,7 +168,6 @@ class Cluster:
         self._wanted: Final = asyncio.Event()
         self._pause_s = pace.pause_s
         self._earliest_s = self._look_s = self._resolve_s = 0.0  # the loop's clock
-        supervisor.desired.brokers[self.name] = self._row({}, {})
 
     # --- when --------------------------------------------------------------------------------------------------------------------
 
@@ -317,21 +343,8 @@ class Cluster:
     def _row(self, brokers: Mapping[int, Broker], addresses: Mapping[int, list[Wire]]) -> ClusterRow:
         return ClusterRow(
             brokers=[BrokerRow(id=node, rack=broker.rack, addresses=addresses[node]) for node, broker in brokers.items()],
-            listeners={item.name: self._advertised(item, brokers) for item in self._listeners},
+            listeners={item.name: advertised(item, self._acceptor.listeners[item.name], brokers) for item in self.listeners},
         )
-
-    def _advertised(self, listener: ListenerConfig, brokers: Iterable[int]) -> AdvertisedRow:
-        config, listening = listener.brokers, self._acceptor.listeners[listener.name]
-        assert config is not None, "only listeners in front of a cluster advertise"
-        host, port = advertised_host(listener), config.advertise_port if config.hosts else 0
-        port = port or listening.port
-        told: list[list[str | int]] = []
-        for node in brokers:
-            if config.hosts:
-                told.append([node, broker_host(config, node), port])
-            elif node in listening.brokers:
-                told.append([node, host, listening.brokers[node].port])
-        return AdvertisedRow(bootstrap=[host, port], brokers=told)
 
     def _report(self, before: Mapping[int, Broker], now: Mapping[int, Broker]) -> None:
         for node in now.keys() | before.keys():
@@ -364,13 +377,13 @@ class Cluster:
     @property
     def by_host(self) -> list[str]:
         """The listeners whose brokers have names, and no ports of their own."""
-        return [item.name for item in self._listeners if item.name not in self._ports]
+        return [item.name for item in self.listeners if item.name not in self._ports]
 
     def statuses(self, down: Down, by_host: Mapping[str, Mapping[int, int]]) -> Iterator[BrokerStatus]:
         """Each broker at each listener, by listener and node id. ``by_host``: connections by listener and broker, of those in ``by_host``."""
         row = self._supervisor.desired.brokers[self.name]
         addresses = {item["id"]: len(item["addresses"]) for item in row["brokers"]}
-        for listener in self._listeners:
+        for listener in self.listeners:
             counts, faults = self._counts(listener.name), self._faults[listener.name]
             told = {
                 int(node): f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

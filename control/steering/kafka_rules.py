@@ -10,8 +10,7 @@ from framegate.control.errors import FailedPreconditionError, InvalidArgumentErr
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.steering.listeners import find_listener, with_listener
 from framegate.control.steering.transactions import Changed, Part, Transactions, replaced
-from framegate.proxy.config.model import KafkaRules, ProxyConfig, kafka_rules_to_wire
-from framegate.proxy.server.messages import Change
+from framegate.proxy.config.model import KafkaRules, ProxyConfig
 
 __all__ = ["RulesAboutKafka"]
 
@@ -28,15 +27,8 @@ class RulesAboutKafka:
         return _rules_of(self._supervisor.desired.config, listener)
 
     async def change(self, listener: str, changes: Mapping[str, Any], etag: str = "", *, validate_only: bool = False) -> Changed[KafkaRules]:
-        """Change ``report_only``, ``rules`` or both, for the next requests.
-
-        Args:
-            changes: new values by the name of ``KafkaRules``' field.
-            etag, validate_only: as of ``Transactions.update``.
-
-        Raises:
-            NotFoundError, FailedPreconditionError: as of ``get``. InvalidArgumentError: rules that are not valid; the violations' fields are as in
-            ``rules[0].deny[1]``. Others as ``Transactions.update``.
+        """Change ``report_only``, ``rules`` or both, for the next requests. Raises the errors of ``get``; InvalidArgumentError: rules that are not
+        valid, with fields as in ``rules[0].deny[1]``; others as ``Transactions.update``.
         """
         validation = await asyncio.to_thread(importlib.import_module, "framegate.control.configuration.kafka_rules")  # with the reader of YAML
 
@@ -52,7 +44,6 @@ class RulesAboutKafka:
             listener,
             lambda config: _rules_of(config, listener),
             lambda config, rules: with_listener(config, dataclasses.replace(find_listener(config, listener), kafka=rules)),
-            lambda changed, config: Change(kafka_rules={listener: kafka_rules_to_wire(changed.after)}),
         )
         return await self._transactions.update(self._supervisor, part, edit, etag, validate_only=validate_only)
 

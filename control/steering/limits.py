@@ -6,7 +6,7 @@ A change goes to every processor in two phases (``control.fleet.two_phases``), a
 import asyncio
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.configuration.limit_rules import limit_faults
@@ -19,10 +19,8 @@ from framegate.control.steering.listeners import find_listener, with_listener
 from framegate.control.steering.pool import Pool, too_small
 from framegate.control.steering.transactions import Changed, Part, Transactions, replaced
 from framegate.proxy.config.limits import LimitsConfig, RateLimits, limits_in_force
-from framegate.proxy.config.model import ListenerConfig, ProxyConfig, forwarding_of, quotas_to_wire, whole_request
-from framegate.proxy.server.messages import Change
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, forwarding_of, whole_request
 from framegate.proxy.server.protocol import evict_request
-from framegate.proxy.server.rows import LimitsRow
 
 __all__ = ["EVICTION_INTERVAL_S", "Eviction", "Limits", "parts"]
 
@@ -57,14 +55,8 @@ class Limits:
         return self._config.limits
 
     async def change(self, listener: str, changes: Mapping[str, Any], etag: str = "", *, validate_only: bool = False) -> Changed[Limit]:
-        """Change maxReceiveSize, for every header scanned from now on, and quotas of a listener.
-
-        Args:
-            changes: new values by the name of ``Limit``'s field.
-            etag, validate_only: as of ``Transactions.update``.
-
-        Raises:
-            NotFoundError: no such listener. FailedPreconditionError: above a processor's share of the pool. Others as ``Transactions.update``.
+        """Change maxReceiveSize, for every header scanned from now on, and quotas of a listener; ``changes``: by the name of ``Limit``'s field.
+        Raises FailedPreconditionError: above a processor's share of the pool; others as ``Transactions.update``.
         """
 
         def edit(before: Limit) -> Limit:
@@ -74,29 +66,18 @@ class Limits:
                 raise too_small(self._pool.least_share(), whole)
             return after
 
-        def change(changed: Changed[Limit], config: ProxyConfig) -> Change:
-            quotas = _quotas(changed.before) != _quotas(changed.after)
-            made = self._quotas_change(config) if quotas else Change()
-            if changed.before.max_receive_size != changed.after.max_receive_size:
-                made["max_receive_size"] = {listener: changed.after.max_receive_size}
-            return made
-
         def into(config: ProxyConfig, limit: Limit) -> ProxyConfig:
             found = find_listener(config, listener)
             return with_listener(config, dataclasses.replace(found, max_receive_size=limit.max_receive_size, limits=_quotas(limit)))
 
-        part = Part("limit", listener, lambda config: _limit(find_listener(config, listener)), into, change)
+        part = Part("limit", listener, lambda config: _limit(find_listener(config, listener)), into)
         return await self._update(part, edit, etag, validate_only=validate_only)
 
     async def change_node(self, changes: Mapping[str, Any], etag: str = "", *, validate_only: bool = False) -> Changed[LimitsConfig]:
         """Change quotas of the node, of addresses and of networks, for the next connection and the next frames.
-
-        Args:
-            changes: new values by the name of ``LimitsConfig``'s field: of ``per_address`` a mapping of those that change, of ``overrides`` all.
-            etag, validate_only: as of ``Transactions.update``.
-
-        Raises:
-            InvalidArgumentError: networks that are not valid. Others as ``Transactions.update``.
+        ``changes``: by the
+        name of ``LimitsConfig``'s field, of ``per_address`` a mapping. Raises InvalidArgumentError: networks that are not valid; others as
+        ``Transactions.update``.
         """
 
         def edit(before: LimitsConfig) -> LimitsConfig:
@@ -111,17 +92,14 @@ class Limits:
             self._config.node,
             lambda config: config.limits,
             lambda config, limits: dataclasses.replace(config, limits=limits),
-            lambda changed, config: self._quotas_change(config),
         )
         return await self._update(part, edit, etag, validate_only=validate_only)
-
-    def _quotas_change(self, config: ProxyConfig) -> Change:
-        return Change(limits=cast(LimitsRow, quotas_to_wire(config)))
 
     async def _update(self, part: Part[T], edit: Callable[[T], T], etag: str, *, validate_only: bool) -> Changed[T]:
         def decided(changed: Changed[T]) -> None:
             config = self._config
-            self._acceptor.set_limits(limits_in_force(config.limits, {item.name: item.limits for item in config.listeners}))
+            in_force = limits_in_force(config.limits, {item.name: item.limits for item in config.listeners})
+            self._acceptor.set_limits(in_force, config.limits.protected_listener)
 
         return await self._transactions.update(self._supervisor, part, edit, etag, validate_only=validate_only, decided=decided)
 
@@ -151,7 +129,7 @@ class Eviction:
         """Close connections, if there are more than the node may have."""
         limits = self._supervisor.desired.config.limits
         self._supervisor.connections.count_handed()
-        excess = sum(listening.open for listening in self._acceptor.listeners.values()) - limits.connections
+        excess = self._acceptor.open - limits.connections
         if limits.connections and excess > 0:
             await self._evict(excess, limits.protected_listener)
         else:

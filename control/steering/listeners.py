@@ -58,7 +58,7 @@ class Listeners:
     def connections(self) -> int:
         """The number of open connections of all listeners."""
         self._supervisor.connections.count_handed()
-        return sum(listening.open for listening in self._acceptor.listeners.values())
+        return self._acceptor.open
 
     def _status(self, name: str) -> ListenerStatus:
         listening = self._acceptor.listeners[name]
@@ -114,7 +114,13 @@ class Upstreams:
     async def set_endpoints(self) -> None:
         """Give the resolver's addresses to every processor, if they changed. A refusal is logged; the next call tries again."""
         current = self._resolver.current
-        endpoints = {name: resolution.addresses for name, resolution in current.items()}
+        endpoints: Endpoints = {}
+
+        def check() -> None:
+            nonlocal endpoints
+            endpoints = {name: resolution.addresses for name, resolution in self._resolver.current.items()}
+
+        check()
         if _as_sets(endpoints) == _as_sets(self._supervisor.desired.endpoints):
             return
 
@@ -122,7 +128,7 @@ class Upstreams:
             desired.endpoints = endpoints
 
         try:
-            await self._supervisor.change(lambda slot: Change(endpoints=endpoints), commit)
+            await self._supervisor.change(lambda slot: Change(endpoints=endpoints), commit, check)
             self._log.write("endpoints_changed", upstreams={name: resolution.texts() for name, resolution in current.items()})
         except ControlError as error:
             self._log.write("endpoints_refused", level="error", error=str(error))

@@ -1,6 +1,6 @@
 """The memory pool and the number of processors. The pool is divided over the slots; the shares follow the number of processors and their need.
 
-Only one change of the shares is made at a time (``_scale``), since a share is part of a sum that must not change meanwhile; and only one change of
+Only one change of the shares is made at a time (``scaling``), since a share is part of a sum that must not change meanwhile; and only one change of
 the number of processors (``_counting``).
 
     size        one change of all shares, in every processor or in none
@@ -27,7 +27,7 @@ from framegate.control.status import Origin, PoolShare, PoolStatus
 from framegate.control.steering.transactions import Changed, Transaction, Transactions, check_etag
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.cells import MEMORY_KINDS, CellReader
-from framegate.proxy.config.model import largest_whole
+from framegate.proxy.config.model import ProxyConfig, largest_whole
 from framegate.proxy.server.messages import Change
 
 __all__ = ["Need", "Pool", "Sample", "equal_shares", "moved_shares", "too_small"]
@@ -124,6 +124,7 @@ class Pool:
     Attributes:
         draining: the proxy drains; the number of processors does not change any more.
         size_origin, processors_origin: who decides the pool's size, and the number of processors.
+        scaling: held while the shares change.
     """
 
     def __init__(self, supervisor: Supervisor, transactions: Transactions, log: RowLog, task_monitor: TaskMonitor) -> None:
@@ -133,7 +134,7 @@ class Pool:
         self._supervisor = supervisor
         self._transactions = transactions
         self._log = log
-        self._scale = asyncio.Lock()
+        self.scaling: Final = asyncio.Lock()
         self._counting = asyncio.Lock()
         self._need = Need()
         self._balancer = task_monitor.repeat("shares", self._balance, BALANCE_INTERVAL_S, BALANCE_LIMIT_S)
@@ -184,16 +185,8 @@ class Pool:
     # --- shares ------------------------------------------------------------------------------------------------------------------
 
     async def set_size(self, size: int, origin: Origin = "operator", etag: str = "", *, validate_only: bool = False) -> Changed[PoolStatus]:
-        """Resize the memory pool, in bytes, divided over the processors. ``origin`` decides the size from then on.
-
-        Args:
-            size: within the range of ``POOL_SIZE``.
-            etag: that of the size that the caller has seen; empty: change any.
-            validate_only: only check, and return the result.
-
-        Raises:
-            FailedPreconditionError: a share would be below the largest maxReceiveSize. EtagError: the size has changed. AbortedError,
-            UnavailableError: as of ``Transactions.update``.
+        """Resize the memory pool, in bytes, divided over the processors. ``origin`` decides the size from then on. Raises FailedPreconditionError: a
+        share would be below the largest maxReceiveSize; others as ``Transactions.update``.
         """
 
         def checked() -> PoolStatus:
@@ -207,7 +200,7 @@ class Pool:
             return Changed(before, dataclasses.replace(before, size=size))
 
         async def resize(transaction: Transaction) -> Changed[PoolStatus]:
-            async with self._scale:
+            async with self.scaling:
                 before = checked()
                 if origin == "container" and self.size_origin == "operator":
                     return Changed(before, before)  # an operator has set it meanwhile
@@ -234,13 +227,15 @@ class Pool:
 
     async def _put_shares(self, shares: dict[int, int], size: int, transaction: Transaction | None = None) -> None:
 
+        def edit(config: ProxyConfig) -> ProxyConfig:
+            return dataclasses.replace(config, memory_pool=dataclasses.replace(config.memory_pool, size=size))
+
         def commit(desired: DesiredState) -> None:
-            pool = dataclasses.replace(desired.config.memory_pool, size=size)
-            desired.config = dataclasses.replace(desired.config, memory_pool=pool)
             desired.shares = dict(shares)
 
-        await self._supervisor.change(
-            lambda slot: Change(share=shares[slot]), commit, lambda: self._check_shares(shares), (transaction or Transaction()).decide
+        decided = (transaction or Transaction()).decide
+        await self._supervisor.change_config(
+            edit, lambda: self._check_shares(shares), decided, further=lambda slot: Change(share=shares[slot]), commit=commit
         )
 
     async def _balance(self) -> None:
@@ -251,9 +246,9 @@ class Pool:
             if slot in slots
         }
         needy = self._need.update(samples)
-        if self._scale.locked() or self._counting.locked() or self.draining or not slots:
+        if self.scaling.locked() or self._counting.locked() or self.draining or not slots:
             return
-        async with self._scale:
+        async with self.scaling:
             await self._move_shares(needy, {slot: sample.usage for slot, sample in samples.items()}, calm=self._need.calm)
 
     async def _move_shares(self, needy: set[int], usage: dict[int, int], *, calm: bool) -> None:
@@ -294,7 +289,7 @@ class Pool:
                 if origin == "container" and self.processors_origin == "operator":
                     return Changed(before, before)  # an operator has set it meanwhile
                 if count > before.processors:
-                    async with self._scale:
+                    async with self.scaling:
                         await self._grow(before.processors, count, transaction)
                 self.processors_origin = origin
                 if count < before.processors:
@@ -331,7 +326,7 @@ class Pool:
         await self._supervisor.remove_slots(range(count, now), self._desired.config.drain.timeout_ms)
         self._set_count(count)
         try:
-            async with self._scale:
+            async with self.scaling:
                 await self._put_shares(equal_shares(self._size, count), self._size)
         except ControlError as error:
             text = f"the pool has {count} of its processors, but the memory of those that are gone is not divided among them yet: {error}"

@@ -13,6 +13,7 @@ from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog, check_silenced
 from framegate.control.status import LogStatus
 from framegate.control.steering.transactions import Changed, etag_of, replaced
+from framegate.proxy.config.log import LogLevel
 from framegate.proxy.server.protocol import access_request
 
 __all__ = ["AccessRows", "Audit", "LogRows", "interval_s", "log_etag"]
@@ -65,14 +66,8 @@ class LogRows:
         return LogStatus(format=self._log.format, level=levels.level, silenced=tuple(sorted(levels.silenced)), dropped=self._log.dropped)
 
     async def change(self, changes: Mapping[str, Any], etag: str = "", *, validate_only: bool = False) -> Changed[LogStatus]:
-        """Change which rows are written, at once.
-
-        Args:
-            changes: ``level``, ``silenced`` or both: new values by the name of ``LogStatus``' field.
-            etag, validate_only: as of ``Transactions.update``.
-
-        Raises:
-            InvalidArgumentError: there is no such event, or its rows are always written. EtagError: the settings have changed.
+        """Change ``level``, ``silenced`` or both, at once. Raises InvalidArgumentError: there is no such event, or its rows are always written;
+        others as ``Transactions.update``.
         """
         before = self.status()
         if etag and etag != log_etag(before):
@@ -80,10 +75,15 @@ class LogRows:
         after = replaced(before, {**changes, "silenced": tuple(sorted(set(changes.get("silenced", before.silenced))))})
         check_silenced(after.silenced)
         if not validate_only:
-            self._log.levels.level, self._log.levels.silenced = after.level, frozenset(after.silenced)
-            desired = self._supervisor.desired
-            desired.config = dataclasses.replace(desired.config, log=dataclasses.replace(desired.config.log, level=after.level))
+            self._log.levels.silenced = frozenset(after.silenced)
+            self.set_level(after.level)
         return Changed(before, after)
+
+    def set_level(self, level: LogLevel) -> None:
+        """Change the level alone."""
+        self._log.levels.level = level
+        desired = self._supervisor.desired
+        desired.config = dataclasses.replace(desired.config, log=dataclasses.replace(desired.config.log, level=level))
 
 
 def interval_s(every_ms: int) -> float:

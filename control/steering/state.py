@@ -3,7 +3,7 @@
 import importlib.metadata
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.meters import Meters
@@ -15,9 +15,6 @@ from framegate.proxy.cells import CellReader
 from framegate.proxy.cells.metrics import PROBE
 from framegate.proxy.config.model import ProxyConfig
 
-if TYPE_CHECKING:
-    from framegate.control.fleet.handlers import Handlers
-
 __all__ = ["ALIVE_MS", "State"]
 
 ALIVE_MS: Final = 5_000
@@ -27,22 +24,17 @@ class State:
     """Event loop only, except for methods whose docstring says "any thread".
 
     Args:
-        handlers: None: no listener has a handler.
-
     Attributes:
         serving: every processor was ready and the listeners accept.
         started_ns: when this process started, CLOCK_REALTIME nanoseconds.
     """
 
-    def __init__(
-        self, supervisor: Supervisor, meters: Meters, task_monitor: TaskMonitor, pool: Pool, drain: Drain, handlers: "Handlers | None"
-    ) -> None:
+    def __init__(self, supervisor: Supervisor, meters: Meters, task_monitor: TaskMonitor, pool: Pool, drain: Drain) -> None:
         self._supervisor = supervisor
         self._meters = meters
         self._task_monitor = task_monitor
         self._pool = pool
         self._drain = drain
-        self._handlers = handlers
         self.started_ns = time.time_ns()
         self.serving = False
 
@@ -83,7 +75,8 @@ class State:
         """The state for probes. Any thread."""
         statuses = self._supervisor.status()
         running = [item for item in statuses if item.state in ("running", "draining")]
-        handled = self._handlers is None or bool(self._handlers.running)
+        handlers = self._supervisor.handlers
+        handled = handlers is None or not handlers.wanted or bool(handlers.running)
         dead = [f"control's part {name!r} stands still" for name in self._task_monitor.stalled]
         dead += [f"processor {item.slot} has not moved for {item.heartbeat_age_ms} ms" for item in running if item.heartbeat_age_ms >= ALIVE_MS]
         away = [
@@ -104,7 +97,7 @@ class State:
 
     def handler_processes(self) -> list[HandlerProcessStatus]:
         """Every slot of a handler process; none if no listener has a handler. Any thread."""
-        return [] if self._handlers is None else self._handlers.status()
+        return [] if self._supervisor.handlers is None else self._supervisor.handlers.status()
 
 
 def _version() -> str:

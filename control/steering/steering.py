@@ -2,11 +2,12 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.resolver import Resolver
+from framegate.control.configuration.child import Loaded
 from framegate.control.events import Bus
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
@@ -16,8 +17,11 @@ from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import EXPIRY_LIMIT_S, EXPIRY_S, Channels
 from framegate.control.steering.checks import Checks
+from framegate.control.steering.configuration import Configuration
+from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.explanation import Explanations
+from framegate.control.steering.identities import Identities
 from framegate.control.steering.kafka_rules import RulesAboutKafka
 from framegate.control.steering.limits import EVICTION_INTERVAL_S, EVICTION_LIMIT_S, Eviction, Limits
 from framegate.control.steering.listeners import Listeners, Upstreams
@@ -33,11 +37,10 @@ from framegate.control.steering.taps import MAX_RULES, STOPPED_EVENT, Rules, Tap
 from framegate.control.steering.transactions import Transactions
 from framegate.control.steering.users import Users
 from framegate.control.task_monitor import TaskMonitor
-from framegate.proxy.config.model import MAX_PROCESSORS
+from framegate.proxy.config.model import MAX_PROCESSORS, ProxyConfig
 
 if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
-    from framegate.control.fleet.identity import Identity
 
 __all__ = ["Parts", "Steering"]
 
@@ -70,6 +73,8 @@ class Parts:
     certificates: TlsStores
     rotation: Rotation
     users: Users
+    configuration: Configuration
+    configuration_file: ConfigurationFile
 
 
 class Steering(Parts):
@@ -77,8 +82,9 @@ class Steering(Parts):
 
     Args:
         tapped: see ``Taps``.
-        handlers: None: no listener has a handler.
-        identity: None: no SASL.
+        loaded: the configuration of the start.
+        ask: a question of the validator process.
+        new_handlers: makes the handler processes of a configuration, if there were none before.
         chosen: what the container decided at the start; None: nothing.
         tap_low: see ``TapLosses``.
     """
@@ -95,8 +101,10 @@ class Steering(Parts):
         tapped: Callable[[Rules], None],
         rotation: Rotation,
         certificates: TlsStores,
-        handlers: "Handlers | None" = None,
-        identity: "Identity | None" = None,
+        identities: Identities,
+        loaded: Loaded,
+        ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
+        new_handlers: Callable[[ProxyConfig], "Handlers"],
         chosen: Chosen | None = None,
         tap_low: Callable[[], str] = str,
     ) -> None:
@@ -108,30 +116,53 @@ class Steering(Parts):
         channels = Channels(supervisor, self.transactions)
         upstreams = Upstreams(supervisor, resolver, log)
         drain = Drain(supervisor, acceptor, listeners, pool, self.transactions, events)
+        taps = Taps(supervisor, self.transactions, tapped, self._losses)
+        brokers = Brokers(supervisor, acceptor, channels, log, events, meters, task_monitor)
+        self._checks = Checks(supervisor, log, task_monitor)
+        log_rows = LogRows(supervisor, log)
+        configuration = Configuration(
+            supervisor,
+            acceptor,
+            resolver,
+            certificates,
+            rotation,
+            pool,
+            taps,
+            self._checks,
+            brokers,
+            identities,
+            new_handlers,
+            log_rows,
+            self.transactions,
+            meters,
+            log,
+            task_monitor,
+        )
         super().__init__(
-            state=State(supervisor, meters, task_monitor, pool, drain, handlers),
+            state=State(supervisor, meters, task_monitor, pool, drain),
             events=events,
             rows=log.written,
             audit=Audit(log, events),
-            log=LogRows(supervisor, log),
+            log=log_rows,
             channels=channels,
             explanations=Explanations(supervisor, channels, listeners, upstreams, pool),
             refused_frames=RefusedFrames(supervisor),
             limits=Limits(supervisor, acceptor, self.transactions, pool),
             kafka_rules=RulesAboutKafka(supervisor, self.transactions),
             pool=pool,
-            taps=Taps(supervisor, self.transactions, tapped, self._losses),
+            taps=taps,
             drain=drain,
             listeners=listeners,
             upstreams=upstreams,
-            brokers=Brokers(supervisor, acceptor, channels, log, events, meters, task_monitor),
+            brokers=brokers,
             certificates=certificates,
             rotation=rotation,
-            users=Users(supervisor, self.transactions, rotation, identity),
+            users=Users(supervisor, self.transactions, rotation, identities),
+            configuration=configuration,
+            configuration_file=ConfigurationFile(loaded, configuration, lambda: supervisor.desired.config, pool, ask, rotation, events, meters),
         )
         self._sizing = None if chosen is None else Sizing(pool, lambda: supervisor.desired.config, chosen, events, log, task_monitor)
         self._rates = Rates(supervisor)
-        self._checks = Checks(supervisor, log, task_monitor)
         self._eviction = Eviction(supervisor, acceptor, log)
         self._tap_events = events.subscribe((STOPPED_EVENT,), max_events=MAX_RULES * MAX_PROCESSORS)
         self._tasks = [
@@ -160,6 +191,7 @@ class Steering(Parts):
         for task in self._tasks:
             task.cancel()
         self._tap_events.close()
+        self.configuration.close()
         self.brokers.close()
         self._checks.close()
         self.drain.close()

@@ -18,7 +18,7 @@ from framegate.control.logs import RowLog
 from framegate.control.status import TAP_RULE, TapRuleStatus, TapStop
 from framegate.control.steering.transactions import Changed, Part, Transactions, check_etag, replaced
 from framegate.proxy.cells import CellReader
-from framegate.proxy.config.model import ProxyConfig, TapConfig, TapRule, rules_to_wire
+from framegate.proxy.config.model import ProxyConfig, TapConfig, TapRule
 from framegate.proxy.server.messages import Change
 
 __all__ = ["MAX_RULES", "REASONS", "STOPPED_EVENT", "Rules", "TapLosses", "Taps", "has_expired"]
@@ -174,21 +174,12 @@ class Taps:
     # --- changes -----------------------------------------------------------------------------------------------------------------
 
     async def create(self, rule: TapRule, before: str = "", *, validate_only: bool = False) -> Changed[Rules]:
-        """Put a new rule before the one that is named, or last. Connections that are open follow at once.
-
-        Args:
-            rule: is validated like one of a configuration file.
-            before: the name of a rule; empty: none.
-            validate_only: only validate, and return the result; no processor is asked.
-
-        Returns:
-            All rules, before and after.
+        """Put a new rule before the one that is named, or last (empty). Connections that are open follow at once. Returns all rules.
 
         Raises:
             AlreadyExistsError: a rule has the name, and has not expired. InvalidArgumentError: the rule is not valid; the violations' fields are
                 those of ``TapRule``, as in ``networks[0]``. NotFoundError: of ``before``. FailedPreconditionError: there is no tap (NO_TAP), or there
-                are too many rules (TOO_MANY_TAP_RULES). AbortedError: a processor refused; none has it. UnavailableError: it is decided, but not
-                confirmed everywhere.
+                are too many rules (TOO_MANY_TAP_RULES). Others as ``Transactions.update``.
         """
 
         def edit(rules: Rules) -> Rules:
@@ -202,16 +193,8 @@ class Taps:
     async def update(
         self, name: str, changes: Mapping[str, Any], before: str | None = None, etag: str = "", *, validate_only: bool = False
     ) -> Changed[Rules]:
-        """Change fields of a rule, or move it. A rule that has turned itself off is on again.
-
-        Args:
-            name: of the rule; it does not change.
-            changes: new values by the name of ``TapRule``'s field.
-            before: as of ``create``; None: it is not moved.
-            etag: that of the rule that the caller has seen; empty: change any.
-
-        Raises:
-            EtagError: the rule has changed. NotFoundError: no rule has the name. Others as ``create``.
+        """Change fields of a rule (``changes``: new values by the name of ``TapRule``'s field), or move it (``before``: as of ``create``; None: it is
+        not moved). A rule that has turned itself off is on again. Raises NotFoundError: no rule has the name; others as ``create``.
         """
 
         def edit(rules: Rules) -> Rules:
@@ -230,6 +213,18 @@ class Taps:
             return _without(rules, name)
 
         return await self._change(name, edit, validate_only=validate_only)
+
+    def replaced(self, before: ProxyConfig, after: ProxyConfig) -> None:
+        """All rules were replaced, with the configuration; ``made`` is called when that is in force."""
+        self._decided += 1
+        old, new = (() if config.tap is None else config.tap.rules for config in (before, after))
+        if old != new:
+            self._tapped((*old, *new))
+            self._stops.clear()
+
+    def made(self) -> None:
+        """The rules of ``replaced`` are in force."""
+        self._tapped(() if self._config.tap is None else self._config.tap.rules)
 
     async def _change(self, name: str, edit: Callable[[Rules], Rules], *, validate_only: bool) -> Changed[Rules]:
         validation = await asyncio.to_thread(importlib.import_module, "framegate.control.configuration.tap_rules")  # 2 MiB, at the first change
@@ -263,7 +258,7 @@ class Taps:
             name,
             lambda config: _tap_of(config).rules,
             lambda config, rules: dataclasses.replace(config, tap=dataclasses.replace(_tap_of(config), rules=rules)),
-            lambda changed, config: Change(tap_rules=rules_to_wire(changed.after), tap_rule=name),
+            Change(tap_rule=name),
         )
         return await self._transactions.update(self._supervisor, part, edited, validate_only=validate_only, decided=decided, done=done)
 

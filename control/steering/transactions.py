@@ -41,14 +41,14 @@ class Part(NamedTuple, Generic[T]):
         kind, name: for errors and rows.
         of: the resource in a configuration; raises if it does not exist.
         into: the configuration with another value of the resource.
-        change: what a processor must have after a change; called with the configuration as it will be.
+        further: what a processor must have besides the configuration.
     """
 
     kind: str
     name: str
     of: Callable[[ProxyConfig], T]
     into: Callable[[ProxyConfig, T], ProxyConfig]
-    change: Callable[[Changed[T], ProxyConfig], Change]
+    further: Change = Change()
 
 
 def etag_of(value: Any, key: bytes = b"") -> str:
@@ -114,26 +114,23 @@ class Transactions:
         """
         found: list[Changed[T]] = []
 
-        def check() -> None:
-            before = part.of(supervisor.desired.config)
+        def edited(config: ProxyConfig) -> ProxyConfig:
+            before = part.of(config)
             check_etag(part.kind, part.name, etag, before)
             found[:] = [Changed(before, edit(before))]
+            return part.into(config, found[0].after)
 
         if validate_only:
-            check()
+            edited(supervisor.desired.config)
             return found[0]
 
         def commit(desired: "DesiredState") -> None:
-            desired.config = part.into(desired.config, found[0].after)
+            del desired
             decided(found[0])
 
         async def make(transaction: Transaction) -> Changed[T]:
-            def build(slot: int) -> Change:
-                del slot
-                return part.change(found[0], part.into(supervisor.desired.config, found[0].after))
-
             try:
-                await supervisor.change(build, commit, check, transaction.decide)
+                await supervisor.change_config(edited, decided=transaction.decide, further=lambda slot: part.further, commit=commit)
             except UnavailableError as error:
                 error.changed = found[0] if transaction.decided else None
                 raise

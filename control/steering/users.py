@@ -21,12 +21,12 @@ from framegate.control.errors import (
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.status import UsersStatus, UserStatus
+from framegate.control.steering.identities import Identities
 from framegate.control.steering.listeners import find_listener
 from framegate.control.steering.transactions import Changed, Transaction, Transactions, etag_of
 from framegate.proxy.server.rows import listener_owner
 
 if TYPE_CHECKING:
-    from framegate.control.fleet.identity import Identity  # loaded only with SASL
     from framegate.control.identity.users import Users as KnownUsers
     from framegate.control.identity.users_file import UsersFile
     from framegate.proxy.auth.auth_requests import ScramCredential
@@ -45,7 +45,7 @@ class Users:
     """Shows and changes the users of listeners.
 
     Args:
-        identity: has the users in force; None without SASL.
+        identities: has the users in force.
         clock: monotonic, in s.
     """
 
@@ -54,14 +54,14 @@ class Users:
         supervisor: Supervisor,
         transactions: Transactions,
         rotation: Rotation,
-        identity: "Identity | None",
+        identities: Identities,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._supervisor: Final = supervisor
         self._transactions: Final = transactions
         self._rotation: Final = rotation
-        self._identity: Final = identity
+        self._identities: Final = identities
         self._clock: Final = clock
         self._key: Final = os.urandom(16)
         self._listed: Final[dict[str, tuple[KnownUsers, tuple[UserStatus, ...]]]] = {}  # by listener, of the users that were in force then
@@ -73,8 +73,8 @@ class Users:
             NotFoundError: no such listener. FailedPreconditionError: it has no file of users (NO_USERS_FILE).
         """
         self._path(listener)
-        assert self._identity is not None, "a listener with a file of users has SASL"
-        users = self._identity.users(listener)
+        assert self._identities.identity is not None, "a listener with a file of users has SASL"
+        users = self._identities.identity.users(listener)
         known, statuses = self._listed.get(listener, (None, ()))
         if known is not users:
             statuses = await asyncio.to_thread(lambda: tuple(self._status(*item) for item in users.entries.items()))  # 10,000 take 100 ms
@@ -139,7 +139,7 @@ class Users:
     def _path(self, listener: str) -> str:
         """The path of a listener's file. Raises NotFoundError, FailedPreconditionError."""
         find_listener(self._supervisor.desired.config, listener)
-        path = None if self._identity is None else self._identity.users_file(listener)
+        path = None if self._identities.identity is None else self._identities.identity.users_file(listener)
         if path is None:
             text = f"the listener {listener} has no file of users: the configuration needs listeners[].sasl.users"
             raise FailedPreconditionError(text, reason="NO_USERS_FILE", listener=listener)

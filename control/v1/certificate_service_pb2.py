@@ -26,7 +26,7 @@ from framegate.control.v1 import options_pb2 as framegate_dot_control_dot_v1_dot
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.framegate/control/v1/certificate_service.proto\x12\x14\x66ramegate.control.v1\x1a\"framegate/control/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdb\x03\n\x0b\x43\x65rtificate\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x32\n\x03use\x18\x02 \x01(\x0e\x32%.framegate.control.v1.Certificate.Use\x12\x0c\n\x04\x66ile\x18\x03 \x01(\t\x12\x10\n\x08position\x18\x04 \x01(\x05\x12\x0f\n\x07subject\x18\x05 \x01(\t\x12\r\n\x05names\x18\x06 \x03(\t\x12\x0e\n\x06issuer\x18\x07 \x01(\t\x12\x15\n\rserial_number\x18\x08 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\t \x01(\t\x12.\n\nbegin_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cstore_number\x18\x0c \x01(\x03\x12-\n\tload_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x65rror\x18\x0e \x01(\t\"[\n\x03Use\x12\x13\n\x0fUSE_UNSPECIFIED\x10\x00\x12\x13\n\x0fUSE_CERTIFICATE\x10\x01\x12\x11\n\rUSE_CLIENT_CA\x10\x02\x12\n\n\x06USE_CA\x10\x03\x12\x0b\n\x07USE_CRL\x10\x04\"\xb7\x02\n\x06Reload\x12\r\n\x05owner\x18\x01 \x01(\t\x12/\n\x04kind\x18\x02 \x01(\x0e\x32!.framegate.control.v1.Reload.Kind\x12\x33\n\x06result\x18\x03 \x01(\x0e\x32#.framegate.control.v1.Reload.Result\x12\x0c\n\x04\x66ile\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\"9\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0c\n\x08KIND_TLS\x10\x01\x12\r\n\tKIND_SASL\x10\x02\"_\n\x06Result\x12\x16\n\x12RESULT_UNSPECIFIED\x10\x00\x12\x14\n\x10RESULT_UNCHANGED\x10\x01\x12\x13\n\x0fRESULT_REPLACED\x10\x02\x12\x12\n\x0eRESULT_REFUSED\x10\x03\"@\n\x17ListCertificatesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"l\n\x18ListCertificatesResponse\x12\x37\n\x0c\x63\x65rtificates\x18\x01 \x03(\x0b\x32!.framegate.control.v1.Certificate\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"?\n\x19ReloadCertificatesRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"K\n\x1aReloadCertificatesResponse\x12-\n\x07reloads\x18\x01 \x03(\x0b\x32\x1c.framegate.control.v1.Reload2\x91\x02\n\x12\x43\x65rtificateService\x12w\n\x10ListCertificates\x12-.framegate.control.v1.ListCertificatesRequest\x1a..framegate.control.v1.ListCertificatesResponse\"\x04\xc8\xf3\x18\x01\x12\x81\x01\n\x12ReloadCertificates\x12/.framegate.control.v1.ReloadCertificatesRequest\x1a\x30.framegate.control.v1.ReloadCertificatesResponse\"\x08\xc8\xf3\x18\x02\xd0\xf3\x18\x01\x42 Z\x1e\x66ramegate/control/v1;controlv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.framegate/control/v1/certificate_service.proto\x12\x14\x66ramegate.control.v1\x1a\"framegate/control/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdb\x03\n\x0b\x43\x65rtificate\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x32\n\x03use\x18\x02 \x01(\x0e\x32%.framegate.control.v1.Certificate.Use\x12\x0c\n\x04\x66ile\x18\x03 \x01(\t\x12\x10\n\x08position\x18\x04 \x01(\x05\x12\x0f\n\x07subject\x18\x05 \x01(\t\x12\r\n\x05names\x18\x06 \x03(\t\x12\x0e\n\x06issuer\x18\x07 \x01(\t\x12\x15\n\rserial_number\x18\x08 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\t \x01(\t\x12.\n\nbegin_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cstore_number\x18\x0c \x01(\x03\x12-\n\tload_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x65rror\x18\x0e \x01(\t\"[\n\x03Use\x12\x13\n\x0fUSE_UNSPECIFIED\x10\x00\x12\x13\n\x0fUSE_CERTIFICATE\x10\x01\x12\x11\n\rUSE_CLIENT_CA\x10\x02\x12\n\n\x06USE_CA\x10\x03\x12\x0b\n\x07USE_CRL\x10\x04\"\xde\x02\n\x06Reload\x12\r\n\x05owner\x18\x01 \x01(\t\x12/\n\x04kind\x18\x02 \x01(\x0e\x32!.framegate.control.v1.Reload.Kind\x12\x33\n\x06result\x18\x03 \x01(\x0e\x32#.framegate.control.v1.Reload.Result\x12\x0c\n\x04\x66ile\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\"`\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0c\n\x08KIND_TLS\x10\x01\x12\r\n\tKIND_SASL\x10\x02\x12\r\n\tKIND_JWKS\x10\x03\x12\x16\n\x12KIND_CONFIGURATION\x10\x04\"_\n\x06Result\x12\x16\n\x12RESULT_UNSPECIFIED\x10\x00\x12\x14\n\x10RESULT_UNCHANGED\x10\x01\x12\x13\n\x0fRESULT_REPLACED\x10\x02\x12\x12\n\x0eRESULT_REFUSED\x10\x03\"@\n\x17ListCertificatesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"l\n\x18ListCertificatesResponse\x12\x37\n\x0c\x63\x65rtificates\x18\x01 \x03(\x0b\x32!.framegate.control.v1.Certificate\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"?\n\x19ReloadCertificatesRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"K\n\x1aReloadCertificatesResponse\x12-\n\x07reloads\x18\x01 \x03(\x0b\x32\x1c.framegate.control.v1.Reload2\x91\x02\n\x12\x43\x65rtificateService\x12w\n\x10ListCertificates\x12-.framegate.control.v1.ListCertificatesRequest\x1a..framegate.control.v1.ListCertificatesResponse\"\x04\xc8\xf3\x18\x01\x12\x81\x01\n\x12ReloadCertificates\x12/.framegate.control.v1.ReloadCertificatesRequest\x1a\x30.framegate.control.v1.ReloadCertificatesResponse\"\x08\xc8\xf3\x18\x02\xd0\xf3\x18\x01\x42 Z\x1e\x66ramegate/control/v1;controlv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,19 +43,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CERTIFICATE_USE']._serialized_start=526
   _globals['_CERTIFICATE_USE']._serialized_end=617
   _globals['_RELOAD']._serialized_start=620
-  _globals['_RELOAD']._serialized_end=931
+  _globals['_RELOAD']._serialized_end=970
   _globals['_RELOAD_KIND']._serialized_start=777
-  _globals['_RELOAD_KIND']._serialized_end=834
-  _globals['_RELOAD_RESULT']._serialized_start=836
-  _globals['_RELOAD_RESULT']._serialized_end=931
-  _globals['_LISTCERTIFICATESREQUEST']._serialized_start=933
-  _globals['_LISTCERTIFICATESREQUEST']._serialized_end=997
-  _globals['_LISTCERTIFICATESRESPONSE']._serialized_start=999
-  _globals['_LISTCERTIFICATESRESPONSE']._serialized_end=1107
-  _globals['_RELOADCERTIFICATESREQUEST']._serialized_start=1109
-  _globals['_RELOADCERTIFICATESREQUEST']._serialized_end=1172
-  _globals['_RELOADCERTIFICATESRESPONSE']._serialized_start=1174
-  _globals['_RELOADCERTIFICATESRESPONSE']._serialized_end=1249
-  _globals['_CERTIFICATESERVICE']._serialized_start=1252
-  _globals['_CERTIFICATESERVICE']._serialized_end=1525
+  _globals['_RELOAD_KIND']._serialized_end=873
+  _globals['_RELOAD_RESULT']._serialized_start=875
+  _globals['_RELOAD_RESULT']._serialized_end=970
+  _globals['_LISTCERTIFICATESREQUEST']._serialized_start=972
+  _globals['_LISTCERTIFICATESREQUEST']._serialized_end=1036
+  _globals['_LISTCERTIFICATESRESPONSE']._serialized_start=1038
+  _globals['_LISTCERTIFICATESRESPONSE']._serialized_end=1146
+  _globals['_RELOADCERTIFICATESREQUEST']._serialized_start=1148
+  _globals['_RELOADCERTIFICATESREQUEST']._serialized_end=1211
+  _globals['_RELOADCERTIFICATESRESPONSE']._serialized_start=1213
+  _globals['_RELOADCERTIFICATESRESPONSE']._serialized_end=1288
+  _globals['_CERTIFICATESERVICE']._serialized_start=1291
+  _globals['_CERTIFICATESERVICE']._serialized_end=1564
 # @@protoc_insertion_point(module_scope)

@@ -150,7 +150,11 @@ class Reload(_message.Message):
         KIND_TLS: Reload._Kind.ValueType  # 1
         """Certificates, keys and certificate authorities."""
         KIND_SASL: Reload._Kind.ValueType  # 2
-        """Users and token keys."""
+        """Users."""
+        KIND_JWKS: Reload._Kind.ValueType  # 3
+        """Keys that sign tokens."""
+        KIND_CONFIGURATION: Reload._Kind.ValueType  # 4
+        """The configuration file, if it is applied by itself (`config.watch`)."""
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
         """A kind of files."""
@@ -160,7 +164,11 @@ class Reload(_message.Message):
     KIND_TLS: Reload.Kind.ValueType  # 1
     """Certificates, keys and certificate authorities."""
     KIND_SASL: Reload.Kind.ValueType  # 2
-    """Users and token keys."""
+    """Users."""
+    KIND_JWKS: Reload.Kind.ValueType  # 3
+    """Keys that sign tokens."""
+    KIND_CONFIGURATION: Reload.Kind.ValueType  # 4
+    """The configuration file, if it is applied by itself (`config.watch`)."""
 
     class _Result:
         ValueType = _typing.NewType("ValueType", _builtins.int)

@@ -22,12 +22,13 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from framegate.control.v1 import configuration_service_pb2 as framegate_dot_control_dot_v1_dot_configuration__service__pb2
 from framegate.control.v1 import options_pb2 as framegate_dot_control_dot_v1_dot_options__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(framegate/control/v1/proxy_service.proto\x12\x14\x66ramegate.control.v1\x1a\"framegate/control/v1/options.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe2\x03\n\x05Proxy\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x10\n\x08\x63ompiled\x18\x03 \x01(\x08\x12\x30\n\x05state\x18\x04 \x01(\x0e\x32!.framegate.control.v1.Proxy.State\x12.\n\nstart_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03pid\x18\x06 \x01(\x03\x12\x1d\n\x15open_connection_count\x18\x07 \x01(\x03\x12\x17\n\x0f\x63onfig_revision\x18\x08 \x01(\x03\x12,\n\x06memory\x18\n \x01(\x0b\x32\x1c.framegate.control.v1.Memory\x12\x10\n\x08warnings\x18\x0b \x03(\t\x12\x38\n\x14\x63\x65rtificate_end_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x19\n\x11\x63\x65rtificate_owner\x18\r \x01(\t\"l\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATE_STARTING\x10\x01\x12\x11\n\rSTATE_SERVING\x10\x02\x12\x12\n\x0eSTATE_DRAINING\x10\x03\x12\x11\n\rSTATE_DRAINED\x10\x04\"\xd5\x01\n\x06Memory\x12\x12\n\nneed_bytes\x18\x01 \x01(\x03\x12/\n\x05parts\x18\x02 \x03(\x0b\x32 .framegate.control.v1.MemoryPart\x12\x1b\n\x13uncounted_listeners\x18\x03 \x03(\t\x12\x18\n\x0blimit_bytes\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x0busage_bytes\x18\x05 \x01(\x03H\x01\x88\x01\x01\x12\x15\n\rprocess_bytes\x18\x06 \x01(\x03\x42\x0e\n\x0c_limit_bytesB\x0e\n\x0c_usage_bytes\".\n\nMemoryPart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nneed_bytes\x18\x02 \x01(\x03\"\x11\n\x0fGetProxyRequest\">\n\x10GetProxyResponse\x12*\n\x05proxy\x18\x01 \x01(\x0b\x32\x1b.framegate.control.v1.Proxy\"\xfd\x01\n\x11\x44rainProxyRequest\x12*\n\x07timeout\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04wait\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12>\n\x06\x61\x63\x63\x65pt\x18\x04 \x01(\x0e\x32..framegate.control.v1.DrainProxyRequest.Accept\x12\x12\n\nrequest_id\x18\x05 \x01(\t\"J\n\x06\x41\x63\x63\x65pt\x12\x16\n\x12\x41\x43\x43\x45PT_UNSPECIFIED\x10\x00\x12\x11\n\rACCEPT_REFUSE\x10\x01\x12\x15\n\x11\x41\x43\x43\x45PT_UNTIL_STOP\x10\x02\"T\n\x12\x44rainProxyResponse\x12\x1f\n\x17\x63losed_connection_count\x18\x01 \x01(\x03\x12\x1d\n\x15open_connection_count\x18\x02 \x01(\x03\x32\xda\x01\n\x0cProxyService\x12_\n\x08GetProxy\x12%.framegate.control.v1.GetProxyRequest\x1a&.framegate.control.v1.GetProxyResponse\"\x04\xc8\xf3\x18\x01\x12i\n\nDrainProxy\x12\'.framegate.control.v1.DrainProxyRequest\x1a(.framegate.control.v1.DrainProxyResponse\"\x08\xc8\xf3\x18\x03\xd0\xf3\x18\x01\x42 Z\x1e\x66ramegate/control/v1;controlv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(framegate/control/v1/proxy_service.proto\x12\x14\x66ramegate.control.v1\x1a\x30\x66ramegate/control/v1/configuration_service.proto\x1a\"framegate/control/v1/options.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9e\x04\n\x05Proxy\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x10\n\x08\x63ompiled\x18\x03 \x01(\x08\x12\x30\n\x05state\x18\x04 \x01(\x0e\x32!.framegate.control.v1.Proxy.State\x12.\n\nstart_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03pid\x18\x06 \x01(\x03\x12\x1d\n\x15open_connection_count\x18\x07 \x01(\x03\x12\x17\n\x0f\x63onfig_revision\x18\x08 \x01(\x03\x12,\n\x06memory\x18\n \x01(\x0b\x32\x1c.framegate.control.v1.Memory\x12\x10\n\x08warnings\x18\x0b \x03(\t\x12\x38\n\x14\x63\x65rtificate_end_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x19\n\x11\x63\x65rtificate_owner\x18\r \x01(\t\x12:\n\rconfiguration\x18\x0e \x01(\x0b\x32#.framegate.control.v1.Configuration\"l\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATE_STARTING\x10\x01\x12\x11\n\rSTATE_SERVING\x10\x02\x12\x12\n\x0eSTATE_DRAINING\x10\x03\x12\x11\n\rSTATE_DRAINED\x10\x04\"\xd5\x01\n\x06Memory\x12\x12\n\nneed_bytes\x18\x01 \x01(\x03\x12/\n\x05parts\x18\x02 \x03(\x0b\x32 .framegate.control.v1.MemoryPart\x12\x1b\n\x13uncounted_listeners\x18\x03 \x03(\t\x12\x18\n\x0blimit_bytes\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x0busage_bytes\x18\x05 \x01(\x03H\x01\x88\x01\x01\x12\x15\n\rprocess_bytes\x18\x06 \x01(\x03\x42\x0e\n\x0c_limit_bytesB\x0e\n\x0c_usage_bytes\".\n\nMemoryPart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nneed_bytes\x18\x02 \x01(\x03\"\x11\n\x0fGetProxyRequest\">\n\x10GetProxyResponse\x12*\n\x05proxy\x18\x01 \x01(\x0b\x32\x1b.framegate.control.v1.Proxy\"\xfd\x01\n\x11\x44rainProxyRequest\x12*\n\x07timeout\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04wait\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12>\n\x06\x61\x63\x63\x65pt\x18\x04 \x01(\x0e\x32..framegate.control.v1.DrainProxyRequest.Accept\x12\x12\n\nrequest_id\x18\x05 \x01(\t\"J\n\x06\x41\x63\x63\x65pt\x12\x16\n\x12\x41\x43\x43\x45PT_UNSPECIFIED\x10\x00\x12\x11\n\rACCEPT_REFUSE\x10\x01\x12\x15\n\x11\x41\x43\x43\x45PT_UNTIL_STOP\x10\x02\"T\n\x12\x44rainProxyResponse\x12\x1f\n\x17\x63losed_connection_count\x18\x01 \x01(\x03\x12\x1d\n\x15open_connection_count\x18\x02 \x01(\x03\x32\xda\x01\n\x0cProxyService\x12_\n\x08GetProxy\x12%.framegate.control.v1.GetProxyRequest\x1a&.framegate.control.v1.GetProxyResponse\"\x04\xc8\xf3\x18\x01\x12i\n\nDrainProxy\x12\'.framegate.control.v1.DrainProxyRequest\x1a(.framegate.control.v1.DrainProxyResponse\"\x08\xc8\xf3\x18\x03\xd0\xf3\x18\x01\x42 Z\x1e\x66ramegate/control/v1;controlv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,24 +40,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PROXYSERVICE'].methods_by_name['GetProxy']._serialized_options = b'\310\363\030\001'
   _globals['_PROXYSERVICE'].methods_by_name['DrainProxy']._loaded_options = None
   _globals['_PROXYSERVICE'].methods_by_name['DrainProxy']._serialized_options = b'\310\363\030\003\320\363\030\001'
-  _globals['_PROXY']._serialized_start=168
-  _globals['_PROXY']._serialized_end=650
-  _globals['_PROXY_STATE']._serialized_start=542
-  _globals['_PROXY_STATE']._serialized_end=650
-  _globals['_MEMORY']._serialized_start=653
-  _globals['_MEMORY']._serialized_end=866
-  _globals['_MEMORYPART']._serialized_start=868
-  _globals['_MEMORYPART']._serialized_end=914
-  _globals['_GETPROXYREQUEST']._serialized_start=916
-  _globals['_GETPROXYREQUEST']._serialized_end=933
-  _globals['_GETPROXYRESPONSE']._serialized_start=935
-  _globals['_GETPROXYRESPONSE']._serialized_end=997
-  _globals['_DRAINPROXYREQUEST']._serialized_start=1000
-  _globals['_DRAINPROXYREQUEST']._serialized_end=1253
-  _globals['_DRAINPROXYREQUEST_ACCEPT']._serialized_start=1179
-  _globals['_DRAINPROXYREQUEST_ACCEPT']._serialized_end=1253
-  _globals['_DRAINPROXYRESPONSE']._serialized_start=1255
-  _globals['_DRAINPROXYRESPONSE']._serialized_end=1339
-  _globals['_PROXYSERVICE']._serialized_start=1342
-  _globals['_PROXYSERVICE']._serialized_end=1560
+  _globals['_PROXY']._serialized_start=218
+  _globals['_PROXY']._serialized_end=760
+  _globals['_PROXY_STATE']._serialized_start=652
+  _globals['_PROXY_STATE']._serialized_end=760
+  _globals['_MEMORY']._serialized_start=763
+  _globals['_MEMORY']._serialized_end=976
+  _globals['_MEMORYPART']._serialized_start=978
+  _globals['_MEMORYPART']._serialized_end=1024
+  _globals['_GETPROXYREQUEST']._serialized_start=1026
+  _globals['_GETPROXYREQUEST']._serialized_end=1043
+  _globals['_GETPROXYRESPONSE']._serialized_start=1045
+  _globals['_GETPROXYRESPONSE']._serialized_end=1107
+  _globals['_DRAINPROXYREQUEST']._serialized_start=1110
+  _globals['_DRAINPROXYREQUEST']._serialized_end=1363
+  _globals['_DRAINPROXYREQUEST_ACCEPT']._serialized_start=1289
+  _globals['_DRAINPROXYREQUEST_ACCEPT']._serialized_end=1363
+  _globals['_DRAINPROXYRESPONSE']._serialized_start=1365
+  _globals['_DRAINPROXYRESPONSE']._serialized_end=1449
+  _globals['_PROXYSERVICE']._serialized_start=1452
+  _globals['_PROXYSERVICE']._serialized_end=1670
 # @@protoc_insertion_point(module_scope)

@@ -4,6 +4,7 @@ isort:skip_file
 """
 
 from collections import abc as _abc
+from framegate.control.v1 import configuration_service_pb2 as _configuration_service_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
@@ -70,6 +71,7 @@ class Proxy(_message.Message):
     WARNINGS_FIELD_NUMBER: _builtins.int
     CERTIFICATE_END_TIME_FIELD_NUMBER: _builtins.int
     CERTIFICATE_OWNER_FIELD_NUMBER: _builtins.int
+    CONFIGURATION_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """Its name in tap streams and telemetry."""
     version: _builtins.str
@@ -102,6 +104,10 @@ class Proxy(_message.Message):
     def certificate_end_time(self) -> _timestamp_pb2.Timestamp:
         """When the first of framegate's own certificates expires; absent: there is none."""
 
+    @_builtins.property
+    def configuration(self) -> _configuration_service_pb2.Configuration:
+        """The configuration without its text: whether what runs differs from the file, with the first 20 differences."""
+
     def __init__(
         self,
         *,
@@ -117,10 +123,11 @@ class Proxy(_message.Message):
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         certificate_end_time: _timestamp_pb2.Timestamp | None = ...,
         certificate_owner: _builtins.str = ...,
+        configuration: _configuration_service_pb2.Configuration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["certificate_end_time", b"certificate_end_time", "memory", b"memory", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["certificate_end_time", b"certificate_end_time", "configuration", b"configuration", "memory", b"memory", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_end_time", b"certificate_end_time", "certificate_owner", b"certificate_owner", "compiled", b"compiled", "config_revision", b"config_revision", "memory", b"memory", "node", b"node", "open_connection_count", b"open_connection_count", "pid", b"pid", "start_time", b"start_time", "state", b"state", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_end_time", b"certificate_end_time", "certificate_owner", b"certificate_owner", "compiled", b"compiled", "config_revision", b"config_revision", "configuration", b"configuration", "memory", b"memory", "node", b"node", "open_connection_count", b"open_connection_count", "pid", b"pid", "start_time", b"start_time", "state", b"state", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

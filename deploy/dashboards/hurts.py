@@ -11,8 +11,8 @@ __all__ = ["HURTS"]
 LISTENER: Final = "framegate_listener"
 CAUSE: Final = "framegate_mute_cause"
 REASON: Final = "framegate_reason"
+BROKER: Final = "framegate_upstream, framegate_kafka_broker"
 ACTION: Final = "framegate_handler_action"
-MUTED_FOR: Final = per_second("framegate_channel_mute_time_seconds_total{@}", CAUSE)
 PROCESSORS: Final = 'count(framegate_event_loop_time_seconds_total{@, framegate_state="busy", framegate_worker!="retired"})'
 MUTES: Final = per_second("framegate_channel_mute_count_total{@}", CAUSE)
 
@@ -143,6 +143,45 @@ _UPSTREAM: Final = Row(
         ),
     ),
 )
+_BROKERS: Final = Row(
+    title="Which broker hurts?",
+    panels=(
+        Panel(
+            title="In which state are the brokers of clusters?",
+            good="All `up`, on each framegate as many.",
+            otherwise="`framegate brokers list` says why: `down`, its address cannot be reached; `no_port`, `brokers.ports` has no port for it; "
+            "`gone`, it left the cluster and connections are open.",
+            queries=(
+                Query(
+                    f"{total('framegate_broker_count{@}', 'framegate_upstream, framegate_state')} > 0", "{{framegate_upstream}} {{framegate_state}}"
+                ),
+            ),
+            unit="short",
+            width=12,
+            stacked=True,
+        ),
+        Panel(
+            title="Which brokers cannot be reached?",
+            good="None.",
+            otherwise="`framegate brokers list`, `framegate doctor`.",
+            queries=(
+                Query(
+                    seen(
+                        total(
+                            'framegate_broker_count{@, framegate_state=~"down|no_port"}',
+                            "framegate_upstream, framegate_kafka_broker, framegate_state",
+                        ),
+                        "framegate_kafka_broker",
+                    ),
+                    "{{framegate_upstream}} {{framegate_kafka_broker}} {{framegate_state}}",
+                ),
+            ),
+            unit="short",
+            width=12,
+            steps=NONE_IS_GOOD,
+        ),
+    ),
+)
 _HANDLERS: Final = Row(
     title="Are handlers slow?",
     panels=(
@@ -199,5 +238,5 @@ HURTS: Final = Dashboard(
     title="Who hurts, and why?",
     description="Why channels wait, which connections hold memory, and why frames and connections are refused or ended.",
     panels=_WAITS,
-    rows=(_UPSTREAM, _HANDLERS, _LOOPS),
+    rows=(_UPSTREAM, _BROKERS, _HANDLERS, _LOOPS),
 )

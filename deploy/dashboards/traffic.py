@@ -9,6 +9,7 @@ __all__ = ["TRAFFIC"]
 
 LISTENER: Final = "framegate_listener"
 API: Final = "framegate_kafka_api"
+BROKER: Final = "framegate_kafka_broker"
 UPSTREAM: Final = "framegate_upstream"
 KAFKA: Final = "framegate_kafka_request_duration_seconds"
 
@@ -74,6 +75,14 @@ _WHO: Final = (
         "framegate adds; `framegate tap cat /var/lib/framegate/tap --api Produce --limit 20` shows single requests.",
         queries=(Query(quantile(0.99, KAFKA, "{@l}", API), "99 %, {{framegate_kafka_api}}"),),
         unit="s",
+        next="hurts",
+    ),
+    Panel(
+        title="How many connections has each broker?",
+        good="All brokers of a cluster have some, in the proportion of the partitions that they lead.",
+        otherwise="A broker without one leads nothing, or cannot be reached: `framegate brokers list` shows its state and both its addresses.",
+        queries=(Query(total("framegate_broker_connections{@}", f"{UPSTREAM}, {BROKER}"), "{{framegate_upstream}} {{framegate_kafka_broker}}"),),
+        unit="short",
         next="hurts",
     ),
 )

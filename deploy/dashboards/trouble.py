@@ -32,6 +32,8 @@ FAILED: Final = per_second('framegate_telemetry_exports_total{@, error_type!=""}
 PASSED: Final = per_second('framegate_telemetry_exports_total{@, error_type=""}', f"{WHO}, framegate_signal")
 DOWN: Final = total("framegate_upstream_endpoint_down{@}", f"{WHO}, framegate_upstream")
 ADDRESSES: Final = total("framegate_upstream_endpoint_count{@}", f"{WHO}, framegate_upstream")
+BROKERS: Final = total("framegate_broker_count{@}", f"{WHO}, framegate_upstream")
+NO_PORT: Final = total('framegate_broker_count{@, framegate_state="no_port"}', f"{WHO}, framegate_upstream")
 FOR_PEERS: Final = f"sum by ({WHO}) (min_over_time(framegate_channel_pending{{@}}[@]))"
 BUSY: Final = per_second('framegate_event_loop_time_seconds_total{@, framegate_state="busy"}', f"{WHO}, framegate_worker")
 LOOP: Final = per_second("framegate_event_loop_time_seconds_total{@}", f"{WHO}, framegate_worker")
@@ -93,6 +95,15 @@ _GONE: Final = (
         words="No address of an upstream can be reached",
         measure="addresses left out",
         condition=f"{DOWN} >= {ADDRESSES} > 0",
+        severity="critical",
+        where=("framegate_upstream",),
+        hold="1m",
+    ),
+    Problem(
+        alert="FramegateBrokersUnknown",
+        words="No broker of a cluster is known",
+        measure="brokers",
+        condition=f"{BROKERS} == 0",
         severity="critical",
         where=("framegate_upstream",),
         hold="1m",
@@ -219,6 +230,14 @@ _AROUND: Final = (
         words="An address of an upstream is left out",
         measure="addresses left out",
         condition=f"{DOWN} > 0 < {ADDRESSES}",
+        severity="warning",
+        where=("framegate_upstream",),
+    ),
+    Problem(
+        alert="FramegateBrokerWithoutPort",
+        words="Clients cannot reach a broker: framegate has no port for it",
+        measure="brokers without a port",
+        condition=f"{NO_PORT} > 0",
         severity="warning",
         where=("framegate_upstream",),
     ),

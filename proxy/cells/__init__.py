@@ -16,8 +16,9 @@ from framegate.proxy.cells.layout import (
     Block,
     CellLayout,
     HistogramValue,
+    Place,
 )
-from framegate.proxy.cells.mapping import CellReader, CellWriter, State, create
+from framegate.proxy.cells.mapping import CellReader, CellWriter, State, create, enlarge
 from framegate.proxy.cells.metric import APPEND_BOUNDS, FORWARD_BOUNDS, KAFKA_BOUNDS, WAIT_BOUNDS, Metric
 from framegate.proxy.cells.metrics import (
     ACCEPT_ERRORS,
@@ -43,6 +44,7 @@ from framegate.proxy.cells.metrics import (
     TAP_DROP_REASONS,
     TLS_ERRORS,
     TLS_VERSIONS,
+    UPSTREAM,
 )
 
 __all__ = [
@@ -78,6 +80,7 @@ __all__ = [
     "TAP_DROP_REASONS",
     "TLS_ERRORS",
     "TLS_VERSIONS",
+    "UPSTREAM",
     "UPSTREAM_BLOCK",
     "WAIT_BOUNDS",
     "Block",
@@ -86,6 +89,8 @@ __all__ = [
     "CellWriter",
     "HistogramValue",
     "Metric",
+    "Place",
     "State",
     "create",
+    "enlarge",
 ]

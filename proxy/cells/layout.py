@@ -1,14 +1,14 @@
 """The layout of the cells, which both ends of the mapping know.
 
 The cells form blocks: one for the processor, one for each listener and each side of it, one for each upstream. The place of a metric within its block
-follows from the table of metrics alone (``Block.at``), so it is a constant at import; where the blocks begin follows from the names in the
-configuration (``CellLayout``).
+follows from the table of metrics alone (``Block.at``), so it is a constant at import. Where the blocks begin follows from a list of places
+(``CellLayout``), which control makes from the names in the configuration, and sends to the processors. When the names change, a new list is made:
+names that stay keep their place, new ones get free places or places at the end.
 """
 
-import json
-import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import functools
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Final, Protocol
 
@@ -26,10 +26,14 @@ __all__ = [
     "Block",
     "CellLayout",
     "HistogramValue",
+    "Place",
     "Row",
 ]
 
 Attributes = tuple[tuple[str, str], ...]
+Place = tuple[str, str]
+"""An owner of blocks: ``LISTENER`` or ``UPSTREAM``, and its name; an empty name: the place is free."""
+FREE: Final = ""
 
 HEADER_SIZE: Final = 64
 CELL_SIZE: Final = 8
@@ -59,6 +63,7 @@ class Block:
         keys: as above.
         size: the number of cells.
         count: how many of them are before the histograms, which are last.
+        gauges: which of these are gauges.
     """
 
     def __init__(self, *keys: str, table: Sequence[Metric] = _TABLE) -> None:
@@ -73,6 +78,7 @@ class Block:
                 self.size += _cell_count(metric)
             if metric.kind != "histogram":
                 self.count = self.size
+        self.gauges: Final = tuple(at for (name, *_), at in self._offsets.items() if self._metrics[name].kind == "gauge")
 
     def _lists(self, metric: Metric) -> list[tuple[str, ...]]:
         return [listed for key, listed in metric.attributes if key not in self.keys]
@@ -105,6 +111,12 @@ PROCESSOR_BLOCK: Final = Block()
 LISTENER_BLOCK: Final = Block(LISTENER)
 SIDE_BLOCK: Final = Block(LISTENER, SIDE)
 UPSTREAM_BLOCK: Final = Block(UPSTREAM)
+_EXTENTS: Final[dict[str, tuple[tuple[Block, tuple[str, ...]], ...]]] = {
+    LISTENER: ((LISTENER_BLOCK, ()), *((SIDE_BLOCK, (side,)) for side in SIDES)),
+    UPSTREAM: ((UPSTREAM_BLOCK, ()),),
+}
+"""The blocks of a place, in their order."""
+_BLOCKS: Final = {block.keys: block for block in (PROCESSOR_BLOCK, LISTENER_BLOCK, SIDE_BLOCK, UPSTREAM_BLOCK)}
 
 
 class _Named(Protocol):
@@ -157,37 +169,80 @@ class Row:
         return cells[self.index] if scale == 1.0 else cells[self.index] * scale
 
 
-@dataclass(frozen=True, slots=True)
 class CellLayout:
-    """The place of every cell. Equal names give equal layouts, other names another ``hash``. ``rows``: in the order of the table; ``count``: of
-    cells.
+    """The place of every cell; immutable.
+
+    Args:
+        places: in the order of their cells.
+
+    Attributes:
+        places: as above.
+        count: of cells.
     """
 
-    rows: tuple[Row, ...]
-    count: int
-    hash: int
-    _starts: dict[tuple[str, ...], int] = field(repr=False, compare=False)
-    _indexes: dict[tuple[str, tuple[str, ...]], int] = field(repr=False, compare=False)
+    def __init__(self, places: Sequence[Place]) -> None:
+        self.places: Final = tuple(places)
+        self._starts: Final[dict[tuple[str, ...], int]] = {(): 0}
+        self.count = PROCESSOR_BLOCK.size
+        for kind, name in self.places:
+            for block, owner in _EXTENTS[kind]:
+                if name != FREE:
+                    self._starts[*block.keys, name, *owner] = self.count
+                self.count += block.size
 
     @classmethod
     def of(cls, config: _Names) -> "CellLayout":
         """The layout for the listeners and upstreams of a configuration."""
-        names = {
-            LISTENER: tuple(listener.name for listener in config.listeners),
-            UPSTREAM: tuple(upstream.name for upstream in config.upstreams),
-            SIDE: SIDES,
-        }
-        starts: dict[tuple[str, ...], int] = {}
-        count = 0
-        for block in (PROCESSOR_BLOCK, LISTENER_BLOCK, SIDE_BLOCK, UPSTREAM_BLOCK):
-            for owner in product(*(names[key] for key in block.keys)):
-                starts[*block.keys, *owner] = count
-                count += block.size
-        rows = tuple(_rows(names, starts))
-        text = json.dumps([(row.metric.name, row.values, row.index, row.count) for row in rows]).encode()
-        signature = len(text) << 32 | zlib.crc32(text)
-        indexes = {(row.metric.name, row.values): row.index for row in rows}
-        return cls(rows, count, signature, starts, indexes)
+        return cls(_wanted(config))
+
+    def after(self, config: _Names, kept: Collection[Place] = ()) -> "CellLayout":
+        """The layout for another configuration. A place that is given up here is free, and is not used before the layout after this one, so that no
+        value of its former owner is ever read as one of the next.
+
+        Args:
+            kept: owners that keep their places though they are not in the configuration.
+        """
+        wanted = _wanted(config)
+        fresh = [place for place in wanted if place not in self.places]
+        places = [place if place in wanted or place in kept else (place[0], FREE) for place in self.places]
+        for index, place in enumerate(self.places):
+            if place[1] == FREE and (new := next((each for each in fresh if each[0] == place[0]), None)) is not None:
+                places[index] = new
+                fresh.remove(new)
+        places += fresh
+        return self if tuple(places) == self.places else CellLayout(places)
+
+    @property
+    def wire(self) -> list[list[str]]:
+        """The places as JSON values, for the link."""
+        return [list(place) for place in self.places]
+
+    def names(self, kind: str) -> list[str]:
+        """The names of the owners of a kind."""
+        return [name for each, name in self.places if each == kind and name != FREE]
+
+    @functools.cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """All cells, in the order of the table of metrics."""
+        return tuple(_rows({LISTENER: tuple(self.names(LISTENER)), UPSTREAM: tuple(self.names(UPSTREAM)), SIDE: SIDES}, self._starts))
+
+    @functools.cached_property
+    def _indexes(self) -> dict[tuple[str, tuple[str, ...]], int]:
+        return {(row.metric.name, row.values): row.index for row in self.rows}
+
+    @property
+    def gauges(self) -> list[int]:
+        """The cells of gauges."""
+        return [start + at for owner, start in self._starts.items() for at in _BLOCKS[owner[: len(owner) // 2]].gauges]
+
+    def moved(self, before: "CellLayout") -> list[tuple[int, int]]:
+        """The cells that had another owner in a layout from which this one was made, or none: their first and their end."""
+        found, end = [], PROCESSOR_BLOCK.size
+        for index, place in enumerate(self.places):
+            start, end = end, end + sum(block.size for block, _ in _EXTENTS[place[0]])
+            if index >= len(before.places) or before.places[index] != place:
+                found.append((start, end))
+        return found
 
     @property
     def size(self) -> int:
@@ -203,10 +258,13 @@ class CellLayout:
         return self._starts[*block.keys, *owner]
 
 
+def _wanted(config: _Names) -> list[Place]:
+    return [*((LISTENER, item.name) for item in config.listeners), *((UPSTREAM, item.name) for item in config.upstreams)]
+
+
 def _rows(names: dict[str, tuple[str, ...]], starts: dict[tuple[str, ...], int]) -> Iterator[Row]:
-    blocks = {block.keys: block for block in (PROCESSOR_BLOCK, LISTENER_BLOCK, SIDE_BLOCK, UPSTREAM_BLOCK)}
     for metric in _TABLE:
-        block = blocks[_block_keys(metric)]
+        block = _BLOCKS[_block_keys(metric)]
         for values in product(*(listed or names[key] for key, listed in metric.attributes)):
             given = dict(zip(metric.keys, values, strict=True))
             start = starts[*block.keys, *(given[key] for key in block.keys)]

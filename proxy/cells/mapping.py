@@ -5,7 +5,7 @@ processor is their only writer; control only reads (and zeroes the gauges of a p
 processor counts on from its cells, so exported counters never go back. An aligned 8-byte store is atomic (measured: 111 M writes, 31 M reads).
 
     offset 0    magic          8 bytes, ``FGCELLS1``
-           8    layout hash    a reader refuses cells that were laid out from other names
+           8    (8 bytes reserved)
           16    pid            of the writer, 0 before the first
           24    generation     of the processor in this slot
           32    heartbeat      CLOCK_MONOTONIC ns, stored by the loop at least every 100 ms
@@ -25,7 +25,7 @@ from typing import Any, Final
 from framegate.proxy.cells.layout import CELL_SIZE, HEADER_SIZE, Attributes, CellLayout, HistogramValue
 from framegate.proxy.cells.metric import Metric
 
-__all__ = ["CellReader", "CellWriter", "Snapshot", "State", "create"]
+__all__ = ["CellReader", "CellWriter", "Snapshot", "State", "create", "enlarge"]
 
 MAGIC: Final = b"FGCELLS1"
 _HEADER: Final = struct.Struct("=8sQQQQQ")
@@ -48,52 +48,72 @@ def create(layout: CellLayout, name: str = "framegate-cells") -> int:
     """Makes the mapping of one slot and returns its descriptor, which is closed on exec unless it is in ``pass_fds``."""
     descriptor = os.memfd_create(name)
     try:
-        os.ftruncate(descriptor, layout.size)
-        os.pwrite(descriptor, _HEADER.pack(MAGIC, layout.hash, 0, 0, 0, State.EMPTY), 0)
+        enlarge(descriptor, layout)
+        os.pwrite(descriptor, _HEADER.pack(MAGIC, 0, 0, 0, 0, State.EMPTY), 0)
     except OSError:
         os.close(descriptor)
         raise
     return descriptor
 
 
+def enlarge(descriptor: int, layout: CellLayout) -> None:
+    """Make room for a layout. A mapping never becomes smaller, because others may have mapped it."""
+    if os.fstat(descriptor).st_size < layout.size:
+        os.ftruncate(descriptor, layout.size)
+
+
 def _map(descriptor: int, layout: CellLayout) -> mmap.mmap:
     mapping = mmap.mmap(descriptor, layout.size)
-    magic, digest = struct.unpack_from("=8sQ", mapping)
-    if magic != MAGIC or digest != layout.hash:
+    if mapping[: len(MAGIC)] != MAGIC:
         mapping.close()
-        raise ValueError("the cells were laid out by another configuration")
+        raise ValueError("these are no cells")
     return mapping
 
 
 class CellWriter:
     """The processor's end: the header, and whole images of the cells.
 
+    Attributes:
+        layout: of the cells.
+        base: the values to count on from, one for each cell; empty before ``start``.
+
     Raises:
-        ValueError: the mapping does not follow ``layout``.
+        ValueError: the mapping has no room for ``layout``.
     """
 
     def __init__(self, descriptor: int, layout: CellLayout) -> None:
         self.layout = layout
-        self._mapping = _map(descriptor, layout)
-        self._bytes = memoryview(self._mapping)
-        self._header = self._bytes[:HEADER_SIZE].cast("q")
-        self._cells = self._bytes[HEADER_SIZE:]
+        self.base: list[int] = []
+        self._descriptor = descriptor
+        self._attach(_map(descriptor, layout))
+
+    def _attach(self, mapping: mmap.mmap) -> None:
+        data = memoryview(mapping)
+        self._header = data[:HEADER_SIZE].cast("q")
+        self._cells = data[HEADER_SIZE:]
         self._values = self._cells.cast("q")
 
     def start(self, pid: int, generation: int, now_ns: int) -> list[int]:
-        """Claims the cells for a new processor; gauges become 0.
-
-        Returns:
-            The values to count on from, one for each cell.
-        """
-        values = self._values.tolist()
-        for row in self.layout.rows:
-            if row.metric.kind == "gauge":
-                values[row.index] = 0
+        """Claims the cells for a new processor; gauges become 0. Returns ``base``."""
+        self.base = self._values.tolist()
+        for at in self.layout.gauges:
+            self.base[at] = 0
         self._header[2], self._header[_GENERATION // CELL_SIZE] = pid, generation
         self.heartbeat(now_ns)
         self.state(State.STARTING)
-        return values
+        return self.base
+
+    def map(self, layout: CellLayout) -> mmap.mmap:
+        """Map the cells of a layout that is not in use yet. Raises OSError or ValueError: it cannot be."""
+        return _map(self._descriptor, layout)
+
+    def follow(self, layout: CellLayout, mapping: Any) -> None:
+        """Use a layout that was made from the present one, in its mapping of ``map``. What changed its owner begins with 0."""
+        self.base += [0] * (layout.count - len(self.base))
+        for start, end in layout.moved(self.layout):
+            self.base[start:end] = [0] * (end - start)
+        self.layout = layout
+        self._attach(mapping)
 
     def publish(self, image: Any) -> None:
         """Stores all cells with one copy. ``image``: a contiguous buffer of ``layout.count`` native 64-bit values."""
@@ -119,7 +139,7 @@ class CellReader:
     """Control's end. Reading never waits for the processor.
 
     Raises:
-        ValueError: the mapping does not follow ``layout``.
+        ValueError: the mapping has no room for ``layout``.
     """
 
     def __init__(self, descriptor: int, layout: CellLayout) -> None:
@@ -130,13 +150,24 @@ class CellReader:
     def sum_of(cls, readers: "Sequence[CellReader]") -> "CellReader":
         """A reader of the sum of one or more slots of one layout, copied now: counters and histograms added up, gauges and the header 0."""
         layout = readers[0].layout
-        gauges = {row.index for row in layout.rows if row.metric.kind == "gauge"}
+        gauges = set(layout.gauges)
         columns = zip(*(reader.cells() for reader in readers), strict=True)
-        total = cls.__new__(cls)
-        total.layout = layout
-        total._mapping = mmap.mmap(-1, layout.size)
-        struct.pack_into(f"={layout.count}q", total._mapping, HEADER_SIZE, *(0 if at in gauges else sum(cells) for at, cells in enumerate(columns)))
-        return total
+        return cls._copied(layout, [0 if at in gauges else sum(cells) for at, cells in enumerate(columns)])
+
+    @classmethod
+    def _copied(cls, layout: CellLayout, cells: Sequence[int]) -> "CellReader":
+        made = cls.__new__(cls)
+        made.layout = layout
+        made._mapping = mmap.mmap(-1, layout.size)
+        struct.pack_into(f"={layout.count}q", made._mapping, HEADER_SIZE, *cells)
+        return made
+
+    def following(self, layout: CellLayout) -> "CellReader":
+        """A copy of a sum for a layout that was made from this one's; what changed its owner is 0."""
+        cells = [*self.cells(), *[0] * (layout.count - self.layout.count)]
+        for start, end in layout.moved(self.layout):
+            cells[start:end] = [0] * (end - start)
+        return self._copied(layout, cells)
 
     def close(self) -> None:
         """Gives the mapping back; the descriptor stays the caller's."""
@@ -181,7 +212,6 @@ class CellReader:
 
     def zero_gauges(self) -> None:
         """Stores 0 into every gauge; only for a processor that died."""
-        for row in self.layout.rows:
-            if row.metric.kind == "gauge":
-                struct.pack_into("=q", self._mapping, HEADER_SIZE + row.index * CELL_SIZE, 0)
+        for at in self.layout.gauges:
+            struct.pack_into("=q", self._mapping, HEADER_SIZE + at * CELL_SIZE, 0)
         struct.pack_into("=q", self._mapping, _STATE, State.STOPPED)

@@ -80,7 +80,7 @@ RATE_LEVELS: Final = ("node", "listener", "address")
 """What a rate is for. Single addresses have no series: there are too many."""
 FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap", "pool")
 """Where an internal error was caught; see ``framegate.proxy.network.faults``."""
-FILE_KINDS: Final = ("tls", "sasl", "jwks")
+FILE_KINDS: Final = ("tls", "sasl", "jwks", "configuration")
 """Files that may be replaced at run time: certificates, keys and authorities; users; keys that sign tokens."""
 MEASURED_APIS: Final = (
     "Produce",
@@ -154,6 +154,7 @@ TASKS: Final = (
     "endpoints",
     "brokers",
     "checks",
+    "configuration",
     "tap_keeper",
     "rotation",
     "desk",
@@ -202,6 +203,7 @@ def _control(name: str, kind: Kind, unit: str, description: str, *attributes: tu
 
 _LISTENER: Final = (LISTENER, ())
 _UPSTREAM: Final = (UPSTREAM, ())
+_BROKER: Final = (BROKER, ())
 _SIDE: Final = (SIDE, SIDES)
 _CERTIFICATE: Final = (CERTIFICATE, ())
 _DIRECTION: Final = (DIRECTION, DIRECTIONS)
@@ -382,12 +384,22 @@ METRICS: Final = (
     _control("accept.errors", "counter", "{error}", "Connections that could not be accepted.", _LISTENER, (ERROR_TYPE, ACCEPT_ERRORS)),
     _control("worker.restarts", "counter", "{restart}", "Restarts of processors.", (REASON, ("died", "heartbeat", "commit"))),
     _control("handler.restarts", "counter", "{restart}", "Restarts of handler processes.", (REASON, ("died", "timeout", "heartbeat", "memory"))),
-    _control("broker.count", "gauge", "{broker}", "Brokers of a cluster, by state.", _UPSTREAM, (STATE, BROKER_STATES)),
-    _control("broker.connections", "gauge", "{connection}", "Open connections through the port of a broker.", _LISTENER, (BROKER, ())),
+    _control(
+        "broker.count",
+        "gauge",
+        "{broker}",
+        "Brokers of a cluster: 1 for the state that a broker is in, 0 for others. Without a broker: none is known.",
+        _UPSTREAM,
+        _BROKER,
+        (STATE, BROKER_STATES),
+    ),
+    _control("broker.connections", "gauge", "{connection}", "Open connections to a broker, and attempts, by port or by host.", _UPSTREAM, _BROKER),
     _control("tap.usage", "gauge", "By", "Bytes of the tap's log on disk."),
     _control("tap.limit", "gauge", "By", "The tap's budget."),
     _control("tap.consumer.unreadable", "gauge", "{consumer}", "Consumers of the tap with an unreadable file; segments that they may need are kept."),
     _control("config.revision", "gauge", "{revision}", "Revision of the configuration in force."),
+    _control("config.differences", "gauge", "{value}", "Values in force that are not those of the configuration file as it was loaded last."),
+    _control("config.file.changed", "gauge", "{file}", "1 while the configuration file has changed since it was loaded and is not applied."),
     _control("reload.count", "counter", "{reload}", "Reloads of replaced files.", (FILE_KIND, FILE_KINDS), (ERROR_TYPE, ("", "refused"))),
     _control("task.failures", "counter", "{failure}", "Unexpected exceptions in background tasks of the control process.", (TASK, TASKS)),
     _control("log.dropped", "counter", "{row}", "Log rows dropped because standard output was blocked."),

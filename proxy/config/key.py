@@ -1,7 +1,7 @@
 """The declaration of a key, in the type of its field: ``idle_ms: Annotated[int, Key("ms", (0, 30 * DAY))] = 600_000``.
 
 The key has the name, type and default of the field; ``Key`` adds unit and range for control's validation and the manual. The meaning of a key is in
-``control/configuration/manual.yaml`` (``framegate explain KEY``). ``model_from_wire`` needs only the types.
+``control/configuration/manual.yaml`` (``framegate config explain KEY``). ``model_from_wire`` needs only the types.
 """
 
 import dataclasses
@@ -10,9 +10,13 @@ import types
 import typing
 from typing import Any, Literal, NamedTuple, TypeVar
 
-__all__ = ["Key", "Unit", "chosen", "field_types", "keys", "model_from_wire"]
+__all__ = ["Effect", "Key", "Unit", "changed_model", "chosen", "field_types", "keys", "model_from_wire"]
 
 Unit = Literal["", "bytes", "bytes/s", "ms", "ns", "percent", "share", "path", "address"]
+Effect = Literal["now", "new connections", "restart"]
+"""When a changed value is in force: ``now`` also for open connections; ``new connections``: open ones keep the value that they were accepted under;
+``restart``: only after framegate is restarted.
+"""
 Model = TypeVar("Model")
 
 
@@ -23,12 +27,12 @@ class Key(NamedTuple):
         unit: of a number (``ns``: an instant, since 1970), or the kind of a text: a path, or an address. It holds for each entry of a list or
             mapping.
         range: the least and the greatest value, both included; None: every value of the type.
-        live: whether the API can change it at run time, of a section with all its keys; otherwise a change needs a restart.
+        effect: when a changed value is in force; None: as of the section. Of a section or list it holds for adding and removing it as well.
     """
 
     unit: Unit = ""
     range: tuple[float, float] | None = None
-    live: bool = False
+    effect: Effect | None = None
 
     @property
     def least(self) -> float:
@@ -74,10 +78,21 @@ def model_from_wire(model: type[Model], row: dict[str, Any]) -> Model:
     return model(**{name: _value(hint, row[name]) for name, hint in hints.items()})
 
 
+def changed_model(before: Model, values: dict[str, Any]) -> Model:
+    """A model with other values, JSON or finished, of some fields; raises TypeError as ``model_from_wire``."""
+    hints = field_types(typing.cast(type, type(before)))
+    if not values.keys() <= hints.keys():
+        raise TypeError(f"not the fields of {type(before).__name__}: {', '.join(sorted(values.keys() - hints.keys()))}")
+    changed = {name: _value(hints[name], value) for name, value in values.items()}
+    return typing.cast(Model, dataclasses.replace(typing.cast(Any, before), **changed))
+
+
 def _value(hint: Any, value: Any) -> Any:
     origin = typing.get_origin(hint)
     if origin is types.UnionType:
         return None if value is None else _value(chosen(hint, value), value)
     if origin is tuple:
         return tuple(_value(typing.get_args(hint)[0], item) for item in value)
-    return model_from_wire(typing.cast(type[Any], hint), value) if dataclasses.is_dataclass(hint) else value
+    if dataclasses.is_dataclass(hint) and not dataclasses.is_dataclass(value):
+        return model_from_wire(typing.cast(type[Any], hint), value)
+    return value

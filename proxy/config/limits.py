@@ -31,12 +31,12 @@ __all__ = [
 ]
 
 Access = Literal["allow", "deny"]
-CONNECTIONS: Final = Key(range=(0, 10_000_000), live=True)
-CONNECTION_RATE: Final = Key(range=(0, 1_000_000), live=True)
-REQUEST_BYTES: Final = Key("bytes/s", (0, 1024**4), live=True)
-RESPONSE_BYTES: Final = Key("bytes/s", (0, 1024**4), live=True)
-REQUEST_FRAMES: Final = Key(range=(0, 1_000_000_000), live=True)
-RESPONSE_FRAMES: Final = Key(range=(0, 1_000_000_000), live=True)
+CONNECTIONS: Final = Key(range=(0, 10_000_000))
+CONNECTION_RATE: Final = Key(range=(0, 1_000_000))
+REQUEST_BYTES: Final = Key("bytes/s", (0, 1024**4))
+RESPONSE_BYTES: Final = Key("bytes/s", (0, 1024**4))
+REQUEST_FRAMES: Final = Key(range=(0, 1_000_000_000))
+RESPONSE_FRAMES: Final = Key(range=(0, 1_000_000_000))
 _IPV6_PREFIX: Final = 64
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 
@@ -81,7 +81,7 @@ class LimitsConfig(RateLimits):
 
     protected_listener: str | None = None
     per_address: RateLimits = UNLIMITED
-    overrides: Annotated[tuple[LimitOverride, ...], Key(live=True)] = ()
+    overrides: tuple[LimitOverride, ...] = ()
 
 
 UNLIMITED_NODE: Final = LimitsConfig()

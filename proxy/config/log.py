@@ -28,7 +28,7 @@ class LogConfig:
     """The rows on stdout."""
 
     format: LogFormat = "json"
-    level: Annotated[LogLevel, Key(live=True)] = "info"
+    level: Annotated[LogLevel, Key(effect="now")] = "info"
     access: AccessConfig = AccessConfig()
 
 

@@ -10,7 +10,7 @@ The keys of the file are the field names; a time is written with a unit there (`
 import dataclasses
 from typing import Annotated, Any, Final, Literal
 
-from framegate.proxy.config.key import Key, model_from_wire
+from framegate.proxy.config.key import Key, changed_model, model_from_wire
 from framegate.proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitsConfig, RateLimits, limits_to_wire
 from framegate.proxy.config.log import DEFAULT_LOG, LogConfig
 from framegate.proxy.config.sasl import ListenerSasl, UpstreamSasl
@@ -29,7 +29,8 @@ LEAST_POOL: Final = 64 * KIB
 CUT_ABOVE: Final = 256 * KIB
 """A frame of at most so many bytes, with its size header, always passes whole."""
 LISTS_WHOLE: Final = 4 * MIB
-"""The same for responses on a listener with ``kafka``, whose lists of topics and groups must be whole to be examined."""
+"""The same for responses on a listener with ``kafka``, whose lists of topics and groups must be whole to be examined, and with ``brokers`` for long
+answers to FindCoordinator, whose addresses are replaced."""
 _SECOND: Final = 1_000
 _MINUTE: Final = 60 * _SECOND
 _HOUR: Final = 60 * _MINUTE
@@ -144,11 +145,11 @@ class KafkaRules:
     """What the clients of a listener may ask of Kafka. The first rule that matches a request decides; without one, all is allowed."""
 
     unknown_versions: UnknownVersions = "narrow"
-    report_only: Annotated[bool, Key(live=True)] = False
-    rules: Annotated[tuple[KafkaRule, ...], Key(live=True)] = ()
+    report_only: Annotated[bool, Key(effect="now")] = False
+    rules: Annotated[tuple[KafkaRule, ...], Key(effect="now")] = ()
 
 
-MAX_RECEIVE_SIZE: Final = Key("bytes", (1, MAX_INT32), live=True)
+MAX_RECEIVE_SIZE: Final = Key("bytes", (1, MAX_INT32), effect="now")
 """Of a listener; changes over the API use its range."""
 
 
@@ -167,8 +168,8 @@ class ListenerConfig:
     framing: Framing = "int32"
     header: HeaderConfig | None = None
     max_receive_size: Annotated[int, MAX_RECEIVE_SIZE] = 100 * MIB
-    limits: RateLimits = UNLIMITED
-    backlog: Annotated[int, Key(range=(1, 65_535))] = 1024
+    limits: Annotated[RateLimits, Key(effect="now")] = UNLIMITED
+    backlog: Annotated[int, Key(range=(1, 65_535), effect="now")] = 1024
     socket: SocketConfig = SocketConfig()
     forwarding: Forwarding = Forwarding()
     timeouts: ListenerTimeouts = ListenerTimeouts()
@@ -231,16 +232,16 @@ class UpstreamConfig:
     """Where a listener's frames go: to ``endpoints``, or to the brokers of a cluster (``kafka``)."""
 
     name: str
-    endpoints: Annotated[tuple[str | EndpointConfig, ...], Key("address")] = ()
-    kafka: KafkaCluster | None = None
-    balance: Balance = "round_robin"
-    max_connections: Annotated[int, Key(range=(0, 1_000_000))] = 0
-    ejection: EjectionConfig | None = None
-    check: CheckConfig | None = None
+    endpoints: Annotated[tuple[str | EndpointConfig, ...], Key("address", effect="now")] = ()
+    kafka: Annotated[KafkaCluster | None, Key(effect="now")] = None
+    balance: Annotated[Balance, Key(effect="now")] = "round_robin"
+    max_connections: Annotated[int, Key(range=(0, 1_000_000), effect="now")] = 0
+    ejection: Annotated[EjectionConfig | None, Key(effect="now")] = None
+    check: Annotated[CheckConfig | None, Key(effect="now")] = None
     send_proxy_protocol: ProxyVersion | None = None
     framing: Framing = "int32"
     header: HeaderConfig | None = None
-    max_receive_size: Annotated[int, Key("bytes", (1, MAX_INT32))] = MAX_INT32
+    max_receive_size: Annotated[int, Key("bytes", (1, MAX_INT32), effect="now")] = MAX_INT32
     timeouts: UpstreamTimeouts = UpstreamTimeouts()
     socket: SocketConfig = SocketConfig()
     tls: UpstreamTls | None = None
@@ -301,10 +302,10 @@ class TapConfig:
     flush_size: Annotated[int, Key("bytes", (4 * KIB, 64 * MIB))] = 256 * KIB
     flush_ms: Annotated[int, Key("ms", (1, 10 * _SECOND))] = 20
     queue_size: Annotated[int, Key("bytes", (64 * KIB, 4 * GIB))] = 8 * MIB
-    rules: Annotated[tuple[TapRule, ...], Key(live=True)] = ()
+    rules: Annotated[tuple[TapRule, ...], Key(effect="now")] = ()
 
 
-POOL_SIZE: Final = Key("bytes", (LEAST_POOL, 1024 * TIB), live=True)
+POOL_SIZE: Final = Key("bytes", (LEAST_POOL, 1024 * TIB))
 """Of the memory pool; changes over the API use its range. In a file it may also be 0."""
 
 
@@ -312,7 +313,7 @@ POOL_SIZE: Final = Key("bytes", (LEAST_POOL, 1024 * TIB), live=True)
 class MemoryPoolConfig:
     """The memory for traffic. Each processor's part holds at least the largest frame that passes whole."""
 
-    kind: PoolKind = "bounded"
+    kind: Annotated[PoolKind, Key(effect="restart")] = "bounded"
     size: Annotated[int, POOL_SIZE._replace(range=(0, POOL_SIZE.most))] = 256 * MIB
     shares: Annotated[dict[str, int], Key("percent", (1, 100))] = dataclasses.field(default_factory=dict)
 
@@ -349,6 +350,13 @@ class RotationConfig:
 
     poll_ms: Annotated[int, Key("ms", (100, _HOUR))] = 1_000
     grace_ms: Annotated[int, Key("ms", (0, _HOUR))] = 10_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FileConfig:
+    """What happens when the configuration file changes while framegate runs."""
+
+    watch: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,21 +397,22 @@ class TelemetryConfig:
 class ProxyConfig:
     """The whole configuration."""
 
-    node: str
-    listeners: tuple[ListenerConfig, ...]
-    zone: str = ""
-    upstreams: tuple[UpstreamConfig, ...] = ()
-    processors: Annotated[int, Key(range=(0, MAX_PROCESSORS), live=True)] = 0
-    admin: AdminConfig = AdminConfig()
-    health: HealthConfig | None = None
-    memory_pool: MemoryPoolConfig = MemoryPoolConfig()
-    handlers: HandlersConfig = HandlersConfig()
-    limits: LimitsConfig = UNLIMITED_NODE
-    tap: TapConfig | None = None
-    telemetry: TelemetryConfig = TelemetryConfig()
-    log: LogConfig = DEFAULT_LOG
-    drain: DrainConfig = DrainConfig()
-    rotation: RotationConfig = RotationConfig()
+    node: Annotated[str, Key(effect="restart")]
+    listeners: Annotated[tuple[ListenerConfig, ...], Key(effect="new connections")]
+    zone: Annotated[str, Key(effect="now")] = ""
+    upstreams: Annotated[tuple[UpstreamConfig, ...], Key(effect="new connections")] = ()
+    processors: Annotated[int, Key(range=(0, MAX_PROCESSORS), effect="now")] = 0
+    admin: Annotated[AdminConfig, Key(effect="restart")] = AdminConfig()
+    health: Annotated[HealthConfig | None, Key(effect="restart")] = None
+    memory_pool: Annotated[MemoryPoolConfig, Key(effect="now")] = MemoryPoolConfig()
+    handlers: Annotated[HandlersConfig, Key(effect="new connections")] = HandlersConfig()
+    limits: Annotated[LimitsConfig, Key(effect="now")] = UNLIMITED_NODE
+    tap: Annotated[TapConfig | None, Key(effect="restart")] = None
+    telemetry: Annotated[TelemetryConfig, Key(effect="restart")] = TelemetryConfig()
+    log: Annotated[LogConfig, Key(effect="restart")] = DEFAULT_LOG
+    drain: Annotated[DrainConfig, Key(effect="now")] = DrainConfig()
+    rotation: Annotated[RotationConfig, Key(effect="now")] = RotationConfig()
+    config: Annotated[FileConfig, Key(effect="now")] = FileConfig()
 
 
 def whole_request(max_receive_size: int, forward: Forward) -> int:
@@ -415,7 +424,7 @@ def whole_response(max_receive_size: int, listener: ListenerConfig) -> int:
     """The same for responses of an upstream with that limit; 0 if they are cut through and not examined, because those need no memory."""
     if forwarding_of(listener).responses == "whole":
         return max_receive_size
-    return min(max_receive_size, responses_cut_above(listener) - 4) if listener.brokers is not None or listener.kafka is not None else 0
+    return min(max_receive_size, LISTS_WHOLE - 4) if listener.brokers is not None or listener.kafka is not None else 0
 
 
 def responses_cut_above(listener: ListenerConfig) -> int:
@@ -447,26 +456,45 @@ def from_wire(row: dict[str, Any]) -> ProxyConfig:
     return model_from_wire(ProxyConfig, row)
 
 
+_NAMED: Final = {"listeners": ListenerConfig, "upstreams": UpstreamConfig}
+
+
+def difference_to_wire(before: ProxyConfig, after: ProxyConfig) -> dict[str, Any]:
+    """The keys that differ in ``after``, as JSON values; of a listener or upstream that is the same, the list has the name alone."""
+    row: dict[str, Any] = {}
+    for field in dataclasses.fields(ProxyConfig):
+        old, new = getattr(before, field.name), getattr(after, field.name)
+        if field.name in _NAMED and old != new:
+            known = {item.name: item for item in old}
+            row[field.name] = [item.name if known.get(item.name) == item else dataclasses.asdict(item) for item in new]
+        elif old != new:
+            row[field.name] = dataclasses.asdict(new) if dataclasses.is_dataclass(new) and not isinstance(new, type) else new
+    return row
+
+
+def changed_from_wire(before: ProxyConfig, row: dict[str, Any]) -> ProxyConfig:
+    """The inverse: a configuration with other keys. Listeners and upstreams that are the same are those of ``before``.
+
+    Raises:
+        TypeError: a row that cannot be read, or a name that is not known.
+    """
+    values = {name: value for name, value in row.items() if name not in _NAMED}
+    for name, model in _NAMED.items():
+        known = {item.name: item for item in getattr(before, name)}
+        if name in row:
+            values[name] = tuple(_item(model, known, item) for item in row[name])
+    return changed_model(before, values)
+
+
+def _item(model: Any, known: dict[str, Any], row: Any) -> Any:
+    if isinstance(row, str):
+        if row not in known:
+            raise TypeError(f"no {row} is known")
+        return known[row]
+    made = model_from_wire(model, row)
+    return known[made.name] if known.get(made.name) == made else made
+
+
 def quotas_to_wire(config: ProxyConfig) -> dict[str, Any]:
     """All quotas of a configuration as JSON values; ``framegate.proxy.config.limits.limits_from_wire`` reads them."""
     return limits_to_wire(config.limits, {item.name: item.limits for item in config.listeners})
-
-
-def rules_to_wire(rules: tuple[TapRule, ...]) -> list[dict[str, Any]]:
-    """Rules as JSON values, as in ``to_wire``."""
-    return [dataclasses.asdict(rule) for rule in rules]
-
-
-def kafka_rules_to_wire(rules: KafkaRules) -> dict[str, Any]:
-    """A listener's rules as JSON values, as in ``to_wire``."""
-    return dataclasses.asdict(rules)
-
-
-def kafka_rules_from_wire(row: dict[str, Any]) -> KafkaRules:
-    """The inverse; see ``from_wire``."""
-    return model_from_wire(KafkaRules, row)
-
-
-def rule_from_wire(row: dict[str, Any]) -> TapRule:
-    """The inverse, for one rule; see ``from_wire``."""
-    return model_from_wire(TapRule, row)

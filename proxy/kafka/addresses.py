@@ -11,7 +11,7 @@ is walked to the last address. One of the second kind that passes in pieces cann
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from librt.strings import read_i16_be, read_i32_be
+from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from framegate.proxy.errors import KafkaFormatError
@@ -37,9 +37,17 @@ _DESCRIBE_CLUSTER: Final = 60
 _SHARE_FETCH: Final = 78
 _SHARE_ACKNOWLEDGE: Final = 79
 _BROKERS: Final = 1  # an endpoint type of DescribeCluster
+_PRODUCE_ENDPOINTS: Final = 10  # the version from which on answers have endpoints
+_FETCH_ENDPOINTS: Final = 16
 _TOPIC_IDS: Final = 13  # the version of Produce from which on topics have ids, of 16 bytes, instead of names
 _LONG: Final = 0x80  # a varint below this is one byte
 _FIXED: Final = 30  # bytes of a partition before its first length, of Produce and of Fetch
+_ONE: Final = 2  # the number of one element
+_ID: Final = 16  # bytes of a topic's id
+_ONE_PRODUCED: Final = 46  # bytes of an answer to Produce of one partition, without the topic's name or id
+_LEAST_FETCHED: Final = 72  # likewise to Fetch, without records
+_FETCHED: Final = 63  # bytes before the aborted transactions of the first partition of the first topic
+_LOST: Final = 1 << 40
 _NO_ERRORS: Final = 0x010000  # an empty array, a null string and no tagged fields
 
 _ADDRESS: Final = 1  # marks
@@ -71,68 +79,137 @@ def carries_addresses(key: i64, version: i64) -> i64:
     if key == _METADATA:
         return HEAD
     if key == _PRODUCE:
-        return TAIL if version >= 10 else NONE
-    return TAIL if key == _FETCH and version >= 16 else NONE
+        return TAIL if version >= _PRODUCE_ENDPOINTS else NONE
+    return TAIL if key == _FETCH and version >= _FETCH_ENDPOINTS else NONE
 
 
 def lacks_endpoints(key: i64, version: i64, data: bytes, start: i64, end: i64) -> bool:
-    """Whether an answer that has addresses at its end, if any, is one of Produce or Fetch as usual: it follows its schema and has no tagged field.
+    """Whether an answer has no address: of an API without any, or one of Produce or Fetch that follows its schema and has no tagged field.
 
     False says nothing: ``AddressRewriter`` must look. Most answers have no address, and this takes less than a tenth of the time.
 
     Args:
         key, version: of the request.
-        data: has the body of the answer from ``start`` to ``end``, or only its beginning: then the answer is False.
+        data: has the body of the answer from ``start`` to ``end``, or only its beginning: then one of Produce or Fetch is False.
         start, end: see above.
     """
-    is_fetch = key == _FETCH
-    pos = start + 15 if is_fetch else start + 5
-    last = end - 1 if is_fetch else end - 5  # where the fields behind the topics begin
-    if key > _FETCH or pos >= last or end > i64(len(data)) or data[start + 4] != 0 or data[end - 1] != 0:
+    size = end - start
+    if key == _PRODUCE:
+        if version < _PRODUCE_ENDPOINTS:
+            return True
+        name = size - _ONE_PRODUCED  # bytes, with the length, if the answer has one partition
+        if end > i64(len(data)) or name <= 0 or name >= _LONG:
+            return _is_usual_produce(version, data, start, end)
+        head = read_i64_be(data, start + 4) >> 40  # the numbers of tagged fields and of topics, the length
+        if version >= _TOPIC_IDS:
+            head = (head >> 8 << 8) + _ID
+        if (
+            head == _ONE << 8 | name
+            and read_i64_be(data, end - 40) >> 56 == _ONE
+            and i64(read_i32_be(data, end - 9)) == _NO_ERRORS << 8
+            and data[end - 1] == 0
+        ):
+            return True
+        return _is_usual_produce(version, data, start, end)
+    if key == _FETCH:
+        if version < _FETCH_ENDPOINTS:
+            return True
+        if (
+            end <= i64(len(data))
+            and size >= _LEAST_FETCHED
+            and data[start + 4] == 0
+            and read_i64_be(data, start + 8) & 0xFF == _ONE
+            and data[start + 32] == _ONE
+            and read_i32_be(data, end - 4) & 0xFFFFFF == 0
+            and start + _FETCHED + _after_fetched(read_i64_be(data, start + _FETCHED)) == end - 3
+        ):
+            return True
+        return _is_usual_fetch(data, start, end)
+    return carries_addresses(key, version) == NONE
+
+
+def _is_usual_produce(version: i64, data: bytes, start: i64, end: i64) -> bool:
+    last = end - 5  # where the fields behind the topics begin
+    if end > i64(len(data)) or last < start + 6 or read_i16_be(data, end - 2) & 0xFF != 0:
         return False
-    topics = i64(data[pos])
-    pos += 1
-    if topics == 0 or topics >= _LONG:
+    topics = i64(read_i16_be(data, start + 4))  # behind no tagged fields
+    pos = start + 6
+    if topics <= 0 or topics >= _LONG:
         return False
     while topics > 1:
-        name = 16 if is_fetch or version >= _TOPIC_IDS else i64(data[pos])  # bytes, with the length
+        name: i64 = 16  # bytes, with the length; below 0 if they are more than 127
+        if version < _TOPIC_IDS:
+            name = i64(read_i16_be(data, pos)) >> 8
         pos += name
-        if name == 0 or name >= _LONG or pos >= last:
+        if name <= 0 or pos >= last:
             return False
-        partitions = i64(data[pos])
+        partitions = i64(read_i16_be(data, pos)) >> 8
+        if partitions <= 0:
+            return False
         pos += 1
-        if partitions == 0 or partitions >= _LONG:
-            return False
-        while partitions > 1 and pos < last:
-            pos = _after_fetched(data, pos + _FIXED, last) if is_fetch else _after_produced(data, pos + _FIXED, last)
+        while partitions > 1:
+            pos += _FIXED + 3
+            if pos >= last or i64(read_i32_be(data, pos - 3)) >> 8 != _NO_ERRORS:
+                return False
             partitions -= 1
-        if pos >= last or data[pos] != 0:
+        if pos >= last or i64(read_i16_be(data, pos)) >> 8 != 0:
             return False
         pos += 1
         topics -= 1
     return pos == last
 
 
-def _after_produced(data: bytes, pos: i64, last: i64) -> i64:
-    """The position after the rest of a partition; ``last``: it has errors, tagged fields or no end."""
-    return pos + 3 if pos + 3 < last and i64(read_i32_be(data, pos)) >> 8 == _NO_ERRORS else last
-
-
-def _after_fetched(data: bytes, pos: i64, last: i64) -> i64:
-    """Likewise; ``last``: it has aborted transactions, tagged fields, many records or no end."""
-    if pos + 6 >= last or data[pos] > 1:
-        return last
-    pos += 5
-    size: i64 = 0
-    bits: i64 = 0
-    byte: i64 = _LONG
-    while byte >= _LONG and bits < 28 and pos < last:
-        byte = i64(data[pos])
-        size |= (byte & 0x7F) << bits
-        bits += 7
+def _is_usual_fetch(data: bytes, start: i64, end: i64) -> bool:
+    last = end - 1  # where the number of tagged fields is
+    if end > i64(len(data)) or last < start + 16 or read_i16_be(data, last - 1) & 0xFF != 0 or i64(read_i16_be(data, start + 4)) >> 8 != 0:
+        return False
+    topics = i64(read_i16_be(data, start + 15)) >> 8
+    pos = start + 16
+    if topics <= 0:
+        return False
+    while topics > 1:
+        pos += 16
+        if pos >= last:
+            return False
+        partitions = i64(read_i16_be(data, pos)) >> 8
+        if partitions <= 0:
+            return False
         pos += 1
-    pos += max(size - 1, 0)
-    return pos + 1 if byte < _LONG and pos < last and data[pos] == 0 else last
+        while partitions > 1:
+            pos += _FIXED
+            if pos + 8 > last:
+                return False
+            pos += _after_fetched(read_i64_be(data, pos))
+            if pos >= last or i64(read_i16_be(data, pos)) >> 8 != 0:
+                return False
+            pos += 1
+            partitions -= 1
+        if pos >= last or i64(read_i16_be(data, pos)) >> 8 != 0:
+            return False
+        pos += 1
+        topics -= 1
+    return pos == last
+
+
+def _after_fetched(head: i64) -> i64:
+    """How many bytes the rest of a partition has up to its tagged fields; very many if it has aborted transactions, or 2 MiB of records.
+
+    Args:
+        head: its first eight bytes: the number of aborted transactions, the preferred replica, the first bytes of the records' size.
+    """
+    size = head >> 16 & 0x7F
+    width: i64 = 6
+    if head & 0x800000:
+        size |= (head >> 8 & 0x7F) << 7
+        width = 7
+        if head & 0x8000:
+            size |= (head & 0x7F) << 14
+            width = 8
+            if head & 0x80:
+                return _LOST
+    if head >> 57 != 0:
+        return _LOST
+    return width + size - 1 if size > 0 else width
 
 
 class SeenBroker(NamedTuple):
@@ -150,16 +227,27 @@ class AdvertisedBrokers:
     Args:
         host, port: the bootstrap address.
         brokers: addresses by node id.
+
+    Attributes:
+        without: node ids for which the bootstrap address was told.
     """
 
     def __init__(self, host: str, port: int, brokers: Mapping[int, tuple[str, int]]) -> None:
+        self.without: Final[set[int]] = set()
         self._bootstrap: Final = _encoded(host, port)
         self._brokers: Final = {node: _encoded(*address) for node, address in brokers.items()}
 
     def encoded(self, node: i64, compact: bool) -> bytes:
         """Host and port of a broker as in a message."""
-        found = self._brokers.get(node, self._bootstrap)
+        found = self._brokers.get(node)
+        if found is None:
+            found = self._bootstrap
+            self.without.add(int(node))
         return found[1] if compact else found[0]
+
+    def gains(self, before: "AdvertisedBrokers") -> bool:
+        """Whether it has the address of a broker for which ``before`` told the bootstrap's."""
+        return not self._brokers.keys().isdisjoint(before.without)
 
 
 def _encoded(host: str, port: int) -> tuple[bytes, bytes]:

@@ -10,7 +10,10 @@ from typing import Any, Final
 from framegate.proxy.kafka.message import decode, encode_answer, encode_element
 from framegate.proxy.kafka.schema import Field, known_api
 
-__all__ = ["error_answer", "error_elements"]
+__all__ = ["MESSAGE", "error_answer", "error_elements"]
+
+MESSAGE: Final = "a rule of framegate does not allow it"
+"""In answers that have a text, which clients show: without it, their users look for the reason in the brokers' ACLs."""
 
 _PRODUCE: Final = 0
 _FETCH: Final = 1
@@ -56,11 +59,10 @@ _VALUES: Final[dict[tuple[int, str], Any]] = {
 
 
 class _Refusal:
-    def __init__(self, key: int, version: int, code: int, message: bytes | None) -> None:
+    def __init__(self, key: int, version: int, code: int) -> None:
         self._key: Final = key
         self._version: Final = version
         self._code: Final = code
-        self._message: Final = message
 
     def fields(self, fields: list[Field], request: dict[str, Any], top: bool) -> dict[str, Any]:
         """The fields of an answer, or of one of its elements."""
@@ -71,7 +73,7 @@ class _Refusal:
             if field.name.endswith("ErrorCode") and field.name not in _OTHER_CODES:
                 found[field.name] = self._code
             elif field.name == "ErrorMessage":
-                found[field.name] = self._message
+                found[field.name] = MESSAGE.encode()
             elif (self._key, field.name) in _VALUES:
                 found[field.name] = _VALUES[self._key, field.name]
             elif field.array and field.fields and field.tag(self._version) < 0 and (not has_code or self._is_answered(field.name)):
@@ -116,14 +118,13 @@ def _flattened(key: int, asked: dict[str, Any]) -> dict[str, Any]:
     return asked
 
 
-def error_answer(key: int, version: int, correlation_id: int, request: bytes, code: int, message: str | None = None) -> bytes | None:
+def error_answer(key: int, version: int, correlation_id: int, request: bytes, code: int) -> bytes | None:
     """The body of an answer that refuses a request.
 
     Args:
         key, version, correlation_id: of the request; its version is understood.
         request: the body of the request.
         code: Kafka's number of the error.
-        message: for answers that have a text; None: none.
 
     Returns:
         The body, throttle time 0; None: a Produce request with acks=0 has no answer.
@@ -135,8 +136,7 @@ def error_answer(key: int, version: int, correlation_id: int, request: bytes, co
     asked = decode(key, version, request, 0, len(request))
     if key == _PRODUCE and asked["Acks"] == 0:
         return None
-    refusal = _Refusal(key, version, code, None if message is None else message.encode())
-    values = refusal.fields(found.fields(True), _flattened(key, asked), True)
+    values = _Refusal(key, version, code).fields(found.fields(True), _flattened(key, asked), True)
     return encode_answer(found, version, correlation_id, values)
 
 
@@ -158,5 +158,5 @@ def error_elements(key: int, version: int, request: bytes, lists: tuple[str, Fie
     """
     found = known_api(key, version)
     items = decode(key, version, request, 0, len(request))[lists[0]]
-    refusal = _Refusal(key, version, code, None)
+    refusal = _Refusal(key, version, code)
     return [encode_element(lists[1], version, refusal.element(lists[1], items[index]), found.is_flexible(version)) for index in chosen]

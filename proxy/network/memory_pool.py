@@ -64,7 +64,7 @@ class MemoryPool(MemoryBudget):
         self.pending: i64 = 0
         self.tls: i64 = 0
         self.evicted: i64 = 0
-        self._accounts: Final[list[Account]] = []
+        self._accounts: list[Account] = []
         self.common: Final = self.new_account(0)
         self._set_lines()
 
@@ -93,6 +93,25 @@ class MemoryPool(MemoryBudget):
         self._accounts.append(account)
         account.set_guaranteed()
         return account
+
+    def divide(self, percents: "list[tuple[Account, int]]") -> None:
+        """Let these accounts, and no others, have these guaranteed percentages.
+
+        Raises:
+            ValueError: all together exceed 100.
+        """
+        if [(account, account.percent) for account in self._accounts] == percents:
+            return
+        if sum([percent for _, percent in percents]) > 100:
+            raise ValueError("shares of more than 100 %")
+        for account in self._accounts:
+            account.percent = 0
+            account.set_guaranteed()
+        self._accounts = [account for account, _ in percents]
+        for account, percent in percents:
+            account.percent = percent
+            account.set_guaranteed()
+        self.changed()
 
     def new_account(self, percent: int) -> "Account":
         """Make an account of this kind of pool, which is not in its list yet."""
@@ -141,7 +160,7 @@ class Account:
 
     def __init__(self, pool: MemoryPool, percent: int) -> None:
         self.pool: Final = pool
-        self.percent: Final = percent
+        self.percent: int = percent
         self.used: i64 = 0
         self._guaranteed: i64 = 0
 

@@ -97,7 +97,7 @@ class Receive:
         self._leaks: Final = account if isinstance(account, LeakFindingAccount) else None
         self._limit: Final = limit
         self._stats: Final = stats
-        self._cut_from: Final[i64] = cut_from if self.can_cut else NEVER_CUT
+        self._cut_from: i64 = cut_from if self.can_cut else NEVER_CUT
         self._least_piece: Final[i64] = framing.most_header + FIRST_BYTES
         self._sasl_limit: Final[i64] = sasl_limit
         self._first_piece: Final[i64] = max(first_piece, self._least_piece)
@@ -190,6 +190,10 @@ class Receive:
     def cuts(self, size: i64) -> bool:
         """Whether a frame of ``size`` bytes, header counted, is cut through."""
         return size > self._cut_from
+
+    def keep_whole(self, size: i64) -> None:
+        """Cut through no later frame of at most ``size`` bytes, header counted."""
+        self._cut_from = max(self._cut_from, size)
 
     def cut_next(self, least: i64) -> None:
         """Cut the next frame through. It is whole in the kernel, and only a part of it is fed next. Its first piece has at least ``least`` bytes."""

@@ -7,7 +7,10 @@ from mypy_extensions import i64
 
 from framegate.proxy.kafka.addresses import AddressRewriter, AdvertisedBrokers, SeenBroker
 
-__all__ = ["BOOTSTRAP", "Cluster", "RouteBrokers"]
+__all__ = ["BOOTSTRAP", "Cluster", "Report", "RouteBrokers"]
+
+Report = Callable[[str, list[SeenBroker]], None]
+"""Called with an upstream's name and the brokers that an answer named."""
 
 BOOTSTRAP: Final = -1
 """In place of a node id: no broker in particular."""
@@ -21,14 +24,14 @@ class Cluster:
     Attributes:
         upstream: its name.
         brokers: those in force, by node id.
-        report: called with the upstream's name and the brokers that an answer named, if they are not those in force: at most once a second, and
-            not with the list of the call before; None: nobody wants to know.
+        report: called if these are not the brokers in force: at most once a second, and not with the list of the call before; None: nobody wants to
+            know.
     """
 
     def __init__(self, upstream: str) -> None:
         self.upstream: Final = upstream
         self.brokers: dict[int, SeenBroker] = {}
-        self.report: Callable[[str, list[SeenBroker]], None] | None = None
+        self.report: Report | None = None
         self._seen: dict[int, SeenBroker] = {}
         self._reported: dict[int, SeenBroker] = {}
         self._reported_ns: i64 = -REPORT_NS

@@ -145,9 +145,9 @@ class LoopCounters:
 
 
 class Counters:
-    """All counters of a processor, by the names of its configuration."""
+    """All counters of a processor, by the names of its configuration, which may change."""
 
     def __init__(self, listeners: list[str], upstreams: list[str]) -> None:
         self.loop: Final = LoopCounters()
-        self.listeners: Final = {name: ListenerCounters() for name in listeners}
-        self.upstreams: Final = {name: UpstreamCounters() for name in upstreams}
+        self.listeners: dict[str, ListenerCounters] = {name: ListenerCounters() for name in listeners}
+        self.upstreams: dict[str, UpstreamCounters] = {name: UpstreamCounters() for name in upstreams}

@@ -115,6 +115,7 @@ class Drain(Timer):
 
     Attributes:
         active: it has begun, and ``drained`` was not called.
+        quiet_ns: of a drain that begins later.
     """
 
     def __init__(self, selector: Selector, clock: Clock, pairs: dict[int, Pair], watcher: PairWatcher, quiet_ns: i64) -> None:
@@ -123,7 +124,8 @@ class Drain(Timer):
         self._clock: Final = clock
         self._pairs: Final = pairs
         self._watcher: Final = watcher
-        self._terms: Final = DrainTerms(quiet_ns)
+        self.quiet_ns: i64 = quiet_ns
+        self._terms = DrainTerms(quiet_ns)
         self._round: Iterator[Pair] | None = None
         self._cut_off: i64 = 0
         self.active: bool = False
@@ -135,6 +137,7 @@ class Drain(Timer):
             return
         if not self.active:
             self.active = True
+            self._terms = DrainTerms(self.quiet_ns)
             self._terms.begin(now_ns)
         self._terms.limit(now_ns, timeout_ns)
         self._selector.call_at(now_ns, self)

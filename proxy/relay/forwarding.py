@@ -13,6 +13,7 @@ from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from framegate.proxy.cause import Cause
+from framegate.proxy.config.model import LISTS_WHOLE
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.run import PART_FIRST, PART_LAST, Buffer, Run
@@ -236,6 +237,9 @@ def _end_or_go_on(pair: Pair, rewriting: Rewriting, leg: Leg, channel: Channel) 
     if rewriting.fault:
         ending.end(pair, Cause.WRONG_PROTOCOL, rewriting.fault, channel.options.side)
         return
+    if rewriting.wants_whole and pair.upstream.channel is not None:
+        rewriting.wants_whole = False
+        pair.upstream.channel.read_half.receive.keep_whole(LISTS_WHOLE)
     _look_whether_done(pair, leg)
 
 

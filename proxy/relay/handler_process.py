@@ -64,6 +64,7 @@ class HandlerProcess(ChannelSink):
     Attributes:
         channel: to the process; set after the socket was registered.
         handles: by listener, whether its handler gets requests, and responses; empty before HELLO.
+        retired: it gets no connections any more.
         connections: those that belong to it, and those that are over and whose replies have not arrived, by id.
         active: the number of the former.
         under_way: frames that were submitted and have no reply.
@@ -76,6 +77,7 @@ class HandlerProcess(ChannelSink):
         self.name: Final = name
         self.channel: Channel | None = None
         self.handles: Final[dict[str, tuple[bool, bool]]] = {}
+        self.retired: bool = False
         self.connections: Final[dict[int, HandledConnection]] = {}
         self.active: i64 = 0
         self.under_way: i64 = 0

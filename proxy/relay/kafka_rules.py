@@ -6,7 +6,8 @@ are passed without a further look. So a request that it passes costs one look-up
 
 Where names are restricted, what cannot be examined is not passed:
 
-- Topics by their ids: ApiVersions offers the greatest version with names, and later ones are refused.
+- Topics by their ids: ApiVersions offers the greatest version with names, and later ones are refused. A client that was offered a later one, before
+  rules restricted topics, has its connection ended at such a request: it connects again, and uses the version that is offered then.
 - Sessions of Fetch: a request of a session does not name what it reads. Each Fetch is sent as one outside of sessions; one that continues a session
   is answered as if the broker had forgotten it, and the client asks for all its partitions again.
 - Answers that list topics or groups lose the others (``AnswerChange``).
@@ -37,9 +38,11 @@ _METADATA: Final = 3
 _FIND_COORDINATOR: Final = 10
 _SASL_HANDSHAKE: Final = 17
 _API_VERSIONS: Final = 18
+_ADD_PARTITIONS_TO_TXN: Final = 24
 _SASL_AUTHENTICATE: Final = 36
 _ALWAYS_ALLOWED: Final = (_SASL_HANDSHAKE, _API_VERSIONS, _SASL_AUTHENTICATE)
 _CODES: Final = {0: 31, TOPIC: 29, GROUP: 30, TRANSACTIONAL_ID: 53}  # CLUSTER_AUTHORIZATION_FAILED, TOPIC_… and so on
+_OPERATION_NOT_ATTEMPTED: Final = 55
 _FETCH_SESSION_ID_NOT_FOUND: Final = 70
 _NO_ANSWER: Final = b"\0"  # of a Produce request with acks=0, which nobody gets
 _CLIENT_ID: Final = 8  # where it begins in a body
@@ -230,6 +233,7 @@ class KafkaJudge:
         self._principal: Final = principal
         self._client: bytes = b""
         self._number: i64 = 0
+        self._offered_ids: bool = False
         self._choose("")
 
     @property
@@ -252,7 +256,9 @@ class KafkaJudge:
     def follow(self) -> None:
         """Take rules into account that were replaced; before each run of requests."""
         if self._number != self._rules.number:
+            before = self.greatest
             self._choose(self._client_id)
+            self._offered_ids = self._offered_ids or (before is None and self.greatest is not None)
 
     def knows_client(self, data: bytes, body: i64, end: i64) -> bool:
         """Whether a request has the client id of the rule in force, or rules do not ask for it."""
@@ -318,6 +324,11 @@ class KafkaJudge:
         except KafkaFormatError as error:
             self.fault = f"a request of {known.name}, version {version}: {error}"
             return
+        if self._offered_ids and shape.by_id and allowed.kinds & TOPIC and subjects.greatest_named_version(known) >= 0:
+            self.fault = (
+                f"version {version} of {known.name} has ids of topics, and was offered before rules restricted topics: to connect again helps"
+            )
+            return
         if found.kind != 0:
             self._note(known.key, found.kind, found.name)
         keeps_empty = known.key == _METADATA  # its answer also names the brokers
@@ -332,6 +343,11 @@ class KafkaJudge:
             assert lists is not None, "elements of a list are refused"
             results = error_elements(known.key, int(version), body, (lists[0].name, lists[1]), found.denied, _CODES[int(found.kind)])
             self.request = found.rest(self.request or body, compact=shape.compact)
+            if known.key == _ADD_PARTITIONS_TO_TXN and version < 4:  # all are added to the transaction, or none
+                self._answer(known, version, self.request, _OPERATION_NOT_ATTEMPTED)
+                self.answer = subjects.with_results(known, version, self.answer, results, i64(len(self.answer)))
+                self.request = b""
+                return
         listed = subjects.lists_names(known.key) & allowed.kinds
         if results or listed:
             self.change = AnswerChange(known, version, results, allowed if listed else None)

@@ -235,6 +235,8 @@ def _give_up(pair: Pair) -> None:
         cause = Cause.UPSTREAM_CLOSED
     count = len(tried.endpoints)
     detail = tried.detail if count == 1 else f"{tried.detail} (the last of {count} endpoints tried)"
+    if pair.route.brokers is not None and pair.broker != BOOTSTRAP:
+        detail = f"cannot connect to broker {pair.broker}: {detail}"
     ending.end(pair, cause, f"{detail}; {full} others are full" if full else detail, "upstream")
 
 

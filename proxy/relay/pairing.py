@@ -23,7 +23,7 @@ from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
-from framegate.proxy.kafka.addresses import NONE, TAIL, carries_addresses, lacks_endpoints
+from framegate.proxy.kafka.addresses import lacks_endpoints
 from framegate.proxy.kafka.client import Client, client_of
 from framegate.proxy.kafka.produce_acks import NO_ACKS_FIELD, produce_acks
 from framegate.proxy.network.run import Run
@@ -111,7 +111,7 @@ class Pairing:
         self.prepared: Final = prepared
         self.found: vec[i64] = vec[i64]()
         self.lost_at: i64 = -1
-        self._finds: Final[i64] = 0 if prepared is None else _FIND
+        self._finds: Final[i64] = 0 if prepared is None else _FIND  # then all frames are of the framing int32
         self.sensitive: vec[i32] = vec[i32]()
         self.keys: vec[i32] = vec[i32]()
         self.latencies: vec[i32] = vec[i32]()
@@ -173,8 +173,12 @@ class Pairing:
         data = run.data
         pos = run.first
         end = run.end
+        is_int32 = self._finds != 0
         while pos < end:
-            size = framing.body_size(data, pos)
+            if is_int32:
+                size = i64(read_i32_be(data, pos))
+            else:
+                size = framing.body_size(data, pos)
             pos += header
             self._request(data, pos, pos + size, size, now_ns)
             pos += size
@@ -346,7 +350,10 @@ class Pairing:
         pos = run.first
         end = run.end
         while pos < end:
-            size = framing.body_size(data, pos)
+            if notes & _FIND:
+                size = i64(read_i32_be(data, pos))
+            else:
+                size = framing.body_size(data, pos)
             pos += header
             self._answer(data, pos, size, now_ns, notes)
             pos += size
@@ -397,8 +404,11 @@ class Pairing:
                 self._withhold()
             elif _is_sasl(api >> 16):
                 self._withhold()
-            if notes & _FIND:
-                size_asked = self._find(data, pos, size, api, size_asked)
+            if notes & _FIND and (
+                size_asked < 0 or api >> 16 == _API_VERSIONS or not lacks_endpoints(api >> 16, api & 0xFFFF, data, pos, pos + size)
+            ):
+                self.found = append(append(append(self.found, pos), size), api if size_asked >= 0 else size_asked)
+                size_asked = max(size_asked, -1)
             if notes & _NOTE:
                 self._keep(api, (now_ns - time_ns) // 1000, size_asked, correlation)
         else:
@@ -417,16 +427,6 @@ class Pairing:
         self.latencies = append(self.latencies, i32(latency_us))
         self.request_sizes = append(self.request_sizes, i32(size))
         self.correlation_ids = append(self.correlation_ids, i32(correlation - ((correlation + _HALF) & ~_ID)))
-
-    def _find(self, data: bytes, pos: i64, size: i64, api: i64, size_asked: i64) -> i64:
-        """Note an answer that is to be looked at. Returns the size of its request, -1 if that was not passed on."""
-        if size_asked >= 0:
-            key, version = api >> 16, api & 0xFFFF
-            where = carries_addresses(key, version)
-            if (where == NONE and key != _API_VERSIONS) or (where == TAIL and lacks_endpoints(key, version, data, pos, pos + size)):
-                return size_asked
-        self.found = append(append(append(self.found, pos), size), api if size_asked >= 0 else size_asked)
-        return max(size_asked, -1)
 
     def _withhold(self) -> None:
         self.sensitive = append(self.sensitive, i32(self._frames))

@@ -18,6 +18,7 @@ from framegate.proxy.cells import (
     SIDE_BLOCK,
     SIDES,
     UPSTREAM_BLOCK,
+    CellLayout,
     CellWriter,
 )
 from framegate.proxy.network.memory_pool import MemoryPool
@@ -95,16 +96,14 @@ class CellReserve(Reserve):
 
     Args:
         writer: of the cells.
-        base: the cells' values when this processor started.
     """
 
-    def __init__(self, writer: CellWriter, base: list[int]) -> None:
+    def __init__(self, writer: CellWriter) -> None:
         self._writer = writer
-        self._base = base
 
     def reserve(self, tally: Tally) -> None:
         index = self._writer.layout.start(LISTENER_BLOCK, tally.listener) + TAP_RESERVED[tally.direction]
-        self._writer.put(index, self._base[index] + int(tally.reserved))
+        self._writer.put(index, self._writer.base[index] + int(tally.reserved))
 
 
 class _Placed:
@@ -119,25 +118,29 @@ class Publisher:
     """Copies counters into the cells: fills an image of all cells, then stores it with one copy.
 
     Args:
-        writer: of the cells.
-        base: the cells' values when this processor started, gauges 0.
+        writer: of the cells, started.
         counters: what is published.
         limits: the receive limit of each listener.
         pool: the memory pool.
         tap: the tap's writer, or None.
     """
 
-    def __init__(
-        self, writer: CellWriter, base: list[int], counters: Counters, limits: dict[str, ReceiveLimit], pool: MemoryPool, tap: TapWriter | None
-    ) -> None:
-        start = writer.layout.start
+    def __init__(self, writer: CellWriter, counters: Counters, limits: dict[str, ReceiveLimit], pool: MemoryPool, tap: TapWriter | None) -> None:
         self._writer = writer
-        self._base: vec[i64] = vec[i64](base)
-        self._image: vec[i64] = vec[i64](base)
         self._counters = counters
         self._pool = pool
         self._tap = tap
         self._tallied: list[Counts] = []  # by position of the tally
+        self._by_name: dict[str, ListenerCounters] = {}
+        self.place(limits)
+
+    def place(self, limits: dict[str, ReceiveLimit]) -> None:
+        """Find the places of all counters in the layout of the writer, after it has changed. ``limits``: of each listener."""
+        counters, start, base = self._counters, self._writer.layout.start, self._writer.base
+        self._keep_sums(base)
+        self._base: vec[i64] = vec[i64](base)
+        self._image: vec[i64] = vec[i64](base)
+        self._by_name = dict(counters.listeners)
         self._listeners = list(counters.listeners.values())
         self._limits = [limits[name] for name in counters.listeners]
         processor = start(PROCESSOR_BLOCK)
@@ -146,15 +149,34 @@ class Publisher:
             self._placed.append(_Placed(listener.counts, start(LISTENER_BLOCK, name)))
             for side, counts in zip(SIDES, (listener.downstream_counts, listener.upstream_counts), strict=True):
                 self._placed.append(_Placed(counts, start(SIDE_BLOCK, name, side)))
-        self._measured: list[tuple[Histogram, i64]] = [(pool.waits, processor + POOL_WAITS)]  # elsewhere
-        if tap is not None:
-            self._measured += [(tap.thread.appends[number], processor + at) for number, at in enumerate(TAP_APPENDS)]
+        self._measured: list[tuple[Histogram, i64]] = [(self._pool.waits, processor + POOL_WAITS)]  # elsewhere
+        if self._tap is not None:
+            self._measured += [(self._tap.thread.appends[number], processor + at) for number, at in enumerate(TAP_APPENDS)]
         self._placed += [_Placed(upstream.counts, start(UPSTREAM_BLOCK, name)) for name, upstream in counters.upstreams.items()]
         self._sizes = [  # of frames: the network layer has their buckets
             (stats, start(SIDE_BLOCK, name, side) + SIZES)
             for name, listener in counters.listeners.items()
             for side, stats in zip(SIDES, (listener.downstream, listener.upstream), strict=True)
         ]
+
+    def map(self, layout: CellLayout) -> object:
+        """The mapping for ``follow``; errors as of ``CellWriter.map``."""
+        return self._writer.map(layout)
+
+    def follow(self, layout: CellLayout, mapping: object, limits: dict[str, ReceiveLimit]) -> None:
+        """Publish into another layout, which was made from the present one. ``limits``: of each listener."""
+        self._writer.follow(layout, mapping)
+        self.place(limits)
+
+    def _keep_sums(self, base: list[int]) -> None:
+        """Keep the part of listeners that are gone in the processor's sums over all listeners, which must not decrease."""
+        for name, counters in self._by_name.items():
+            if name in self._counters.listeners:
+                continue
+            for stats in (counters.downstream, counters.upstream):
+                for cause in range(i64(len(MUTE_CAUSES))):
+                    base[MUTES + cause] += int(stats.mutes[cause])
+                    base[MUTE_TIME + cause] += int(stats.mute_ns[cause])
 
     def publish(self) -> None:
         """Stores the counters as they are now."""

@@ -163,11 +163,6 @@ class Quotas:
             if key not in self._parts:
                 self._waited.pop(key, None)
 
-    @property
-    def address_count(self) -> int:
-        """Addresses that have buckets."""
-        return len(self._channels)
-
     # The connections that they apply to.
 
     def join(

@@ -38,7 +38,7 @@ class _Pairs(PairOwner):
 
     def __init__(self, counters: Counters, watcher: PairWatcher, rules: TapRules | None, writer: TapWriter | None, handled: LegMaker | None) -> None:
         super().__init__(counters.loop, watcher)
-        self._handled: Final = handled
+        self._handled: LegMaker | None = handled
         self.open: dict[int, Pair] = {}
         self.rules = rules
         self._writer: Final = writer
@@ -53,6 +53,15 @@ class _Pairs(PairOwner):
         assert source is not None, "a leg is tapped when its channel is READY"
         framing = source.options.framing.name
         return self.rules.match(route.listener, route.protocol, direction, client.principal or None, client.peer, int(pair.id), framing)
+
+    @property
+    def has_handlers(self) -> bool:
+        """Whether frames can be handed to handlers."""
+        return self._handled is not None
+
+    def handle(self, handled: LegMaker) -> None:
+        """Set what hands frames to handlers, before the first route with one."""
+        self._handled = handled
 
     @property
     def has_log(self) -> bool:

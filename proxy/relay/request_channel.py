@@ -38,8 +38,9 @@ class RequestChannel:
 
     def __init__(self, queue: i64, timeout_ns: i64) -> None:
         self.processes: Final[list[HandlerProcess]] = []
-        self._queue: Final[i64] = queue
-        self._timeout_ns: Final[i64] = timeout_ns
+        self._queue: i64 = queue
+        self._timeout_ns: i64 = timeout_ns
+        self._retired: set[str] = set()
         self._selector: Selector | None = None
         self._options: Final = ChannelOptions(side="upstream", limit=ReceiveLimit(UNLIMITED), stats=SideStats())
         self._waiting: Final[dict[int, tuple[HandledParty, i64]]] = {}  # by twice the id plus the direction, with the deadline
@@ -48,6 +49,17 @@ class RequestChannel:
     def attach(self, selector: Selector) -> None:
         """Set the selector, before the first process."""
         self._selector = selector
+
+    def configure(self, queue: i64, timeout_ns: i64) -> None:
+        """Set the values for processes and connections that come later."""
+        self._queue = queue
+        self._timeout_ns = timeout_ns
+
+    def retire(self, names: list[str]) -> None:
+        """Give no further connections to the processes of these names, also if they are added later. Those named before are gone or retired."""
+        self._retired = set(names)
+        for process in self.processes:
+            process.retired = process.retired or process.name in self._retired
 
     def take_over(self, sock: socket.socket, name: str) -> HandlerProcess:
         """Add a handler process.
@@ -65,13 +77,14 @@ class RequestChannel:
         channel = selector.register(sock, CHANNEL_ID, self._options, process, peer=f"handler process {name}")
         channel.read_half.is_urgent = True
         process.channel = channel
+        process.retired = name in self._retired
         return process
 
     def choose(self, listener: str) -> HandlerProcess | None:
         """The process for a new connection: of those that handle its listener, the one with the fewest connections."""
         best: HandlerProcess | None = None
         for process in self.processes:
-            if listener in process.handles and not process.is_gone and (best is None or process.active < best.active):
+            if listener in process.handles and not process.is_gone and not process.retired and (best is None or process.active < best.active):
                 best = process
         return best
 

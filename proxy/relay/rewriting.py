@@ -3,8 +3,8 @@
 Answers: the addresses of brokers become those that clients are told, and ApiVersions promises only what framegate understands; see
 ``framegate.proxy.kafka``. ``Pairing.found`` says which answers have any; others are not looked at. A large answer that passes in pieces has its
 addresses in its first part, which comes in the first piece (``ChannelOptions.keeps_first``), or is looked through piece by piece, and its addresses
-are erased. An answer that cannot be understood, or belongs to no request, ends the connection: nothing of it leaves, except pieces that have left
-before.
+are erased. Answers to FindCoordinator have them up to their end: after a long request they are received whole, up to ``LISTS_WHOLE``. An answer that
+cannot be understood, or belongs to no request, ends the connection: nothing of it leaves, except pieces that have left before.
 
 Requests: an API or version that framegate does not understand would have an answer that it cannot rewrite. ApiVersions gets the answer that a
 broker would give, prepared here (``PreparedAnswers``); any other ends the connection, as at a broker. So does SaslHandshake of version 0, because
@@ -15,7 +15,7 @@ The memory of what is replaced is that of the run in whose place it is sent, a l
 
 from typing import Final
 
-from librt.strings import read_i16_be, read_i32_be
+from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
@@ -46,6 +46,7 @@ METADATA: Final = 3
 FIND_COORDINATOR: Final = 10  # its answer has an address for each key, up to the end
 API_VERSIONS: Final = 18
 LOST: Final = "an answer to no request"
+LONG_LIST: Final = 1024  # bytes of a request of FindCoordinator; an answer to a shorter one has less than CUT_ABOVE (hosts have at most 255)
 UNPAIRED: Final = "a request whose answer cannot be told from others"
 
 
@@ -72,6 +73,8 @@ class Rewriting:
         good: how many frames of that run may.
         refuses_part: the request that comes in pieces was refused, so its other pieces are dropped.
         passes: after ``judge``, whether the request is passed on, perhaps changed (``passed``).
+        wants_whole: a request was seen whose answer may be long, and has addresses up to its end: it must not come in pieces. Not with rules, because
+            all answers up to that size are whole then.
     """
 
     def __init__(self, brokers: RouteBrokers | None, pairing: Pairing, judge: KafkaJudge | None = None) -> None:
@@ -79,6 +82,7 @@ class Rewriting:
         self.good: i64 = 0
         self.refuses_part: bool = False
         self.passes: bool = False
+        self.wants_whole: bool = False
         self._brokers: Final = brokers
         self._pairing: Final = pairing
         self._judge: Final = judge
@@ -118,33 +122,39 @@ class Rewriting:
             index, pos: of the first frame to look at, if it is not the run's first.
         """
         judge = self._judge
-        if judge is None and not self.narrow:
-            return -1
         if judge is not None and index == 0:
             judge.follow()
-        understood = _UNDERSTOOD if judge is None else judge.table
         if run.head is not None and index == 0:
             if not self._passes(run.prefix(HEADER + REQUEST_HEAD)):
                 return 0
             index = 1
         if pos == 0:
             pos = run.first
-        data = run.data
-        end = run.end
-        passes: i64 = 1 << 32  # API and version of the last request: that of no request
-        while pos < end:
-            size = i64(read_i32_be(data, pos))
-            if size < REQUEST_HEAD:
-                return index
-            api = i64(read_i32_be(data, pos + HEADER))
-            if api != passes and not _is_in(understood, api >> 16, i64(read_i16_be(data, pos + HEADER + 2))):
-                return index
-            passes = api
-            if judge is not None and not judge.knows_client(data, pos + HEADER, pos + HEADER + size):
-                return index
-            pos += HEADER + size
+        odd_at = self._odd_at(run.data, pos, run.end)
+        if odd_at == run.end:
+            return -1
+        while pos < odd_at:
+            pos += HEADER + i64(read_i32_be(run.data, pos))
             index += 1
-        return -1
+        return index
+
+    def _odd_at(self, data: bytes, pos: i64, end: i64) -> i64:
+        """Where the first such request from ``pos`` on begins; ``end``: there is none."""
+        judge = self._judge
+        same: i64 = -1  # API and version of the last request, if others like it may be passed on
+        while pos + HEADER + 4 <= end:
+            head = read_i64_be(data, pos)  # size, API, version
+            size = head >> 32
+            if head & 0xFFFFFFFF != same or size < REQUEST_HEAD:
+                key = head >> 16 & 0xFFFF
+                if size < REQUEST_HEAD or not self._passes_api(key, head & 0xFFFF, size):
+                    break
+                if judge is None or not judge.by_client:
+                    same = -1 if key == FIND_COORDINATOR else head & 0xFFFFFFFF  # of that one, the size of each counts
+                elif not judge.knows_client(data, pos + HEADER, pos + HEADER + size):
+                    break
+            pos += HEADER + size
+        return pos if judge is not None or self.narrow else end
 
     def passes_part(self, run: Run) -> bool:
         """As ``first_odd``, for the first piece of a request."""
@@ -153,12 +163,20 @@ class Rewriting:
     def _passes(self, head: bytes) -> bool:
         """Whether the request with this head, as far as it is there, may be passed on as it is."""
         judge = self._judge
-        if judge is None and not self.narrow:
-            return True
-        if i64(len(head)) < HEADER + REQUEST_HEAD or INT32.body_size(head, 0) < REQUEST_HEAD or (judge is not None and judge.by_client):
+        if i64(len(head)) < HEADER + REQUEST_HEAD or INT32.body_size(head, 0) < REQUEST_HEAD:
+            return judge is None and not self.narrow
+        if judge is not None and judge.by_client:
             return False
-        key, version = i64(read_i16_be(head, HEADER)), i64(read_i16_be(head, HEADER + 2))
-        return _is_in(_UNDERSTOOD if judge is None else judge.table, key, version)
+        return self._passes_api(i64(read_i16_be(head, HEADER)), i64(read_i16_be(head, HEADER + 2)), INT32.body_size(head, 0))
+
+    def _passes_api(self, key: i64, version: i64, size: i64) -> bool:
+        """Whether a request of an API, of so many bytes, may be passed on as it is, as far as the client does not matter; sets ``wants_whole``."""
+        judge = self._judge
+        if judge is not None:
+            return _is_in(judge.table, key, version)
+        if key == FIND_COORDINATOR and size > LONG_LIST:
+            self.wants_whole = True
+        return not self.narrow or _is_in(_UNDERSTOOD, key, version)
 
     def judge(self, run: Run) -> bytes:
         """The body of the answer to a request that is not passed on; sets ``fault`` if it ends the connection.

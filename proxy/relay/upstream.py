@@ -26,7 +26,7 @@ from mypy_extensions import i64
 
 from framegate.proxy.cause import Cause
 from framegate.proxy.cells import CONNECT_ERRORS, EJECTION_REASONS, UPSTREAM_BLOCK
-from framegate.proxy.config.model import UpstreamConfig
+from framegate.proxy.config.model import EjectionConfig, UpstreamConfig
 from framegate.proxy.relay.counters import UpstreamCounters
 from framegate.proxy.relay.ejection import Ejection
 from framegate.proxy.relay.endpoint import Endpoint
@@ -96,8 +96,7 @@ class Upstream:
         name: of the configuration.
         counters: what is counted.
         endpoints: where to connect.
-        config: how; None: the defaults.
-        zone: the node's own; empty: it has none.
+        config, zone: as of ``configure``; None: the defaults.
         seed: of the random choice, from 0 to 2^31 - 1.
 
     Attributes:
@@ -112,15 +111,32 @@ class Upstream:
         self.name: Final = name
         self.counters: Final = counters
         self.endpoints: list[Endpoint] = []
-        self.ejection: Final = None if config.ejection is None else Ejection(config.ejection)
-        self._balance: Final = config.balance
-        self._zone: Final = zone
-        self._max_connections: Final[i64] = config.max_connections
-        self._limit: i64 = self._max_connections  # this processor's part; 0: none
+        self.ejection: Ejection | None = None
+        self._ejects: EjectionConfig | None = None
+        self._balance: str = config.balance
+        self._zone: str = zone
+        self._max_connections: i64 = 0
+        self._limit: i64 = 0  # this processor's part; 0: none
         self._random: i64 = seed
         self._failing: dict[str, str] = {}
         self._cells: vec[i64] = counters.counts.cells
+        self.configure(config, zone)
         self.replace(endpoints)
+
+    def configure(self, config: UpstreamConfig, zone: str) -> None:
+        """Set how endpoints are chosen, before ``set_part`` and ``replace``; those that are there keep their state. ``zone``: the node's own; empty:
+        it has none.
+        """
+        self._balance = config.balance
+        self._zone = zone
+        self._max_connections = self._limit = config.max_connections
+        if config.ejection != self._ejects:
+            self._ejects = config.ejection
+            self.ejection = None if config.ejection is None else Ejection(config.ejection)
+            if self.ejection is None:
+                for endpoint in self.endpoints:
+                    if endpoint.ejected:
+                        self._return(endpoint, endpoint.answered_ns)
 
     def replace(self, endpoints: list[Endpoint]) -> None:
         """Replace the endpoints. One that was there before keeps its state. Connections and attempts go on. A bootstrap server that is also known as

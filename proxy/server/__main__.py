@@ -12,13 +12,12 @@ import sys
 import time
 from collections.abc import Sequence
 
-from framegate.proxy.cells import CellLayout, CellWriter
+from framegate.proxy.cells import CellWriter
 from framegate.proxy.clock import MonotonicClock
 from framegate.proxy.network.connection_id import ConnectionIds
 from framegate.proxy.network.pool_kinds import make_pool
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.relay.drain import Drain
-from framegate.proxy.relay.pair import LegMaker
 from framegate.proxy.relay.publisher import CellReserve, Publisher
 from framegate.proxy.relay.relay import Relay
 from framegate.proxy.relay.retirement import Retirement
@@ -70,38 +69,32 @@ def _signals() -> socket.socket:
     return receiver
 
 
-def _handler_legs(settings: Settings) -> LegMaker | None:
-    if settings.requests is None:
-        return None
-    from framegate.proxy.relay.handler_leg import HandlerLegs  # here: only processors with handlers need it
-
-    return HandlerLegs(settings.requests)
-
-
 def _build(message: StartMessage, slot: int, cells_fd: int, sockets: tuple[socket.socket, socket.socket, socket.socket], reader: LinkReader) -> Loop:
     clock = MonotonicClock()
     pool = make_pool(message["config"]["memory_pool"]["kind"], message["share"], clock.now_ns)
     settings = Settings(message, pool)
     config = settings.config
-    cells = CellWriter(cells_fd, CellLayout.of(config))
-    base = cells.start(os.getpid(), message["generation"], clock.now_ns())
+    cells = CellWriter(cells_fd, settings.in_force.layout)
+    cells.start(os.getpid(), message["generation"], clock.now_ns())
     tap: TapWriter | None = None
     rules: TapRules | None = None
     tap_fd = -1
     if config.tap is not None:
         tap_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        tap = TapWriter(config.tap, config.node, str(slot), message["boot_id"], wakeup_fd=tap_fd, reserve=CellReserve(cells, base))
+        tap = TapWriter(config.tap, config.node, str(slot), message["boot_id"], wakeup_fd=tap_fd, reserve=CellReserve(cells))
         rules = TapRules(config.tap.rules, tap)
         rules.begin(time.time_ns())
         tap.start()
     watcher = Watcher()
-    relay = Relay(ConnectionIds(slot, message["generation"]), settings.counters, watcher, rules, tap, _handler_legs(settings))
+    relay = Relay(ConnectionIds(slot, message["generation"]), settings.counters, watcher, rules, tap)
     selector = Selector(clock, pool)
     relay.pairs.attach(selector)
     relay.pairs.reports_open = message.get("rows_at_open", False)
     quiet_ns = config.drain.quiet_ms * 1_000_000
-    settings.attach(relay, tap, Retirement(selector, clock, relay.pairs.open, quiet_ns, config.drain.timeout_ms * 1_000_000))
     drain = Drain(selector, clock, relay.pairs.open, watcher, quiet_ns)
+    settings.attach(relay, tap, Retirement(selector, clock, relay.pairs.open, quiet_ns, config.drain.timeout_ms * 1_000_000), drain)
+    publisher = Publisher(cells, settings.counters, settings.limits, pool, tap)
+    settings.attach_cells(publisher)
     command, handover, wakeup = sockets
     return Loop(
         relay=relay,
@@ -110,7 +103,7 @@ def _build(message: StartMessage, slot: int, cells_fd: int, sockets: tuple[socke
         watcher=watcher,
         drain=drain,
         cells=cells,
-        publisher=Publisher(cells, base, settings.counters, settings.limits, pool, tap),
+        publisher=publisher,
         tap=tap,
         tap_fd=tap_fd,
         command=command,

@@ -151,16 +151,14 @@ class Commands:
             self._reply(messages.DecidedReply(type="prepared", id=message["id"]))
 
     def _commit(self, message: messages.PlainCommand) -> None:
-        rules, limits, revoked = self._pairs.rules, self._pairs.quotas.limits, self._settings.revokes(message["id"])
-        if not self._settings.commit(message["id"]):
+        follow = self._settings.commit(message["id"])
+        if follow is None:
             self._refuse(message["id"], "that change is not prepared")
-            return
-        retaps, limited = self._pairs.rules is not rules, self._pairs.quotas.limits is not limits
-        if not retaps and not limited and not revoked:
+        elif not any(follow):
             self._reply(messages.DecidedReply(type="committed", id=message["id"]))
         else:
             # Before lists and the like: the next change waits for this one.
-            self._jobs.appendleft(FollowJob(message, self._relay, rules=retaps, limits=limited, revoked=revoked))
+            self._jobs.appendleft(FollowJob(message, self._relay, follow))
 
     def _abort(self, message: messages.PlainCommand) -> None:
         self._settings.abort(message["id"])
@@ -172,7 +170,7 @@ class Commands:
         self._reply(messages.DescribeReply(type="result", id=message["id"], row=row))
 
     def _upstreams(self, message: messages.PlainCommand) -> None:
-        endpoints = [(upstream, endpoint) for upstream in self._settings.upstreams.values() for endpoint in upstream.endpoints]
+        endpoints = [(upstream, endpoint) for upstream in self._settings.in_force.upstreams.values() for endpoint in upstream.endpoints]
         rows = [endpoint_row(upstream, endpoint, self._pairs.wall_offset_ns) for upstream, endpoint in endpoints]
         self._reply(messages.UpstreamsReply(type="result", id=message["id"], rows=rows))
 
@@ -188,8 +186,9 @@ class Commands:
         self._reply(messages.DrainReply(type="result", id=message["id"]))
 
     def _answer(self, message: messages.AnswerCommand) -> None:
-        if self._settings.credentials is not None:
-            self._settings.credentials.answered(message)
+        credentials = self._settings.in_force.credentials
+        if credentials is not None:
+            credentials.answered(message)
 
     def _begin_stop(self, message: messages.PlainCommand) -> None:
         del message

@@ -107,10 +107,7 @@ class ControlLink(DemandWatcher):
         self._takes_over: bool = True
         self._finishing: bool = False
         relay.pairs.quotas.watcher = self
-        for cluster in settings.clusters.values():
-            cluster.report = self._report_brokers
-        if settings.credentials is not None:
-            settings.credentials.attach(self.reply)
+        settings.attach_link(self._report_brokers, self.reply)
 
     # What is sent.
 
@@ -284,7 +281,9 @@ class ControlLink(DemandWatcher):
         sock = None
         try:
             sock = adopt_socket(handover.family, descriptor)
-            self._relay.take_over(sock, route, handover.peer, handover.accepted_ns, handover.broker)
+            pair = self._relay.take_over(sock, route, handover.peer, handover.accepted_ns, handover.broker)
+            if handover.listener in self._settings.leaving:
+                self._settings.drain_pair(pair)
         except OSError as error:
             if sock is None:
                 os.close(descriptor)
@@ -294,7 +293,7 @@ class ControlLink(DemandWatcher):
 
     def _take_over_process(self, handover: Handover, descriptor: int) -> None:
         """A socket to a handler process; ``handover.peer`` is its slot and generation."""
-        requests = self._settings.requests
+        requests = self._settings.in_force.requests
         if requests is None:
             if descriptor >= 0:
                 os.close(descriptor)
@@ -385,6 +384,6 @@ class ControlLink(DemandWatcher):
             if self._handing:
                 self._handing = False
                 self._selector.unwatch(self._handover.fileno())
-            if self._settings.credentials is not None:
-                self._settings.credentials.lose()
+            if self._settings.in_force.credentials is not None:
+                self._settings.in_force.credentials.lose()
             self._lost()

@@ -15,10 +15,12 @@ from framegate.proxy.network.channel import Channel
 from framegate.proxy.relay import administration, ending
 from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.relay import Relay
+from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.state import PairState
 from framegate.proxy.server import messages
 from framegate.proxy.server.pair_rows import access_line, holder_row, is_due, last_active_ns, open_row
 from framegate.proxy.server.rows import HolderRow, OpenRow
+from framegate.proxy.server.settings import Follow
 
 __all__ = ["AccessJob", "BulkJob", "EvictJob", "FollowJob", "HoldersJob", "Job", "ListJob"]
 
@@ -301,27 +303,29 @@ class EvictJob(Job):
 class FollowJob(Job):
     """Apply a committed change to each pair that was open then: the tap's rules, the limits, and what was revoked, whichever is new."""
 
-    def __init__(self, message: messages.PlainCommand, relay: Relay, *, rules: bool, limits: bool, revoked: bool) -> None:
+    def __init__(self, message: messages.PlainCommand, relay: Relay, follow: Follow) -> None:
         super().__init__(message["id"], relay, relay.pairs.open)
-        self._rules = rules
-        self._limits = limits
-        self._revoked = revoked
+        self._follow = follow
+        self._routes: set[Route] = set()
 
     def _visit(self, number: int, pair: Pair | None) -> None:
         if pair is None:
             return
-        if self._rules:
+        self._routes.add(pair.route)
+        if self._follow.rules:
             self._relay.follow(pair)
-        if self._limits:
+        if self._follow.limits:
             self._relay.follow_limits(pair)
-        if self._revoked:
+        if self._follow.revoked:
             self._relay.end_revoked(pair)
 
     def result(self) -> messages.Reply:
+        if self._follow.routes is not None:
+            self._follow.routes(self._routes)
         return messages.DecidedReply(type="committed", id=self.id)
 
     def cut(self) -> messages.Reply:
-        return self.result()  # the pairs that have not followed end
+        return messages.DecidedReply(type="committed", id=self.id)  # the pairs that have not followed end
 
 
 def _has_ended(pair: Pair) -> bool:

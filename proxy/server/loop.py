@@ -237,7 +237,7 @@ class Loop:
         return timeout_ms
 
     def _judge_endpoints(self, now_ns: i64) -> None:
-        for upstream in self._settings.upstreams.values():
+        for upstream in self._settings.in_force.upstreams.values():
             try:
                 for endpoint in upstream.look(now_ns):
                     self.on_endpoint_changed(upstream, endpoint)
@@ -268,7 +268,7 @@ class Loop:
 
     def _report_refusals(self) -> None:
         """Report what rules about Kafka refused."""
-        for refusals in self._settings.refusals.values():
+        for refusals in self._settings.in_force.refusals.values():
             row = refusals.take()
             if row is not None:
                 self.link.log("kafka_refused", row)

@@ -14,7 +14,6 @@ from framegate.proxy.server.rows import (
     DemandRow,
     EndpointRow,
     HolderRow,
-    LimitsRow,
     OpenRow,
     PartRow,
     RefusedFrameRow,
@@ -57,6 +56,7 @@ class StartMessage(TypedDict):
 
     Attributes:
         config: of ``framegate.proxy.config.model.to_wire``.
+        cells: the places of ``framegate.proxy.cells.CellLayout``, kind and name; without it they follow from the configuration.
         share: bytes of the memory pool.
         part: millionths of each rate, until the first ``parts``; without it all of it.
         brokers: of each upstream that is a cluster.
@@ -74,6 +74,7 @@ class StartMessage(TypedDict):
     boot_id: str
     share: int
     endpoints: Endpoints
+    cells: NotRequired[list[list[str]]]
     brokers: NotRequired[dict[str, ClusterRow]]
     failing: NotRequired[dict[str, dict[str, str]]]
     part: NotRequired[int]
@@ -145,28 +146,28 @@ class Change(TypedDict, total=False):
     """A change while a processor runs; a key that is missing changes nothing.
 
     Attributes:
-        max_receive_size: bytes by listener.
-        limits: all quotas; they replace all previous ones.
+        config: the keys that are new, of ``framegate.proxy.config.model.difference_to_wire``. Of upstreams and listeners that are new, or whose
+            addresses or files are, the change has the rest too.
+        cells: as of ``StartMessage``, when names have come or gone; made from the places in force.
         share: bytes of the memory pool.
         brokers: by upstream, all brokers of the cluster; they replace the previous ones.
         failing: by upstream, all endpoints that fail their checks, by address as text, and why.
         stores: the certificate stores that replace others.
+        retired: handler processes that get no connections any more; the connections of all listeners that had a handler are drained.
         revoked: by listener, identities that are no longer valid.
-        kafka_rules: by listener, of ``framegate.proxy.config.model.kafka_rules_to_wire``; they replace all previous ones of that listener.
-        tap_rules: all rules, of ``framegate.proxy.config.model.rules_to_wire``; ``tap_rule`` names the changed one, which is turned on again.
+        tap_rule: the name of a tap rule that is turned on again.
         standing: all standing actions, in order.
     """
 
-    max_receive_size: dict[str, int]
-    limits: LimitsRow
+    config: dict[str, Any]
+    cells: list[list[str]]
     share: int
     endpoints: Endpoints
     brokers: dict[str, ClusterRow]
     failing: dict[str, dict[str, str]]
     stores: StoresRow
+    retired: list[str]
     revoked: dict[str, RevokedRow]
-    kafka_rules: dict[str, dict[str, Any]]
-    tap_rules: list[dict[str, Any]]
     tap_rule: str
     standing: list[StandingRow]
 

@@ -1,7 +1,7 @@
 """The certificate stores of a processor: a TLS context for each listener and upstream with TLS, made of its files, and its replacement.
 
-A store is prepared (its context is made, and nothing else happens), then put in force or dropped. A connection keeps the context with which it began;
-a replaced context is freed when its last connection ends.
+Other stores are made beside those in force, and put in force or dropped. A connection keeps the context with which it began; a replaced context is
+freed when its last connection ends.
 """
 
 import base64
@@ -46,35 +46,45 @@ class Stores:
     """All stores of a processor, by owner.
 
     Args:
-        row: from control; None: the files are read from the disk.
+        row: from control: those that are new; None: there are none, or at the start: the files are read from the disk.
+        before: the stores before; those with the same section and number are used again.
 
     Raises:
-        ConfigError: one of them cannot be used.
+        ConfigError: one of them cannot be used, or its owner does not exist.
     """
 
-    def __init__(self, config: ProxyConfig, row: StoresRow | None) -> None:
+    def __init__(self, config: ProxyConfig, row: StoresRow | None, before: "Stores | None" = None) -> None:
         self._sections: Final[dict[str, ListenerConfig | UpstreamConfig]] = {
             **{listener_owner(item.name): item for item in config.listeners if item.tls is not None},
             **{upstream_owner(item.name): item for item in config.upstreams if item.tls is not None},
         }
         given = {} if row is None else _read(row)
-        self._in_force: Final = {
-            owner: self._make(owner, Store(0) if row is None else given.get(owner, Store(0)), has_files=row is not None) for owner in self._sections
-        }
-
-    def prepare(self, row: StoresRow) -> dict[str, MadeStore]:
-        """Make the stores that differ from those in force.
-
-        Raises:
-            ConfigError: one cannot be used, or its owner does not exist.
-        """
-        given = _read(row)
         unknown = set(given) - set(self._sections)
         if unknown:
             raise ConfigError(f"nobody has the store {', '.join(sorted(unknown))}")
-        return {
-            owner: self._make(owner, store, has_files=True) for owner, store in given.items() if store.number != self._in_force[owner].store.number
-        }
+        known = {} if before is None else before._in_force
+        has_files = row is not None or before is not None
+        self._in_force: Final[dict[str, MadeStore]] = {}
+        for owner in self._sections:
+            was = known.get(owner)
+            if was is None and owner not in given and before is not None:
+                raise ConfigError(f"the store {owner} was not sent")
+            store = given.get(owner) or (Store(0) if was is None else was.store)
+            same = was is not None and before is not None and was.store.number == store.number and before._shows(owner) == self._shows(owner)
+            self._in_force[owner] = was if was is not None and same else self._make(owner, store, has_files=has_files)
+
+    def _shows(self, owner: str) -> tuple[object, bool]:
+        """What a context follows from, beside its files."""
+        section = self._sections[owner]
+        return section.tls, isinstance(section, ListenerConfig) and section.brokers is not None and bool(section.brokers.hosts)
+
+    def number(self, owner: str) -> int:
+        """The number of a store."""
+        return self._in_force[owner].store.number
+
+    def changed(self, before: "Stores") -> set[str]:
+        """The owners whose stores are other ones than before, of those that had one."""
+        return {owner for owner, made in self._in_force.items() if owner in before._in_force and before._in_force[owner] is not made}
 
     def renewed(self) -> dict[str, MadeStore]:
         """The stores of listeners that verify their clients, made again of the same files: earlier sessions cannot be resumed."""
@@ -86,7 +96,7 @@ class Stores:
         return any(map(_verifies, self._in_force.values()))
 
     def put(self, made: dict[str, MadeStore]) -> None:
-        """Put prepared stores in force; the caller updates its ``TlsSettings``."""
+        """Replace stores by renewed ones; the caller updates its ``TlsSettings``."""
         self._in_force.update(made)
 
     def listener(self, name: str) -> TlsSettings | None:
@@ -114,7 +124,7 @@ class Stores:
             return MadeStore(store, upstream_context(section.tls, files))
         tls = section.tls
         assert tls is not None, "a section with a store has TLS"
-        made = server_store(tls, files, reads_host=section.brokers is not None and bool(section.brokers.hosts))
+        made = server_store(tls, files, reads_host=self._shows(owner)[1])
         if files is None:
             return MadeStore(store, made.default, made)
         shown_by = {made.context(item.names[0].lower().rstrip(".")): _fingerprint(files[item.certificate]) for item in tls.certificates}

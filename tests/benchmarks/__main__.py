@@ -6,7 +6,6 @@
 import argparse
 import os
 import resource
-import shutil
 import signal
 import sys
 import tempfile
@@ -20,7 +19,6 @@ from pathlib import Path
 import answers
 import certificates
 import cpu
-import features
 import figures
 import guard
 import handshakes
@@ -53,11 +51,9 @@ PARTS: dict[str, Callable[[Stage], dict[str, object]]] = {
     "pressure": pressure.run,
     "logins": logins.run,
     "certificates": certificates.run,
-    "features": features.run,
     "control": steering.run,
     "start": starting.run,
 }
-ROOM_FOR_TAP = 4 << 30
 WIDTH_OF_A_LOG = 160
 
 
@@ -106,14 +102,6 @@ def cores(wanted: int | None) -> tuple[int, int, int]:
     return candidate, others[0], others[1] if len(others) > 1 else others[0]
 
 
-def tap_directory(folder: Path, stack: ExitStack) -> Path:
-    """A folder in memory when there is room, so that no disk is measured."""
-    shared = Path("/dev/shm")
-    if shared.is_dir() and shutil.disk_usage(shared).free > ROOM_FOR_TAP:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="framegate-bench-", dir=shared, ignore_cleanup_errors=True)))
-    return folder / "tap"
-
-
 def start_echo(name: str, program: Path, core: int, folder: Path, certificate: native.Certificate | None, stack: ExitStack) -> int:
     """Start an echo server; its port."""
     tls = [] if certificate is None else ["--tls", "--certificate", str(certificate.certificate), "--key", str(certificate.key)]
@@ -144,7 +132,7 @@ def set_the_stage(options: argparse.Namespace, console: Console, stack: ExitStac
     program, opener = native.build("loadgen", CACHE), native.build("opener", CACHE)
     echo_port = start_echo("echo", program, echo_core, folder, None, stack)
     echo_tls_port = start_echo("echo-tls", program, echo_core, folder, certificate, stack)
-    place = Place(folder, CACHE, (candidate_core,), certificate, echo_port, echo_tls_port, tap_directory(folder, stack))
+    place = Place(folder, CACHE, (candidate_core,), certificate, echo_port, echo_tls_port)
     found = versions(options.candidates, place)
     for name, version in found.items():
         console.print(f"{name}: {version}", highlight=False)

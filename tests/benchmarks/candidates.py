@@ -34,7 +34,6 @@ class Place:
         cores: to which candidates are pinned.
         certificate: of every server.
         echo_port, echo_tls_port: of the upstreams that speak plaintext and TLS.
-        tap_directory: has a folder for the tap of each candidate.
     """
 
     folder: Path
@@ -43,7 +42,6 @@ class Place:
     certificate: native.Certificate
     echo_port: int
     echo_tls_port: int
-    tap_directory: Path
 
     def upstream(self, load: Load) -> int:
         """The echo server's port for a load."""
@@ -259,15 +257,9 @@ class Framegate(Candidate):
     """
 
     name = "framegate"
-    tap_rules: tuple[dict[str, object], ...] = ()
     more_listeners: tuple[str, ...] = ()
-    protocol = "framed"
     pool = "256MiB"
     limit = "100MiB"
-    processors = 1
-    upstream_framing = "int32"
-    rates: dict[str, int] = {}  # noqa: RUF012 - a class for each value
-    """Of the node, of the listener, and of the address that all clients have."""
     ports: dict[str, int]
 
     @property
@@ -292,31 +284,20 @@ class Framegate(Candidate):
         certificate = self.place.certificate
         address = f"127.0.0.1:{self.wanted_port}"
         listener: dict[str, object] = {"name": "bench", "address": address, "upstream": "echo", "max_receive_size": self.limit}
-        listener["protocol"] = self.protocol
-        listener["limits"] = self.rates
         if self.load.downstream_tls:
             listener["tls"] = {"certificate": str(certificate.certificate), "key": str(certificate.key), "min_version": "1.3"}
         upstream: dict[str, object] = {"name": "echo", "endpoints": [f"127.0.0.1:{self.place.upstream(self.load)}"]}
-        upstream["framing"] = self.upstream_framing
         if self.load.upstream_tls:
             upstream["tls"] = {"ca": str(certificate.certificate), "server_name": "localhost", "min_version": "1.3"}
-        configuration: dict[str, object] = {
+        return {
             "node": "bench",
-            "processors": self.processors,
+            "processors": 1,
             "admin": {"address": self.admin},
             "memory_pool": {"size": self.pool},
             "listeners": [listener, *({**listener, "name": name, "address": "127.0.0.1:0"} for name in self.more_listeners)],
             "upstreams": [upstream],
             "telemetry": {"prometheus": {"address": "127.0.0.1:0"}},
         }
-        if self.rates:
-            configuration["limits"] = {**self.rates, "per_address": self.rates}
-        if self.tap_rules:
-            directory = self.place.tap_directory / self.name
-            shutil.rmtree(directory, ignore_errors=True)
-            directory.mkdir(parents=True)
-            configuration["tap"] = {"directory": str(directory), "budget": "512MiB", "segment_size": "64MiB", "rules": list(self.tap_rules)}
-        return configuration
 
     def launch(self) -> None:
         file = self._file("yaml", json.dumps(self.configuration(), indent=1))

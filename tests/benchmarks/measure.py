@@ -1,10 +1,10 @@
 """One round: a load against one candidate, with its processor time in the time in which frames are counted."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from candidates import Candidate, Framegate
+from candidates import Candidate
 from processes import VoidRoundError, load_command, measured
 from shapes import Load
 
@@ -24,7 +24,6 @@ class Round:
         cpu_us_per_frame: processor time of every process of the candidate, per echoed frame.
         busy: share of its core that the candidate used.
         p50_us, p99_us, p999_us, max_us: of the time from due (closed loop: sent) to back.
-        extra: of a tap: frames and bytes written, reads.
     """
 
     candidate: str
@@ -40,7 +39,6 @@ class Round:
     p99_us: float
     p999_us: float
     max_us: float = 0.0
-    extra: dict[str, float] = field(default_factory=dict)
 
     @property
     def frames_per_second(self) -> float:
@@ -74,20 +72,16 @@ class Generator:
         in_flight = shape.in_flight if rate == 0 else max(shape.in_flight, OPEN_LOOP_QUEUE_BYTES // (shape.size + 4) // shape.connections)
         options = {"size": shape.size, "connections": shape.connections, "in_flight": in_flight}
         times = {"warm_up": self.warm_up, "seconds": self.seconds, "rate": rate}
-        kafka = isinstance(candidate, Framegate) and candidate.protocol == "kafka"
-        flags = ["--tls"] * load.downstream_tls + ["--kafka"] * kafka
-        command = load_command(self.program, self.core, candidate.port, {**options, **times}, *flags)
-        before, tap_before = candidate.frames(), _tap_counters(candidate)
+        command = load_command(self.program, self.core, candidate.port, {**options, **times}, *["--tls"] * load.downstream_tls)
+        before = candidate.frames()
         row, done, busy = measured(candidate.process, command)
         compare_counters(candidate, before, int(done["sent"]))
         frames, seconds = row["frames"], row["seconds"]
         if not frames:
             raise VoidRoundError(f"{candidate.name}: no frame came back in {seconds} s")
-        tap_after = _tap_counters(candidate)
-        extra = {key: (tap_after[key] - tap_before[key]) / done["sent"] for key in tap_after}
         found = (row["p50_us"], row["p99_us"], row["p999_us"], row["max_us"])
         cpu_us = busy * seconds * 1e6 / frames
-        return Round(candidate.name, load.protocol, shape.name, number, rate, frames, seconds, cpu_us, busy, *found, extra)
+        return Round(candidate.name, load.protocol, shape.name, number, rate, frames, seconds, cpu_us, busy, *found)
 
 
 def compare_counters(candidate: Candidate, before: int | None, sent: int) -> None:
@@ -103,11 +97,3 @@ def compare_counters(candidate: Candidate, before: int | None, sent: int) -> Non
         if time.monotonic() > deadline:
             raise VoidRoundError(f"{candidate.name}: {sent} frames were sent, its counters say {counted}")
         time.sleep(0.05)
-
-
-def _tap_counters(candidate: Candidate) -> dict[str, float]:
-    """The counters of a tap; empty for other candidates."""
-    if not isinstance(candidate, Framegate) or not candidate.tap_rules:
-        return {}
-    names = {"tap_frames": "framegate_tap_frames", "tap_bytes": "framegate_tap_io_bytes", "tap_dropped": "framegate_tap_dropped"}
-    return {key: candidate.metric(name) for key, name in names.items()} | {"reads": candidate.metric("framegate_read_count")}

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import native
 from candidates import MANY_CONNECTIONS, Candidate, Framegate, Place, UnavailableError
 from connections import Opener
-from measure import Generator, Round
+from measure import Generator
 from rich.console import Console
 from rich.table import Table
 from shapes import Load
@@ -89,11 +89,6 @@ class Stage:
         with self.all_started(load, [name]) as (candidate,):
             assert isinstance(candidate, Framegate), name
             yield candidate
-
-    def rounds_of(self, load: Load, names: Iterable[str] | None = None) -> list[Round]:
-        """Rounds of frames in which candidates take turns."""
-        with self.all_started(load, names) as candidates:
-            return in_turn(candidates, self.rounds, lambda candidate, number: self.generator.run(candidate, load, number))
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Print a table: the first column to the left, the others to the right."""

@@ -12,27 +12,7 @@ from steered import control
 
 AUTHORITY = "authority"
 """The name of the authority of clients' certificates; its file is beside the server's certificate."""
-ALL_FRAMES = {"name": "all", "capture": "full"}
-MANY_FRAMES = 1_000_000_000
 SETTINGS: dict[str, dict[str, object]] = {
-    # features: a rule that matches nothing; a tap that drops frames when the log is slower, which is the default; a tap that makes traffic wait
-    "framegate-idle-rule": {"tap_rules": ({"name": "nobody", "networks": ["192.0.2.0/24"], "capture": "full"},)},
-    "framegate-tap": {"tap_rules": (ALL_FRAMES,)},
-    "framegate-tap-mute": {"tap_rules": ({**ALL_FRAMES, "on_full": "mute"},)},
-    # features: requests paired with answers; re-framing in both directions; frames of many reads that mute channels for memory all the time
-    "framegate-kafka": {"protocol": "kafka"},
-    "framegate-varint": {"upstream_framing": "varint"},
-    "framegate-small-pool": {"pool": "2MiB", "limit": "1100KiB"},
-    # features: every rate at each level, none of them reached; a rate of bytes that holds up the closed loop, of two processors, of frames
-    "framegate-unreached": {
-        "rates": {
-            **dict.fromkeys(("request_bytes_rate", "response_bytes_rate"), 1 << 40),
-            **dict.fromkeys(("request_frames_rate", "response_frames_rate"), MANY_FRAMES),
-        }
-    },
-    "framegate-limited": {"rates": {"request_bytes_rate": 10_000_000}},
-    "framegate-limited-two": {"rates": {"request_bytes_rate": 10_000_000}, "processors": 2},
-    "framegate-limited-frames": {"rates": {"request_frames_rate": 20_000}},
     # hostages: a pool of 64 MiB, and of 4 MiB, the smallest for which there are promises
     "framegate-64m": {"pool": "64MiB", "limit": "60MiB"},
     "framegate-4m": {"pool": "4MiB", "limit": "3MiB"},

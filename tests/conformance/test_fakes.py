@@ -1,6 +1,7 @@
 """Every fake of an interface has a suite that runs on the real thing, too."""
 
 from framegate.control.steering.channels import Channels
+from framegate.control.steering.configuration import Configuration
 from framegate.control.steering.drain import Drain
 from framegate.proxy.clock import Clock
 from framegate.proxy.handler.reporter import Reporter
@@ -23,6 +24,7 @@ def test_every_fake_of_an_interface_is_proven_by_the_suite_of_the_real_one() -> 
     told = [
         item
         for item in found
-        if {*item.__mro__} & {Clock, ChannelSink, PairWatcher, Timer, SlotOwner, Waiter, Request, Reporter, Runtime, Channels, Drain, SegmentFiles}
+        if {*item.__mro__}
+        & {Clock, ChannelSink, PairWatcher, Timer, SlotOwner, Waiter, Request, Reporter, Runtime, Channels, Configuration, Drain, SegmentFiles}
     ]
     assert faults(suites(), [item for item in found if item not in told]) == []

@@ -1,6 +1,7 @@
 """What control relies on, of a processor: the real one and the fake of control's tests give the same answers over the same sockets."""
 
 import contextlib
+import dataclasses
 import socket
 import time
 from collections import defaultdict, deque
@@ -11,8 +12,7 @@ from typing import Any, Final, cast
 import pytest
 
 from framegate.control.fleet.processor import COMMAND
-from framegate.proxy.cells import CellLayout
-from framegate.proxy.config.model import MIB, ProxyConfig, TapConfig, TapRule, rules_to_wire
+from framegate.proxy.config.model import MIB, ProxyConfig, TapConfig, TapRule
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.relay.handler_wire import WIRE, HandlerFacts, Hello, encode_closed, encode_hello
 from framegate.proxy.server.link import HANDLER_PROCESS, Handover, send_handovers
@@ -20,6 +20,7 @@ from framegate.proxy.server.loop import Loop
 from framegate.proxy.server.protocol import WIRE_VERSION, Request, read_notice, read_ready
 from tests.fakes import fleet
 from tests.fakes.cases import each_of
+from tests.fakes.changes import change, change_to, edited
 from tests.fakes.conformance import Kind
 from tests.fakes.processor import FakeProcessor
 from tests.fakes.rows import decode_line
@@ -28,7 +29,6 @@ from tests.fakes.upstream import ScriptedUpstream, frame
 
 Row = dict[str, Any]
 CONFIG = fleet.fleet_config(1)
-LAYOUT = CellLayout.of(CONFIG)
 INTERFACE: Final = object
 """No class: what a process says on its two sockets and in its cells."""
 KINDS: Final = {"fake": Kind(FakeProcessor, lambda: fleet.COMMAND), "real": Kind(Loop, lambda: COMMAND)}
@@ -176,9 +176,9 @@ def test_a_control_of_another_release_is_refused_in_words_and_the_process_ends(k
 
 
 def test_a_change_is_kept_until_it_is_decided_and_there_is_one_at_a_time(processor: Processor) -> None:
-    first, answer = processor.prepare(max_receive_size={"a": 1000})
+    first, answer = processor.prepare(**change(CONFIG, sizes={"a": 1000}))
     assert answer == "prepared"
-    second = processor.begin("prepare", change={"max_receive_size": {"a": 2000}})
+    second = processor.begin("prepare", change=change(CONFIG, sizes={"a": 2000}))
     assert processor.answer(second) == {"type": REFUSED, "id": second, "reason": f"change {first} is prepared and not decided"}
     assert processor.decide("abort", second) == "aborted"
     assert processor.decide("commit", second) == REFUSED
@@ -197,29 +197,29 @@ def test_a_change_is_kept_until_it_is_decided_and_there_is_one_at_a_time(process
 
 
 def test_an_abort_that_follows_at_once_leaves_nothing_prepared(processor: Processor) -> None:
-    change = {"max_receive_size": {"a": 1000}}
-    processor.send({"type": "prepare", "id": 91, "change": change}, {"type": "abort", "id": 91}, {"type": "prepare", "id": 92, "change": change})
+    asked = change(CONFIG, sizes={"a": 1000})
+    processor.send({"type": "prepare", "id": 91, "change": asked}, {"type": "abort", "id": 91}, {"type": "prepare", "id": 92, "change": asked})
     assert processor.answer(92)["type"] == "prepared"
 
 
 @each_of(
-    "change",
+    "asked",
     [
-        {"max_receive_size": {"none": 5}},
-        {"max_receive_size": {"a": 0}},
-        {"max_receive_size": {"a": 2**31}},
-        {"max_receive_size": {"a": 12 * MIB + 1}},
+        {"config": {"listeners": ["none"]}},
+        change(CONFIG, sizes={"a": 0}),
+        change(CONFIG, sizes={"a": 2**31}),
+        change(CONFIG, sizes={"a": 12 * MIB + 1}),
         {"share": MIB - 1},
         {"endpoints": {"none": []}},
         {"colour": "red"},
         {"share": "12MiB"},
-        {"max_receive_size": {"a": "1000"}},
+        change(CONFIG, sizes={"a": "1000"}),  # type: ignore[dict-item]
         {"endpoints": {"u": ["127.0.0.1"]}},
-        {"tap_rules": []},
+        {"cells": []},
     ],
 )
-def test_what_cannot_be_is_refused_and_not_kept(processor: Processor, change: Row) -> None:
-    assert processor.prepare(**change)[1] == REFUSED
+def test_what_cannot_be_is_refused_and_not_kept(processor: Processor, asked: Row) -> None:
+    assert processor.prepare(**asked)[1] == REFUSED
     number, answer = processor.prepare(share=2 * MIB)
     assert (answer, processor.decide("abort", number)) == ("prepared", "aborted")
 
@@ -234,17 +234,19 @@ BAD_RULES = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tap_rules_are_judged_kept_and_put_in_force(kind: str, upstream: ScriptedUpstream, tmp_path: Path) -> None:
-    with started(kind, upstream, fleet.fleet_config(1, TapConfig(directory=str(tmp_path), rules=(RULE,)))) as processor:
+    config = fleet.fleet_config(1, TapConfig(directory=str(tmp_path), rules=(RULE,)))
+    with started(kind, upstream, config) as processor:
         for rules in BAD_RULES.values():
-            assert processor.prepare(tap_rules=rules_to_wire(tuple(rules)))[1] == REFUSED
-        assert processor.prepare(tap_rules=[{"name": "half of a rule"}])[1] == REFUSED
-        number, answer = processor.prepare(tap_rules=rules_to_wire((TapRule(name="x", apis=("Fetch",), sample_frames=0.5), RULE)))
+            assert processor.prepare(**change(config, rules=tuple(rules)))[1] == REFUSED
+        half = {**dataclasses.asdict(config.tap), "rules": [{"name": "half of a rule"}]}
+        assert processor.prepare(config={"tap": half})[1] == REFUSED
+        number, answer = processor.prepare(**change(config, rules=(TapRule(name="x", apis=("Fetch",), sample_frames=0.5), RULE)))
         assert (answer, processor.decide("abort", number)) == ("prepared", "aborted")
         for some in ((), (TapRule(name="x", listeners=("a",)), RULE)):
-            number, answer = processor.prepare(tap_rules=rules_to_wire(some))
+            number, answer = processor.prepare(**change(config, rules=some))
             assert (answer, processor.decide("commit", number)) == ("prepared", "committed")
             processor.connect()
-        number, answer = processor.prepare(tap_rules=rules_to_wire((RULE,)), share=3 * MIB)
+        number, answer = processor.prepare(**change_to(edited(config, rules=()), config, share=3 * MIB))
         assert (answer, processor.decide("commit", number)) == ("prepared", "committed")
 
 

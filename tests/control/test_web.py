@@ -14,6 +14,7 @@ import pytest
 from framegate.control import web
 from framegate.control.web import MAX_CONNECTIONS, Server, bind, response
 from tests.fakes.cases import each_of
+from tests.fakes.upstream import read_to_end
 
 REQUEST = b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -49,7 +50,7 @@ class Serving:
     def ask(self, request: bytes = REQUEST) -> str:
         with self.connect() as client:
             client.sendall(request)
-            return everything(client)
+            return read_to_end(client).decode()
 
     def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 10
@@ -67,10 +68,6 @@ class Serving:
         for client in self.clients:
             client.close()
         self.stop()
-
-
-def everything(client: socket.socket) -> str:
-    return b"".join(iter(lambda: client.recv(65536), b"")).decode()
 
 
 @pytest.fixture
@@ -104,7 +101,7 @@ def test_a_request_may_come_in_pieces(at: Serving) -> None:
     with at.connect() as client:
         for index in range(len(REQUEST)):
             client.sendall(REQUEST[index : index + 1])
-        assert everything(client).endswith("/x\n")
+        assert read_to_end(client).decode().endswith("/x\n")
     assert at.server.refused == 0
 
 
@@ -127,7 +124,7 @@ def test_half_a_request_is_400_and_a_reset_does_not_affect_others(at: Serving) -
     with at.connect() as client:
         client.sendall(REQUEST[:-1])
         client.shutdown(socket.SHUT_WR)
-        assert everything(client).startswith("HTTP/1.0 400")
+        assert read_to_end(client).decode().startswith("HTTP/1.0 400")
     with at.connect() as client:
         client.sendall(REQUEST[:-1])
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -159,7 +156,7 @@ def test_a_thousand_idle_connections_cost_no_threads_and_no_answer(at: Serving, 
     assert threading.active_count() <= threads  # a thread of another test may end meanwhile
     at.until(lambda: at.server.refused >= 1000 - MAX_CONNECTIONS)
     assert len(at.server._open) <= MAX_CONNECTIONS
-    assert everything(idle[0]).startswith("HTTP/1.0 503 Service Unavailable")
+    assert read_to_end(idle[0]).decode().startswith("HTTP/1.0 503 Service Unavailable")
     for client in idle:
         client.close()
     at.until(lambda: not at.server._open)

@@ -3,10 +3,7 @@
 A real broker and proxy are in tests/integration/test_kafka.py.
 """
 
-from collections.abc import Callable
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -14,14 +11,9 @@ pytest.importorskip("confluent_kafka")
 
 from confluent_kafka import KafkaError, KafkaException
 
-from framegate.control.demo.processes import ChildError
-from framegate.control.demo.stage import Stage
-from framegate.control.demo.steering import Metrics
-from framegate.control.v1.pool_service_pb2 import MemoryPool, MemoryShare
-from tests.demo import small_pool
 from tests.demo.kafka import compare, unclaimed
-from tests.demo.records import BATCH_RECORDS, KEY, LARGE_BYTES, Acknowledged, Received, large_value_of, value_of
-from tests.demo.small_pool import CONSUMERS, RECORDS, Fetched, Peak, answer_check, checks, perform
+from tests.demo.records import KEY, Acknowledged, Received, value_of
+from tests.demo.small_pool import CONSUMERS, RECORDS, Fetched, Peak, checks
 
 MIB = 1024 * 1024
 TABLES: dict[str, list[dict[str, Any]]] = {
@@ -82,64 +74,6 @@ def test_every_fault_of_received_records_has_its_count() -> None:
     assert acknowledged.count == 1
 
 
-def test_values_carry_their_number_and_differ_in_the_rest() -> None:
-    values = [large_value_of(number) for number in range(2 * BATCH_RECORDS)]
-    assert {len(value) for value in values} == {LARGE_BYTES}
-    assert [KEY.unpack(value[: KEY.size])[0] for value in values] == list(range(len(values)))
-    assert len({value[KEY.size :] for value in values}) == len(values)
-
-
-class FakeProxy:
-    """Control API, stage and clients in one; notes what was changed, in order. ``fails``: the clients end without a result."""
-
-    def __init__(self) -> None:
-        self.done: list[tuple[str, int]] = []
-        self.fails = False
-        self.certificates = SimpleNamespace(ca=Path("ca.crt"))
-        self.processor_pids = self.wait = lambda *_: []
-
-    def __enter__(self) -> "FakeProxy":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.done.append(("left", 0))
-
-    def limit(self) -> int:
-        return 16 * MIB
-
-    def set_limit(self, size: int) -> None:
-        self.done.append(("limit", size))
-
-    def pool(self) -> MemoryPool:
-        return MemoryPool(size_bytes=64 * MIB, usage_bytes=MIB, shares=[MemoryShare(), MemoryShare()])
-
-    def set_pool_size(self, size: int) -> None:
-        self.done.append(("pool", size))
-
-    def start(self, _name: str, _command: list[str], on_row: Callable[[Any], None]) -> "FakeProxy":
-        return self
-
-    def wait_for_event(self, _event: str, timeout_s: float) -> dict[str, Any]:
-        if self.fails:
-            raise ChildError("fetches ended")
-        return CLIENTS
-
-
-def test_the_pool_is_small_while_the_clients_work_and_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    proxy = FakeProxy()
-    monkeypatch.setattr(small_pool, "Steering", lambda address, listener: proxy)
-    stage = cast("Stage", proxy)
-    fetched = perform(stage, "unix:admin.sock", "127.0.0.1:5", lambda row: None)
-    assert (fetched.clients, fetched.processors) == (CLIENTS, 2)
-    # the limit goes first: each share must hold the largest frame
-    expected = [("limit", 4 * MIB), ("pool", 16 * MIB), ("pool", 64 * MIB), ("limit", 16 * MIB), ("left", 0)]
-    assert proxy.done == expected
-    proxy.fails = True
-    with pytest.raises(ChildError):
-        perform(stage, "unix:admin.sock", "127.0.0.1:5", lambda row: None)
-    assert proxy.done == expected * 2
-
-
 def test_each_fault_of_content_and_memory_is_found() -> None:
     def good(clients: dict[str, int] | None = None, **peak: int) -> list[bool]:
         return [fine for _, fine in checks(FETCHED._replace(clients={**CLIENTS, **(clients or {})}, peak=PEAK._replace(**peak)))]
@@ -153,18 +87,3 @@ def test_each_fault_of_content_and_memory_is_found() -> None:
     assert good(booked=BOUND + 1) == good(samples=0) == [True, False, True]
     most = 50 * MIB + BOUND * 5 // 4 + 16 * MIB
     assert (good(resident=most), good(resident=most + 1)) == ([True, True, True], [True, True, False])
-
-
-def test_large_answers_are_one_frame_and_one_row_each() -> None:
-    def fine(large: int, **rows: int) -> bool:
-        labels = '{{framegate_listener="demo",framegate_side="{side}"{le}}} {value}'
-        lines = [
-            f"framegate_frame_size_bytes_{suffix}" + labels.format(side=side, le=le, value=value)
-            for side, small in (("upstream", 100 - large), ("downstream", 100))
-            for suffix, le, value in (("bucket", ',le="4194304.0"', small - 1), ("bucket", ',le="16777216.0"', small), ("count", "", 100))
-        ]
-        table = {"frames": 6, "good": 6, "largest": 52_445_401, **rows}
-        return answer_check(Metrics("\n".join(lines) + "\n"), {"large": [table]})[1]
-
-    assert fine(6)
-    assert [fine(5), fine(6, frames=5), fine(6, good=5), fine(7, frames=7, good=7), fine(0, frames=0, good=0)] == [False] * 5

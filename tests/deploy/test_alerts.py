@@ -137,6 +137,9 @@ def _burns(alert: str, made: Callable[..., Series], budget: float) -> list[Case]
 
 DAY = 86_400
 DOWN = 'framegate_upstream_endpoint_down{framegate_upstream="brokers"}'
+KNOWN, NO_PORT = (
+    f'framegate_broker_count{{framegate_upstream="brokers", framegate_kafka_broker="1", framegate_state="{state}"}}' for state in ("up", "no_port")
+)
 ADDRESSES: Series = {'framegate_upstream_endpoint_count{framegate_upstream="brokers"}': [(60, 3)]}
 CERTIFICATE = 'framegate_tls_certificate_not_after_seconds{framegate_certificate="listener/kafka"}'
 RESTARTED: Series = {CONFIG: for_a_while(1, GONE)}
@@ -168,6 +171,8 @@ CASES = [
     Case(
         alert="FramegateUpstreamDown", quiet={DOWN: [(10, 0), (5, 3), (45, 0)]}, loud={DOWN: for_a_while(0, 1)}, also=ADDRESSES, fires=10, recovers=26
     ),
+    Case(alert="FramegateBrokersUnknown", quiet={KNOWN: [(60, 1)]}, loud={KNOWN: for_a_while(1, 0)}, fires=6, recovers=26),
+    Case(alert="FramegateBrokerWithoutPort", quiet={NO_PORT: [(10, 0), (5, 1), (45, 0)]}, loud={NO_PORT: for_a_while(0, 1)}, fires=10, recovers=26),
     Case(
         alert="FramegateCertificateEnds",
         quiet={CERTIFICATE: [(60, 3 * DAY + 3_600)]},

@@ -2,10 +2,6 @@
 
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from types import ModuleType
 
@@ -15,7 +11,6 @@ from tests.deploy import test_image_archive as archives
 from tests.fakes import deploying
 
 ROOT = Path(__file__).resolve().parents[2]
-PUBLIC = "docker.io/library/debian:trixie-slim"
 
 
 class Engine:
@@ -67,18 +62,6 @@ def ran(image: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 # The base
-
-
-@pytest.mark.parametrize("here", [[PUBLIC], [PUBLIC, "localhost/framegate-base:trixie"]])
-def test_the_public_base_is_taken_when_it_is_here(image: ModuleType, ran: list[list[str]], here: list[str]) -> None:
-    assert image.find_base(Engine(*here), "", "", fresh=False) == PUBLIC
-    assert ran == []
-
-
-@pytest.mark.parametrize("here", [[], [PUBLIC], ["localhost/framegate-base:trixie"]])
-def test_a_fresh_base_is_fetched_in_a_bounded_time(image: ModuleType, ran: list[list[str]], here: list[str]) -> None:
-    assert image.find_base(Engine(*here), "", "", fresh=True) == PUBLIC
-    assert ran == [["timeout", "60", "pull", PUBLIC]]
 
 
 def test_without_a_registry_it_is_made_from_packages(image: ModuleType, ran: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,20 +128,6 @@ def test_an_archive_is_written_only_when_the_image_is_another(image: ModuleType,
     assert len(saves) == 2
 
 
-def test_two_builds_that_differ_are_reported_path_by_path(
-    image: ModuleType, saves: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, first = image.archived(Engine(), "localhost/framegate:1", "framegate", [])
-    monkeypatch.setattr(image, "differs", True)
-    engine = Engine()
-    with pytest.raises(SystemExit) as stopped:
-        image.built_twice(engine, order(image), first, [])
-    assert stopped.value.code == 1
-    assert "/etc/more" in capsys.readouterr().err
-    assert engine.removed == ["localhost/framegate:1-again"]
-    assert len(saves) == 2
-
-
 def test_a_broken_rule_ends_it_with_the_rule(image: ModuleType, saves: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     _, found = image.archived(Engine(), "localhost/framegate:1", "framegate", [])
     found.config["config"]["User"] = ""
@@ -179,25 +148,3 @@ def checkout(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "deploy", root / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", root)
     return root
-
-
-def start(checkout: Path, script: str, *words: str) -> "subprocess.Popen[str]":
-    deploying.program(checkout / "bin", "podman", script)
-    environment = {**os.environ, "PYTHONSAFEPATH": "", "PATH": f"{checkout}/bin:{os.environ['PATH']}"}
-    command = [sys.executable, str(checkout / "deploy" / "image.py"), "--base", "mine", *words]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-
-
-def test_a_signal_ends_the_engine_and_removes_the_secrets(checkout: Path) -> None:
-    process = start(checkout, f"echo $$ > {checkout}/half; mv {checkout}/half {checkout}/inner; exec sleep 300")
-    deadline = time.monotonic() + 30
-    while not (checkout / "inner").exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=30)
-    assert (process.returncode, out) == (143, "")
-    assert err.splitlines()[-1] == "framegate: terminated"
-    assert not Path(f"/proc/{(checkout / 'inner').read_text().strip()}").exists()
-    assert not (checkout / ".cache" / "image" / "secrets").exists()

@@ -4,10 +4,7 @@ An engine stands in whose containers are processes of this machine: the trial it
 """
 
 import os
-import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -90,37 +87,6 @@ def test_every_failure_is_reported_and_the_container_removed(fault: str, told: s
     with pytest.raises(image_trial.TrialError, match=told):
         image_trial.try_frame(engine, "image")
     assert ended(engine)
-
-
-def test_a_container_that_never_answers_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_trial, "START_S", 0.2)
-    process = subprocess.Popen(["sleep", "60"])
-    try:
-        with pytest.raises(image_trial.TrialError, match=r"no answer to a frame within 0\.2 s"):
-            image_trial.first_answer(process, image_trial.free_port())
-    finally:
-        process.kill()
-        process.wait()
-
-
-def test_an_interrupted_trial_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    engine = LocalEngine()
-    engine.folder = str(tmp_path)
-    started: list[subprocess.Popen[bytes]] = []
-
-    def interrupt(container: "subprocess.Popen[bytes]", _port: int) -> bytes:
-        started.append(container)
-        while not (tmp_path / "pid").exists():
-            assert container.poll() is None
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(image_trial, "first_answer", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        image_trial.in_container(
-            engine, ["sh", "-c", f"echo $$ > {tmp_path}/half; mv {tmp_path}/half {tmp_path}/pid; exec sleep 60"], "name", 1, tmp_path
-        )
-    assert engine.removed
-    assert started[0].returncode == -signal.SIGKILL
 
 
 @each_of("told", ["framegate 0.1.0 (pure)", "framegate 9 (compiled)", ""])

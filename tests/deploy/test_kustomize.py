@@ -17,6 +17,9 @@ from framegate.control.cli.pipeline import run
 from framegate.control.configuration.load import validate
 from framegate.control.demo.generator import Options
 from framegate.control.kubernetes.manifest import KINDS
+from framegate.control.kubernetes.pod_requirements import read_configuration, requirements_of
+from framegate.control.kubernetes.sidecar import Options as SidecarOptions
+from framegate.control.kubernetes.sidecar import pod_template
 from tests.fakes.cases import each_of
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -228,3 +231,27 @@ def test_kubectl_renders_the_overlay_as_the_merge_here_says(deployment: dict[str
     assert {container["name"]: container for container in spec["containers"]} == {
         container["name"]: container for container in expected["containers"]
     }
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_in_front_of_a_kafka_cluster_the_component_adds_what_inject_adds(tmp_path: Path) -> None:
+    """But the tap's volume, which costs nothing."""
+    shutil.copytree(COMPONENT.parent, tmp_path / "kustomize")
+    folder = tmp_path / "overlay"
+    folder.mkdir()
+    shutil.copy(COMPONENT.parent / "options" / "kafka" / "framegate.yaml", folder)
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "app", "labels": {"framegate.io/inject": "true"}}}
+    pod["spec"] = {"containers": [{"name": "app", "image": "example.org/app:1"}]}
+    (folder / "app.yaml").write_text(json.dumps(pod))
+    components = ["../kustomize/framegate", "../kustomize/options/kafka"]
+    maps = [{"name": "framegate", "files": ["framegate.yaml"]}]
+    (folder / "kustomization.yaml").write_text(json.dumps({"resources": ["app.yaml"], "components": components, "configMapGenerator": maps}))
+    rendered = subprocess.run(["kubectl", "kustomize", str(folder)], check=True, capture_output=True, text=True, timeout=60).stdout
+    (spec,) = (item["spec"] for item in YAML(typ="safe").load_all(rendered) if item["kind"] == "Pod")
+    config, text, _ = read_configuration(folder / "framegate.yaml")
+    expected = pod_template(SidecarOptions(), requirements_of(config, text, 1))["spec"]
+    ((ours,), (theirs,)) = expected["initContainers"], spec["initContainers"]
+    assert theirs["ports"] == [{"name": port["name"], "containerPort": port["containerPort"]} for port in ours["ports"]]
+    assert {mount["name"] for mount in theirs["volumeMounts"]} - {mount["name"] for mount in ours["volumeMounts"]} == {"framegate-tap"}
+    assert {each["name"] for each in spec["volumes"]} - {each["name"] for each in expected["volumes"]} == {"framegate-tap"}

@@ -34,6 +34,8 @@ VERBS: Final = (
     ("channels", "close", "--filter", "listener=kafka"),
     ("channels", "throttle", "--filter", "listener=kafka", "--request-rate", "1MiB", "--standing"),
     ("channels", "actions"),
+    ("config", "show"),
+    ("config", "save", "-"),
     ("handlers", "list"),
     ("kafka-rules", "get", "--listener", "kafka"),
     ("kafka-rules", "set", "--listener", "kafka", "--report-only"),

@@ -8,9 +8,11 @@ from typing import Any, Final
 
 VALUES: Final[dict[str, tuple[str, ...]]] = {
     "protocol": ("framed", "kafka"),
+    "brokers": ("no", "ports", "hosts"),
+    "rules": ("no", "deny"),
     "client_framing": ("int32", "varint", "header"),
     "upstream_framing": ("int32", "varint", "int32_inclusive"),
-    "client_tls": ("no", "yes"),
+    "client_tls": ("no", "yes", "mutual"),
     "upstream_tls": ("no", "yes"),
     "client_proxy": ("no", "v1", "v2"),
     "upstream_proxy": ("no", "v1", "v2"),
@@ -47,6 +49,8 @@ class Combination:
     """A value of ``VALUES`` for each feature of one connection."""
 
     protocol: str
+    brokers: str
+    rules: str
     client_framing: str
     upstream_framing: str
     client_tls: str
@@ -73,6 +77,10 @@ class Combination:
         refused = (
             kafka and (self.client_framing, self.upstream_framing) != ("int32", "int32"),
             not kafka and "PLAIN" in (self.sasl, self.upstream_sasl),
+            (self.brokers, self.rules) != ("no", "no") and (not kafka or self.handler != "no"),
+            self.brokers != "no" and self.upstream_proxy != "no",
+            self.brokers == "hosts" and self.client_tls == "no",
+            self.rules != "no" and self.requests != "whole",
             self.handler != "no" and (self.requests, self.responses) != ("whole", "whole"),
             self.handler == "answers" and (self.upstream_framing, self.upstream_tls, self.upstream_sasl) != ("int32", "no", "no"),
             self.handler == "answers" and (self.ending == "upstream_closes" or self.upstream_proxy != "no"),
@@ -101,8 +109,8 @@ def pairs_of(combination: Combination) -> frozenset[Pair]:
 def _random(rng: random.Random, fixed: Iterable[tuple[str, str]] = ()) -> Combination | None:
     """A possible combination that has the fixed values; None: none was found."""
     values = VALUES | {name: (value,) for name, value in fixed}
-    for _ in range(2000):
-        found = Combination(**{name: rng.choice(of) for name, of in values.items()})
+    for attempt in range(2000):  # later ones have more defaults, which go with most
+        found = Combination(**{name: of[0] if rng.random() < attempt / 2000 else rng.choice(of) for name, of in values.items()})
         if found.possible:
             return found
     return None

@@ -10,6 +10,7 @@ import struct
 import time
 from typing import Any, Final
 
+from framegate.control.accept.broker_list import Broker
 from framegate.control.v1 import channel_service_pb2 as channels_pb2
 from framegate.control.v1 import limit_service_pb2 as limits_pb2
 from framegate.control.v1 import tap_service_pb2 as taps_pb2
@@ -18,8 +19,11 @@ from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
 from framegate.proxy.auth.client import FIRST_CORRELATION_ID
 from framegate.proxy.auth.messages import ApiRange
+from framegate.proxy.kafka.endpoint_eraser import FIRST_UNKNOWN_TAG
+from framegate.proxy.kafka.values import varint
 from framegate.proxy.network.proxy_protocol import header_bytes
 from tests.fakes import sasl_frames
+from tests.fakes.brokers import metadata_answer
 from tests.fakes.feature_model import Combination
 from tests.fakes.framegate import Framegate, Row
 from tests.fakes.upstream import ScriptedUpstream, peer_name, read_exactly, reset
@@ -29,7 +33,7 @@ USER, PASSWORD = "alice", "canary-52d1"
 UPSTREAM_USER, UPSTREAM_PASSWORD = "proxy", "canary-90ab"
 HEADER: Final = {"size": 8, "offset": 2, "width": 4, "byte_order": "little", "counts": "frame", "fill": "c0de0001"}
 CUT_FROM: Final = 256 * 1024
-METADATA, HANDSHAKE, VERSIONS, TOKEN = 3, 17, 18, 36
+FETCH, METADATA, HEARTBEAT, HANDSHAKE, VERSIONS, TOKEN = 1, 3, 12, 17, 18, 36
 SIZES: Final = {"small": (16, 100, 5000), "mixed": (16, 5000, 20_000, 300_000), "large": (100, 300_000, 1_500_000)}
 NOISE: Final = random.Random(7).randbytes(4 << 20)
 CAUSES: Final = {
@@ -104,8 +108,24 @@ def take(framing: str, data: bytearray) -> bytes | None:
     return body
 
 
+def broker_answers(body: bytes, host: str, port: int) -> tuple[bytes, bytes]:
+    """The answer of a broker at this address to a request for Metadata 8 or Fetch 16, with the request's payload; and the one of Fetch without it."""
+    correlation, payload = body[4:8], body[11:]
+    if body[1] == METADATA:
+        named = metadata_answer([Broker(0, host, port)])[:-8]  # without topics and rights
+        cut = len(payload) // 4 * 4  # the rest is the topic's name
+        topic = b"\0\0" + sasl_frames.string("t" + payload[cut:].hex()) + b"\0"
+        partition = struct.pack(">ihiiii", 1, 0, 0, 0, 0, cut // 4) + payload[:cut] + bytes(8)
+        return correlation + named + struct.pack(">i", 1) + topic + partition + bytes(8), b""
+    partition = struct.pack(">ihqqq", 0, 0, 0, 0, 0) + b"\1" + struct.pack(">i", -1) + varint(len(payload) + 1) + payload + b"\0"
+    head = correlation + b"\0" + bytes(10) + b"\2" + bytes(16) + b"\2" + partition + b"\0\1"
+    endpoints = b"\2" + bytes(4) + sasl_frames.compact(host.encode()) + struct.pack(">i", port) + b"\0\0"
+    size = bytes((len(endpoints),))
+    return head + b"\0" + size + endpoints, head + bytes((FIRST_UNKNOWN_TAG,)) + size + bytes(len(endpoints))
+
+
 class Upstream(ScriptedUpstream):
-    """Answers each frame; knows Kafka's login.
+    """Answers each frame; knows Kafka's login, and is the one broker of a cluster.
 
     Attributes:
         requests: bodies of the frames that came, in order, those of our own login and of looks at versions left out.
@@ -147,9 +167,14 @@ class Upstream(ScriptedUpstream):
                         served = True
                         self.sockets.append(sock)
                     self.requests.append(body)
-                    sock.sendall(encode(framing, body[4:] if self._combination.protocol == "kafka" else body))
+                    sock.sendall(encode(framing, self._answer(body)))
                 if served:
                     self.rest = bytearray(data)
+
+    def _answer(self, body: bytes) -> bytes:
+        if self._combination.brokers != "no":
+            return broker_answers(body, "127.0.0.1", self.port)[0]
+        return body[4:] if self._combination.protocol == "kafka" else body
 
     def _header(self, plain: socket.socket) -> bytes:
         if self._combination.upstream_proxy == "v2":
@@ -166,6 +191,8 @@ class Upstream(ScriptedUpstream):
         if key == VERSIONS:
             known = (ApiRange(METADATA, 0, 12), ApiRange(HANDSHAKE, 0, 1), ApiRange(VERSIONS, 0, 3), ApiRange(TOKEN, 0, 1))
             return sasl_frames.versions_answer(0, *known, error=35 if version > 2 else 0, correlation=correlation)
+        if key == METADATA and body[10:19] == b"framegate":  # control's own look
+            return body[4:8] + metadata_answer([Broker(0, "127.0.0.1", self.port)], version)
         if key not in (HANDSHAKE, TOKEN):
             return b""
         if PASSWORD.encode() in body or correlation < FIRST_CORRELATION_ID or self._combination.upstream_sasl == "no":
@@ -181,9 +208,10 @@ class Client:
     Args:
         number: of the listener ``c{number}``, and the last two numbers of the client's address.
         tls: of the client; used when the combination says so.
+        port: of its listener, and the next one of its broker; for listeners with brokers. Every other client knows the broker's from the beginning.
     """
 
-    def __init__(self, number: int, combination: Combination, upstream: Upstream, tls: ssl.SSLContext) -> None:
+    def __init__(self, number: int, combination: Combination, upstream: Upstream, tls: ssl.SSLContext, port: int) -> None:
         self.name = f"c{number}"
         self.address = f"127.1.{number // 200}.{1 + number % 200}"
         self.combination = combination
@@ -191,7 +219,12 @@ class Client:
         self.sent: list[bytes] = []  # bodies
         self.answered = 0
         self.row: Row = {}
-        self._tls = tls if combination.client_tls == "yes" else None
+        self.port = port
+        self._told = ("127.0.0.1", port + 1) if combination.brokers == "ports" else ("b0.localhost", 443)
+        self._of_broker = number % 2 == 0
+        self._tls = tls if combination.client_tls != "no" else None
+        named = "CN=framegate demo client" if combination.client_tls == "mutual" else "ANONYMOUS"
+        self.principal = USER if combination.sasl != "no" else named
         self._rng = random.Random(number)
         self._data = bytearray()
         self._correlation = 0
@@ -211,13 +244,26 @@ class Client:
         if self.combination.protocol == "framed":
             return payload
         self._correlation += 1
-        return struct.pack(">hhih", METADATA, 9, self._correlation, 1) + b"c" + payload
+        key, version = (METADATA, 8) if number % 3 else (FETCH, 16)
+        return struct.pack(">hhih", key, version, self._correlation, 1) + b"c" + payload
 
-    def _expected(self, body: bytes) -> tuple[bytes, bytes]:
-        """What the upstream must get for a request, and what the client must."""
+    def _refused(self) -> bytes:
+        """A request that the rules refuse."""
+        self._correlation += 1
+        return struct.pack(">hhih", HEARTBEAT, 0, self._correlation, 1) + b"c" + sasl_frames.string("g") + bytes(4) + sasl_frames.string("m")
+
+    def _is_refused(self, body: bytes) -> bool:
+        return self.combination.rules != "no" and body[1] == HEARTBEAT
+
+    def _expected(self, body: bytes) -> tuple[bytes, tuple[bytes, ...]]:
+        """What the upstream must get for a request, and what the client may."""
         changes = self.combination.handler == "changes"
         request = body + b"!" * changes
-        return request, (request[4:] if self.combination.protocol == "kafka" else request) + b"?" * changes
+        if self._is_refused(body):
+            return request, (body[4:8] + struct.pack(">h", 30),)
+        if self.combination.brokers != "no":
+            return request, (broker_answers(body, *self._told)[0], broker_answers(body, "127.0.0.1", self.upstream.port)[1])
+        return request, ((request[4:] if self.combination.protocol == "kafka" else request) + b"?" * changes,)
 
     def _receive(self, timeout: float) -> bool:
         """Read once what there is; False: nothing came in that time. EOFError at the end of the stream."""
@@ -232,7 +278,8 @@ class Client:
         self._data += chunk
         while (answer := take(self.combination.client_framing, self._data)) is not None:
             wanted = self._expected(self.sent[self.answered])[1]
-            assert answer == wanted, f"answer {self.answered} differs: {len(answer)} bytes, {answer[:30]!r}, not {len(wanted)}, {wanted[:30]!r}"
+            told = f"{len(answer)} bytes, {answer[:30]!r}, not {len(wanted[0])}, {wanted[0][:30]!r}"
+            assert answer in wanted, f"answer {self.answered} differs: {told}"
             self.answered += 1
         return True
 
@@ -268,10 +315,10 @@ class Client:
         """Send so many requests; each is answered when this returns."""
         window = int(self.combination.window)
         late = self.combination.reader == "late"
-        for _ in range(count):
+        for number in range(count):
             if not late:
                 self._await(len(self.sent) + 1 - window)
-            self._ask(self._body(), reads=not late)
+            self._ask(self._refused() if self.combination.rules != "no" and number % 3 == 1 else self._body(), reads=not late)
         self._await(len(self.sent))
 
     def recorded(self) -> list[bytes]:
@@ -283,14 +330,16 @@ class Client:
     def open(self, proxy: Framegate) -> None:
         proxied = self.combination.client_proxy
         source = None if proxied != "no" else (self.address, 0)
-        self._raw = self._sock = socket.create_connection(proxy.address(self.name), timeout=20, source_address=source)
+        ports, hosts = self.combination.brokers == "ports", self.combination.brokers == "hosts"
+        address = self._told if ports and self._of_broker else proxy.address(self.name)
+        self._raw = self._sock = socket.create_connection(address, timeout=20, source_address=source)
         self.peer = peer_name(self._raw)
         self._reached = "{}:{}".format(*self._raw.getpeername())
         if proxied != "no":
             self.peer, self._reached = f"{self.address}:{self._raw.getsockname()[1]}", "192.0.2.1:9092"
             self._sock.sendall(header_bytes(proxied, self.peer, self._reached))
         if self._tls is not None:
-            self._sock = self._tls.wrap_socket(self._sock, server_hostname="localhost")
+            self._sock = self._tls.wrap_socket(self._sock, server_hostname="b0.localhost" if hosts and self._of_broker else "localhost")
         if self.combination.sasl != "no":
             self._login()
         self._sock.setblocking(False)
@@ -354,8 +403,10 @@ class Client:
         ending, got = self.combination.ending, self.upstream.requests
         if ending == "drain" and self.row["frames"]["request"] == len(self.sent) - 1:
             self.sent.pop()  # it was not taken
-        wanted = [self._expected(body)[0] for body in self.sent]
+        wanted = [self._expected(body)[0] for body in self.sent if not self._is_refused(body)]
+        assert self.row.get("broker", -1) == (0 if self.combination.brokers != "no" and self._of_broker else -1), self.row
         assert self.row["cause"] in CAUSES[ending], self.row
+        assert self.row["principal"] == self.principal, self.row
         if self.combination.upstream_proxy != "no":
             assert self.upstream.headers.count(header_bytes(self.combination.upstream_proxy, self.peer, self._reached)) == 1, self.upstream.headers
         if self.combination.handler != "answers":

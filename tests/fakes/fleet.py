@@ -12,6 +12,7 @@ from typing import Any, cast
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.listening import Listening
 from framegate.control.accept.resolver import Names, Resolution, Resolver
+from framegate.control.configuration.child import Loaded
 from framegate.control.configuration.tls_files import describe_files, first_stores, read_tls_files
 from framegate.control.events import Bus, Event
 from framegate.control.fleet.child import Reaper, SpawnOptions
@@ -25,6 +26,7 @@ from framegate.control.meters import Meters
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.rotation.validator import answer
+from framegate.control.steering.identities import Identities
 from framegate.control.steering.pool import equal_shares
 from framegate.control.steering.steering import Steering
 from framegate.control.steering.taps import Rules
@@ -149,7 +151,14 @@ class Fleet:
     subscribers raised, ``tapped`` what the tap's keeper was told.
     """
 
-    def __init__(self, config: ProxyConfig, *, command: tuple[str, ...] = COMMAND, endpoint: tuple[str, int] = ("127.0.0.1", 1)) -> None:
+    def __init__(
+        self,
+        config: ProxyConfig,
+        *,
+        command: tuple[str, ...] = COMMAND,
+        endpoint: tuple[str, int] = ("127.0.0.1", 1),
+        handlers: tuple[str, ...] = HANDLER_COMMAND,
+    ) -> None:
         self.log = MemoryLog()
         self.meters = Meters()
         self.task_monitor = TaskMonitor(self.log, self.meters)
@@ -169,7 +178,7 @@ class Fleet:
         self.judged = 0
         self.handlers: Handlers | None = None
         if handler_names(config):
-            self.handlers = Handlers(config, self.reaper, self.meters, self.log, self.task_monitor, events=events, command=HANDLER_COMMAND)
+            self.handlers = Handlers(config, self.reaper, self.meters, self.log, self.task_monitor, events=events, command=handlers)
         self.supervisor = Supervisor(
             self.desired,
             self.acceptor,
@@ -188,6 +197,7 @@ class Fleet:
         self.certificates = TlsStores(self.supervisor, self._check, described)
         for source in self.certificates.sources():
             self.rotation.watch(source)
+        self.identities = Identities(self.supervisor, self.rotation, self.meters, self.log, self.task_monitor)
         self.steering = Steering(
             self.supervisor,
             self.acceptor,
@@ -199,7 +209,10 @@ class Fleet:
             self.tapped.append,
             self.rotation,
             self.certificates,
-            self.handlers,
+            self.identities,
+            Loaded(config, [], files, described, "/nowhere/framegate.yaml"),
+            self._check,
+            lambda config: Handlers(config, self.reaper, self.meters, self.log, self.task_monitor, events=events, command=handlers),
         )
         self._clients: list[Client] = []
 
@@ -231,8 +244,9 @@ class Fleet:
         self.acceptor.stop()
         self.steering.close()
         await self.supervisor.stop()
-        if self.handlers is not None:
-            await self.handlers.stop()
+        if self.supervisor.handlers is not None:
+            await self.supervisor.handlers.stop()
+        await self.identities.stop()
         self.supervisor.close()
         self.acceptor.close()
         self.reaper.close()
@@ -282,7 +296,7 @@ START = StartMessage(type="start", wire=WIRE_VERSION, config=to_wire(fleet_confi
 async def one_processor(log: MemoryLog, command: tuple[str, ...] = COMMAND, inherited: Sequence[int] = ()) -> AsyncIterator[Processor]:
     """A processor without a supervisor, which is killed at the end; ``START`` starts it."""
     reaper = Reaper()
-    cells = SlotCells(0, CellLayout.of(fleet_config(1)), ["a"])
+    cells = SlotCells(0, CellLayout.of(fleet_config(1)))
     processor = Processor(0, 7, cells, SpawnOptions(KIND, command, reaper, log, inherited), lambda _, message: None)
     try:
         yield processor

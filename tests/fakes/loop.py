@@ -11,17 +11,7 @@ from typing import Any, Self
 
 from framegate.proxy.cells import CellLayout, CellReader, CellWriter, create
 from framegate.proxy.clock import MonotonicClock
-from framegate.proxy.config.model import (
-    MIB,
-    BrokersConfig,
-    KafkaCluster,
-    ListenerConfig,
-    ProxyConfig,
-    TapConfig,
-    TapRule,
-    UpstreamConfig,
-    to_wire,
-)
+from framegate.proxy.config.model import MIB, BrokersConfig, KafkaCluster, ListenerConfig, ProxyConfig, TapConfig, TapRule, UpstreamConfig, to_wire
 from framegate.proxy.config.sasl import ListenerSasl
 from framegate.proxy.network.connection_id import ConnectionIds
 from framegate.proxy.network.selector import Selector
@@ -104,6 +94,7 @@ class LoopBench:
         self._cells_fd = create(layout)
         self.cells = CellReader(self._cells_fd, layout)
         writer = cell_writer(self._cells_fd, layout)
+        writer.start(1, 1, 0)
         clock = MonotonicClock()
         self.pool = pool_of(16 * MIB, clock.now_ns)
         settings = self.settings = Settings({"config": to_wire(config), "brokers": {} if brokers is None else {"u": brokers}}, self.pool)
@@ -130,7 +121,7 @@ class LoopBench:
             watcher=watcher,
             drain=Drain(self.selector, clock, self.relay.pairs.open, watcher, 0),
             cells=writer,
-            publisher=Publisher(writer, writer.start(1, 1, 0), settings.counters, settings.limits, self.pool, self.tap),
+            publisher=Publisher(writer, settings.counters, settings.limits, self.pool, self.tap),
             tap=self.tap,
             tap_fd=-1,
             command=theirs,

@@ -41,7 +41,7 @@ def program(name: str) -> str | None:
 def scrapes(count: int, grow: float = 10) -> Samples:
     """Real scrapes of a control process whose plane counts: before each one every counter, gauge and bucket has grown by ``grow``.
 
-    Where nothing has been counted yet, framegate is ready all the same.
+    Where nothing has been counted yet, framegate is ready all the same, and knows a broker.
     """
     config = dataclasses.replace(fake_config("unix:unused", None), telemetry=TelemetryConfig(prometheus=PrometheusConfig(address="127.0.0.1:0")))
     plane = FakePlane(config)
@@ -68,8 +68,9 @@ def _count(plane: FakePlane, value: int) -> None:
     names = [listener.name for listener in plane.config.listeners]
     for metric in METRICS:
         if metric.source == "control" and metric.name != "framegate.tls.certificate.not_after":  # telemetry is told that one
-            told = max(value, 1) if metric.name == "framegate.ready" else value
-            plane.measured.update({(metric.name, attributes): told for attributes in _points(metric, names)})
+            for attributes in _points(metric, names):
+                good = metric.name == "framegate.ready" or (metric.name == "framegate.broker.count" and ("framegate.state", "up") in attributes)
+                plane.measured[metric.name, attributes] = max(value, 1) if good else value
 
 
 def _points(metric: Metric, listeners: Sequence[str]) -> Iterator[Attributes]:

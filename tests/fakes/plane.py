@@ -4,12 +4,15 @@ state, users, certificates and audit rows are fakes, with errors on demand: they
 
 import dataclasses
 import os
+import pathlib
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from framegate.control.configuration.child import Loaded, load_row
+from framegate.control.configuration.difference import differences
 from framegate.control.errors import (
     AbortedError,
     AlreadyExistsError,
@@ -22,6 +25,7 @@ from framegate.control.errors import (
 )
 from framegate.control.events import Bus, Row, Subscription
 from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.identity.users_file import name_fault
 from framegate.control.logs import Levels
 from framegate.control.meters import Meters
@@ -48,6 +52,8 @@ from framegate.control.status import (
 )
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import TERMS, Channels, Terms
+from framegate.control.steering.configuration import Applied, Configuration
+from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.explanation import Explanations
 from framegate.control.steering.filter import Filter
@@ -68,6 +74,7 @@ from framegate.proxy.config.limits import LimitsConfig, RateLimits
 from framegate.proxy.config.model import (
     AdminConfig,
     DrainAccept,
+    HandlersConfig,
     HealthConfig,
     KafkaRules,
     ListenerConfig,
@@ -115,6 +122,7 @@ def fake_config(admin: str, health: str | None = "127.0.0.1:0", tap: TapConfig |
         health=None if health is None else HealthConfig(address=health),
         memory_pool=MemoryPoolConfig(size=256 * MIB),
         tap=tap,
+        handlers=HandlersConfig(path=(str(pathlib.Path(admin.removeprefix("unix:")).parent),)),
     )
 
 
@@ -300,13 +308,17 @@ class FakeSupervisor:
         self,
         build: Callable[[int], Change],
         commit: Callable[[DesiredState], None],
-        check: Callable[[], None],
-        decided: Callable[[], None],
+        check: Callable[[], None] = lambda: None,
+        decided: Callable[[], None] = lambda: None,
+        done: Callable[[], None] = lambda: None,
     ) -> None:
         self.fake._fail()
         check()
         commit(self.desired)
         decided()
+        done()
+
+    change_config: Any = Supervisor.change_config
 
     async def start_slots(self, numbers: Sequence[int]) -> None:
         self.fake._fail()
@@ -351,7 +363,11 @@ class FakeAcceptor:
         names = [listener.name for listener in fake.config.listeners]
         self.listeners = {name: FakeListening(fake, name, f"127.0.0.1:{9093 + number}") for number, name in enumerate(names)}
 
-    def set_limits(self, limits: Any) -> None:
+    @property
+    def open(self) -> int:
+        return sum(item.open for item in self.listeners.values())
+
+    def set_limits(self, limits: Any, protected: str | None = None) -> None:
         """Nobody connects."""
 
     def stop(self) -> None:
@@ -399,6 +415,30 @@ class FakeRotation(Rotation):
         self.fake.asked.append(("reload",))
         self.fake._fail()
         return list(self.fake.outcomes)
+
+
+class FakeConfiguration(Configuration):
+    """Puts any configuration in force at once, but for what needs a restart."""
+
+    def __init__(self, fake: "FakePlane") -> None:
+        self.fake = fake
+
+    @property
+    def etag(self) -> str:
+        return etag_of(self.fake.config)
+
+    async def apply(self, loaded: Loaded, etag: str = "", *, validate_only: bool = False) -> Applied:
+        self.fake._fail()
+        before, after = self.fake.config, loaded.config
+        if etag and etag != self.etag:
+            raise EtagError("configuration", before.node)
+        found = differences(before, after)
+        keys = ",".join(item.path for item in found if item.effect == "restart")
+        if keys:
+            raise FailedPreconditionError(f"nothing is applied: a restart is needed to change {keys}", reason="NEEDS_RESTART", keys=keys)
+        if not validate_only:
+            self.fake.desired.config = after
+        return Applied(before, after, found)
 
 
 class FakeUsers(Users):
@@ -475,6 +515,11 @@ class FakeAudit(Audit):
         self.fake._events.publish({"event": "audit", **record}, reserved=True)
 
 
+async def _answered(question: Row) -> Row:
+    """The question about a configuration, answered in this process."""
+    return load_row(question["load"])
+
+
 class FakePlane(State):
     """Set ``failure`` to have every change raise it; look at ``audits`` and ``asked`` afterwards."""
 
@@ -513,17 +558,21 @@ class FakePlane(State):
         self._slots: dict[int, CellReader] = {}
         for slot in range(config.processors):
             self.hire(slot)
+        meters = Meters()
+        self.file = pathlib.Path(config.admin.address.removeprefix("unix:")).with_name("framegate.yaml")
+        loaded = Loaded(config, [], {}, {}, str(self.file))
         log: Any = SimpleNamespace(levels=self.levels, format="json", dropped=7)
         acceptor: Any = FakeAcceptor(self)
         losses: Any = self
         task_monitor: Any = SimpleNamespace(repeat=lambda *arguments: SimpleNamespace(cancel=lambda: None))
         resolver: Any = SimpleNamespace(current=defaultdict(lambda: SimpleNamespace(texts=lambda: ("10.1.0.1:9092",), error="")))
-        transactions = Transactions(self._events, Meters())
+        transactions = Transactions(self._events, meters)
         pool = Pool(supervisor, transactions, log, task_monitor)
         listeners = Listeners(supervisor, acceptor)
         drain = NotedDrain(supervisor, acceptor, listeners, pool, transactions, self._events)
         drain.fake = self
         channels, upstreams = NotedChannels(self, supervisor, transactions), Upstreams(supervisor, resolver, log)
+        engine = FakeConfiguration(self)
         self.parts = Parts(
             state=self,
             events=self._events,
@@ -544,6 +593,17 @@ class FakePlane(State):
             certificates=FakeCertificates(self),
             rotation=FakeRotation(self),
             users=FakeUsers(self),
+            configuration=engine,
+            configuration_file=ConfigurationFile(
+                loaded,
+                engine,
+                lambda: self.config,
+                pool,
+                _answered,
+                Rotation(config.rotation, self._events, meters, task_monitor),
+                self._events,
+                meters,
+            ),
         )
 
     def close(self) -> None:
@@ -594,6 +654,15 @@ class FakePlane(State):
     @draining.setter
     def draining(self, there: bool) -> None:
         self.parts.pool.draining = there
+
+    def limit(self, size: int) -> None:
+        """Set the largest frame of the listener ``kafka``, as by hand."""
+        self.desired.config = self.limited(size)
+
+    def limited(self, size: int) -> ProxyConfig:
+        """The configuration with another largest frame of the listener ``kafka``."""
+        first, *others = self.config.listeners
+        return dataclasses.replace(self.config, listeners=(dataclasses.replace(first, max_receive_size=size), *others))
 
     @property
     def limits(self) -> dict[str, int]:

@@ -25,6 +25,7 @@ losing          has no descriptor for a socket to a handler process until it was
 """
 
 import argparse
+import dataclasses
 import ipaddress
 import json
 import os
@@ -39,13 +40,12 @@ from typing import Any
 from framegate.proxy.cells import CellLayout, CellWriter, State
 from framegate.proxy.config.model import (
     MAX_RECEIVE_SIZE,
-    forwarding_of,
+    ProxyConfig,
+    TapRule,
+    changed_from_wire,
     from_wire,
-    kafka_rules_to_wire,
     largest_whole,
     quotas_to_wire,
-    rule_from_wire,
-    whole_request,
 )
 from framegate.proxy.network.connection_id import ConnectionIds, format_connection_id
 from framegate.proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, receive_handovers
@@ -83,6 +83,8 @@ from framegate.proxy.server.rows import (
     StoresRow,
     TapRuleOffRow,
     TrafficRow,
+    listener_owner,
+    upstream_owner,
 )
 from framegate.proxy.server.schema import schema_of
 
@@ -111,6 +113,29 @@ def channel_row(number: int, handover: Handover) -> ChannelRow:
     if handover.broker >= 0:
         row["broker"] = handover.broker
     return row
+
+
+def layout_of(places: list[list[str]]) -> CellLayout:
+    return CellLayout([(kind, name) for kind, name in places])
+
+
+def _owners(config: ProxyConfig) -> set[str]:
+    """Who has stores."""
+    own = {listener_owner(item.name) for item in config.listeners if item.tls is not None}
+    return own | {upstream_owner(item.name) for item in config.upstreams if item.tls is not None}
+
+
+def facts_of(config: ProxyConfig) -> dict[str, Any]:
+    """What tests ask about a configuration in force."""
+    facts: dict[str, Any] = {
+        "max_receive_size": {item.name: item.max_receive_size for item in config.listeners},
+        "limits": quotas_to_wire(config),
+    }
+    if rules := {item.name: dataclasses.asdict(item.kafka) for item in config.listeners if item.kafka is not None}:
+        facts["kafka_rules"] = rules
+    if config.tap is not None:
+        facts["tap_rules"] = [dataclasses.asdict(rule) for rule in config.tap.rules]
+    return facts
 
 
 class FakeProcessor:
@@ -184,20 +209,14 @@ class FakeProcessor:
         config = from_wire(message["config"])
         self.config = config
         self.facts = {
-            "max_receive_size": {item.name: item.max_receive_size for item in config.listeners},
-            "limits": quotas_to_wire(config),
+            **facts_of(config),
             "share": message["share"],
             "endpoints": message["endpoints"],
             "brokers": message.get("brokers", {}),
             "stores": numbers_of(message.get("stores")),
             "standing": message.get("standing", []),
         }
-        rules = {item.name: kafka_rules_to_wire(item.kafka) for item in config.listeners if item.kafka is not None}
-        if rules:
-            self.facts["kafka_rules"] = rules
-        if config.tap is not None:
-            self.facts["tap_rules"] = message["config"]["tap"]["rules"]
-        self.writer = CellWriter(self.cells, CellLayout.of(config))
+        self.writer = CellWriter(self.cells, layout_of(message["cells"]) if "cells" in message else CellLayout.of(config))
         self.image = array("q", self.writer.start(os.getpid(), message["generation"], time.monotonic_ns()))
         self.publish()
         self.writer.state(State.SERVING)
@@ -244,34 +263,36 @@ class FakeProcessor:
         """Why a change is refused; empty when it is not."""
         if self.prepared is not None:
             return f"change {self.prepared[0]} is prepared and not decided"
-        unknown = set(change) - set(self.facts) - ({"tap_rule"} if "tap_rules" in self.facts else set())
+        unknown = set(change) - Change.__annotations__.keys()
         if unknown:
             return f"cannot change {', '.join(sorted(unknown))}"
         fault = schema_of(Change).fault(change)
         if fault:
             return f"a change that cannot be read: change{fault}"
-        limits = {**self.facts["max_receive_size"], **change.get("max_receive_size", {})}
-        if set(limits) != set(self.facts["max_receive_size"]) or not all(MAX_RECEIVE_SIZE.takes(size) for size in limits.values()):
-            return f"max_receive_size {limits}"
-        whole = [whole_request(limits[item.name], forwarding_of(item).requests) for item in self.config.listeners]
-        if max(*whole, largest_whole(self.config)[1]) > change.get("share", self.facts["share"]):
-            return "the share is below a max_receive_size"
-        if set(change.get("endpoints", {})) - set(self.facts["endpoints"]):
-            return "no such upstream"
-        if set(numbers_of(change.get("stores"))) - set(self.facts["stores"]):
-            return "nobody has such a store"
-        return self.judge_rules(change.get("tap_rules", []))
-
-    def judge_rules(self, rows: list[dict[str, Any]]) -> str:
         try:
-            rules = [rule_from_wire(row) for row in rows]
+            config = changed_from_wire(self.config, change.get("config", {}))
+            fits = all(MAX_RECEIVE_SIZE.takes(item.max_receive_size) for item in config.listeners)
+        except TypeError as error:
+            return f"a configuration that cannot be: {error}"
+        if not fits or ("cells" in change and {item.name for item in config.listeners} - {name for _, name in change["cells"]}):
+            return "a size that cannot be, or no cells"
+        if max(largest_whole(config)) > change.get("share", self.facts["share"]):
+            return "the share is below a max_receive_size"
+        if set(change.get("endpoints", {})) - {item.name for item in config.upstreams}:
+            return "no such upstream"
+        if set(numbers_of(change.get("stores"))) - _owners(config):
+            return "nobody has such a store"
+        return "" if config.tap is None else self.judge_rules(config.tap.rules, {item.name for item in config.listeners})
+
+    def judge_rules(self, rules: tuple[TapRule, ...], listeners: set[str]) -> str:
+        try:
             for network in (network for rule in rules for network in rule.networks):
                 ipaddress.ip_network(network, strict=False)
-        except (KeyError, TypeError, ValueError) as error:
+        except ValueError as error:
             return f"tap rules that cannot be: {error}"
         if len({rule.name for rule in rules}) != len(rules):
             return "two tap rules have one name"
-        if {listener for rule in rules for listener in rule.listeners} - set(self.facts["max_receive_size"]):
+        if {listener for rule in rules for listener in rule.listeners} - listeners:
             return "no such listener"
         return ""
 
@@ -283,8 +304,18 @@ class FakeProcessor:
             return
         change = self.prepared[1]
         self.prepared = None
+        self.config = changed_from_wire(self.config, change.get("config", {}))
+        self.facts.update(facts_of(self.config))
+        assert self.writer is not None
+        if "cells" in change:
+            layout = layout_of(change["cells"])
+            moved = layout.moved(self.writer.layout)
+            self.writer.follow(layout, self.writer.map(layout))
+            self.image.extend([0] * (layout.count - len(self.image)))
+            for start, end in moved:
+                self.image[start:end] = array("q", [0] * (end - start))
         for key, value in change.items():
-            if key == "tap_rule":
+            if key in ("config", "cells", "tap_rule"):
                 continue
             if key == "stores":
                 self.facts[key] = {**self.facts[key], **numbers_of(value)}
@@ -293,7 +324,7 @@ class FakeProcessor:
             else:
                 self.facts[key] = value
         self.publish()
-        if self.mode != "unconfirmed" or 13 not in change.get("max_receive_size", {}).values():
+        if self.mode != "unconfirmed" or 13 not in [item.max_receive_size for item in self.config.listeners]:
             self.send(DecidedReply(type="committed", id=message["id"]))
 
     def on_abort(self, message: dict[str, Any]) -> None:

@@ -1,8 +1,9 @@
 """The commands of a processor over a world of pairs: what a test asks, and what is answered."""
 
+import dataclasses
 from typing import Any
 
-from framegate.proxy.config.model import ListenerConfig, ProxyConfig, TapRule, UpstreamConfig, to_wire
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, TapRule, UpstreamConfig, to_wire
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.server.commands import Commands
 from framegate.proxy.server.settings import Settings
@@ -28,7 +29,8 @@ class Steered:
         self.access: list[str] = []
         self.drains: list[int] = []
         self.stops = 0
-        self.settings = Settings({"config": to_wire(CONFIG), **(start or {})}, MemoryPool(1 << 30, lambda: 0))
+        config = CONFIG if tap is None else dataclasses.replace(CONFIG, tap=TapConfig(directory="unused", rules=(ALL,)))
+        self.settings = Settings({"config": to_wire(config), **(start or {})}, MemoryPool(1 << 30, lambda: 0))
         self.settings.attach(self.world.relay, tap)
         self.commands = Commands(self.world.relay, self.settings, self.drains.append, self.answers.append, self.access.extend, self.stop)
 

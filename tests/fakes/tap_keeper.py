@@ -43,6 +43,15 @@ def processor(directory: Path, boot_id: str, **facts: Any) -> FakeProcessor:
     return made
 
 
+def written(tap: TapKeeper, directory: Path, boot_id: str) -> None:
+    """A processor that is born, writes three frames, and ends in order."""
+    tap.born(0, boot_id)
+    writer = processor(directory, boot_id)
+    writer.send([b"x"] * 3)
+    writer.close()
+    tap.died(death(boot_id, orderly=True))
+
+
 def gaps(directory: Path) -> list[tuple[str, str | None, str, int, str, str]]:
     found = list(read_gaps(str(directory)))
     return [(gap.stream, gap.listener, gap.direction, gap.frames, gap.reason, gap.certainty) for gap in found]

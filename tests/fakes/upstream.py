@@ -26,6 +26,11 @@ def read_exactly(sock: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
+def read_to_end(sock: socket.socket) -> bytes:
+    """All until the end of the stream."""
+    return b"".join(iter(lambda: sock.recv(65536), b""))
+
+
 def read_frame(sock: socket.socket) -> bytes:
     """The next frame's body; EOFError at the end."""
     return read_exactly(sock, struct.unpack(">i", read_exactly(sock, 4))[0])

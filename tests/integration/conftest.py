@@ -1,6 +1,5 @@
 """What the integration tests share: an echo upstream, certificates, configurations."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,13 +13,6 @@ from tests.fakes.upstream import ScriptedUpstream
 def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """Certificates, made once for all tests."""
     return create(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture
-def upstream() -> Iterator[ScriptedUpstream]:
-    """Sends every frame back."""
-    with ScriptedUpstream() as started:
-        yield started
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import ssl
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,26 +15,34 @@ from typing import Any
 import pytest
 
 from framegate.control.accept.broker_list import Broker, brokers_in, metadata_question
+from framegate.control.v1 import kafka_rule_service_pb2 as rules_pb2
+from framegate.control.v1.kafka_rule_service_pb2_grpc import KafkaRuleServiceStub
 from framegate.proxy.auth.messages import ApiRange
+from framegate.proxy.network.proxy_protocol import header_bytes
+from framegate.proxy.relay.retirement import AT_BOOTSTRAP
 from tests.control.steering.test_cluster import first_of, free_ports, reaches
 from tests.fakes.brokers import API_VERSIONS, KNOWN, METADATA, metadata_answer, versions_answer
 from tests.fakes.certificates import Authority
 from tests.fakes.framegate import Framegate, until
-from tests.fakes.upstream import ScriptedUpstream, ask, read_frame, refusing_port
+from tests.fakes.upstream import ScriptedUpstream, ask, frame, read_frame, refusing_port
 
 pytestmark = pytest.mark.slow
 asked = metadata_question([ApiRange(METADATA, 0, 8)])
 assert asked is not None
 VERSION, QUESTION = asked
+HEARTBEAT = bytes.fromhex("000c 0000 00000007 ffff 0001 67 00000000 0001 6d")
+REFUSED = bytes.fromhex("00000007 001e")  # GROUP_AUTHORIZATION_FAILED
 
 
 class KafkaBroker(ScriptedUpstream):
-    """Answers Metadata with the brokers of its cluster, itself among them, and what it is asked besides with its own node id."""
+    """Answers Metadata with the brokers of its cluster, itself among them. ``answers``: while it is not set, nothing is answered."""
 
     def __init__(self, node: int, cluster: "dict[int, KafkaBroker]") -> None:
         super().__init__(self._talk)
         self.node = node
         self.cluster = cluster
+        self.answers = threading.Event()
+        self.answers.set()
         cluster[node] = self
 
     def named(self) -> Broker:
@@ -42,6 +51,7 @@ class KafkaBroker(ScriptedUpstream):
     def _talk(self, sock: socket.socket) -> None:
         while True:
             body = read_frame(sock)
+            self.answers.wait(60)
             key, version = struct.unpack_from(">hh", body)
             if key == API_VERSIONS:
                 answer = versions_answer(KNOWN)
@@ -73,11 +83,13 @@ def told(sock: socket.socket) -> dict[int, tuple[str, int]]:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, cluster: dict[int, KafkaBroker], **keys: Any) -> Iterator[tuple[Framegate, int]]:
+def serving(folder: Path, cluster: dict[int, KafkaBroker], listener: dict[str, Any] | None = None, **keys: Any) -> Iterator[tuple[Framegate, int]]:
     """framegate with a port for each of nodes 0 to 2, behind the bootstrap's; and the first of them."""
     ports = free_ports(4)
     first = first_of(ports) + 1
-    config = config_of([broker.address for broker in cluster.values()], {"ports": f"{first}-{first + 2}"}, address=f"127.0.0.1:{first - 1}")
+    config = config_of(
+        [broker.address for broker in cluster.values()], {"ports": f"{first}-{first + 2}"}, address=f"127.0.0.1:{first - 1}", **(listener or {})
+    )
     with Framegate(folder, {**config, **keys}) as proxy:
         yield proxy, first
 
@@ -96,7 +108,7 @@ def test_clients_read_framegates_addresses_and_reach_each_broker_by_its_port(tmp
         until(lambda: sum(row["open_connection_count"] for row in proxy.json("brokers", "list")) == 2)
         listed = proxy.json("brokers", "list")
         assert [(row["node_id"], row["state"], row["rack"]) for row in listed] == [(0, "STATE_UP", "rack"), (2, "STATE_UP", "rack")]
-        assert proxy.metric("framegate_broker_connections", framegate_kafka_broker="2") == 1
+        until(lambda: proxy.metric("framegate_broker_connections", framegate_upstream="u", framegate_kafka_broker="2") == 1)
         until(lambda: proxy.metric("framegate_broker_count", framegate_upstream="u", framegate_state="up") == 2)
         for client in clients:
             client.close()
@@ -104,11 +116,14 @@ def test_clients_read_framegates_addresses_and_reach_each_broker_by_its_port(tmp
 
 
 def test_a_broker_that_joins_is_told_once_its_port_is_open_and_one_that_left_no_more(tmp_path: Path, cluster: dict[int, KafkaBroker]) -> None:
-    with serving(tmp_path, cluster) as (proxy, first), proxy.connect("kafka") as client:
+    with serving(tmp_path, cluster) as (proxy, first), contextlib.ExitStack() as clients:
+        early = clients.enter_context(proxy.connect("kafka"))
         joined = KafkaBroker(1, cluster)
-        seen = told(client)
-        assert seen[1] == ("127.0.0.1", first - 1), "until then clients are told the bootstrap's address"
-        until(lambda: told(client)[1] == ("127.0.0.1", first + 1), "a client that read its name is reason enough to look")
+        assert told(early)[1] == ("127.0.0.1", first - 1), "until then clients are told the bootstrap's address"
+        row = proxy.closed_row(early)
+        assert (row["cause"], row["detail"]) == ("drained", AT_BOOTSTRAP), "it may take its connection for one to the new broker"
+        client = clients.enter_context(socket.create_connection(("127.0.0.1", first), timeout=5))
+        assert told(client)[1] == ("127.0.0.1", first + 1)
         assert reaches(first + 1)
         with socket.create_connection(("127.0.0.1", first + 1), timeout=5) as direct:
             assert sorted(told(direct)) == [0, 1, 2]
@@ -161,22 +176,95 @@ def test_a_broker_that_is_stopped_delays_nothing(tmp_path: Path, cluster: dict[i
             silent.kill()
 
 
+def test_a_broker_that_moves_and_rules_that_change_while_control_is_stopped_are_both_in_force_when_it_goes_on(
+    tmp_path: Path, cluster: dict[int, KafkaBroker]
+) -> None:
+    rules = rules_pb2.KafkaRules(listener="kafka", rules=[rules_pb2.KafkaRule(deny=["Heartbeat"])])
+    with serving(tmp_path, cluster, {"kafka": {}}, processors=2) as (proxy, first), proxy.api() as channel:
+        mine = {0: ("127.0.0.1", first), 2: ("127.0.0.1", first + 2)}
+        clients = [proxy.connect("kafka") for _ in range(4)]
+        assert [told(client) for client in clients] == [mine] * 4
+        stub = KafkaRuleServiceStub(channel)
+        stub.GetKafkaRules(rules_pb2.GetKafkaRulesRequest(listener="kafka"), timeout=20)
+        proxy.process.send_signal(signal.SIGSTOP)
+        cluster[2].close()
+        moved = KafkaBroker(2, cluster)
+        setting = stub.UpdateKafkaRules.future(rules_pb2.UpdateKafkaRulesRequest(kafka_rules=rules), timeout=20)
+        assert mine in [told(client) for client in clients if not is_ended(client)], "what is open goes on"
+        assert not setting.done()
+        proxy.process.send_signal(signal.SIGCONT)
+        setting.result(20)
+        row = proxy.wait_row(lambda row: row["event"] == "broker_moved")
+        assert (row["broker"], row["address"]) == (2, moved.address)
+        with socket.create_connection(mine[2], timeout=5) as client:
+            assert told(client) == mine
+            assert ask(client, HEARTBEAT) == REFUSED
+        assert {ask(client, HEARTBEAT) for client in clients if not is_ended(client)} == {REFUSED}
+
+
+def is_ended(client: socket.socket) -> bool:
+    client.setblocking(False)
+    try:
+        return client.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    finally:
+        client.settimeout(5)
+
+
+def test_a_broker_that_accepts_and_does_not_answer_is_shown_and_the_bootstrap_goes_round_it(tmp_path: Path, cluster: dict[int, KafkaBroker]) -> None:
+    ports = free_ports(4)
+    first = first_of(ports) + 1
+    config = config_of([broker.address for broker in cluster.values()], {"ports": f"{first}-{first + 2}"}, address=f"127.0.0.1:{first - 1}")
+    config["upstreams"][0] |= {"check": {"kind": "kafka", "every": "200ms", "timeout": "200ms", "fall": 2, "rise": 2}, "ejection": {"failures": 3}}
+    with Framegate(tmp_path, config) as proxy:
+
+        def states() -> list[str]:
+            return [row["state"] for row in proxy.json("brokers", "list")]
+
+        until(lambda: states() == ["STATE_UP", "STATE_UP"])
+        cluster[2].answers.clear()
+        until(lambda: states() == ["STATE_UP", "STATE_DOWN"], "its checks fail")
+        assert "check" in proxy.json("brokers", "list")[1]["reason"]
+        for _ in range(6):
+            with proxy.connect("kafka") as client:
+                assert sorted(told(client)) == [0, 2]
+        with socket.create_connection(("127.0.0.1", first + 2), timeout=5) as late:
+            late.sendall(frame(QUESTION))
+            cluster[2].answers.set()
+            assert sorted(item.node for item in brokers_in(read_frame(late), VERSION)) == [0, 2], "who wants no other broker waits for it"
+        until(lambda: states() == ["STATE_UP", "STATE_UP"], "it is back")
+
+
 def test_with_hosts_the_broker_is_the_one_that_the_client_names(tmp_path: Path, cluster: dict[int, KafkaBroker]) -> None:
+    """Also behind a header of the PROXY protocol, whose address is shown as the client's."""
     authority = Authority(tmp_path)
     certificate, key = authority.leaf("server", hosts=("*.localhost", "b0.localhost", "b2.localhost", "localhost"))
-    tls = {"certificate": certificate, "key": key, "client_auth": "none"}
     brokers = {"hosts": "b{id}.localhost", "advertise": "localhost", "advertise_port": 443}
-    config = config_of([broker.address for broker in cluster.values()], brokers, address="127.0.0.1:0", tls=tls)
+    listener = {
+        "tls": {"certificate": certificate, "key": key, "client_auth": "none"},
+        "proxy_protocol": {"trusted": ["127.0.0.0/8"]},
+        "kafka": {"rules": [{"deny": ["Heartbeat"]}]},
+    }
+    config = config_of([broker.address for broker in cluster.values()], brokers, address="127.0.0.1:0", **listener)
     context = ssl.create_default_context(cafile=str(authority.path))
     with Framegate(tmp_path / "gate", config) as proxy:
         mine = {0: ("b0.localhost", 443), 2: ("b2.localhost", 443)}
-        clients = []
-        for name in ("b2.localhost", "b0.localhost", "localhost"):
+
+        def connect(number: int, version: str, name: str) -> ssl.SSLSocket:
             raw = socket.create_connection(proxy.address("kafka"), timeout=5)
-            clients.append(context.wrap_socket(raw, server_hostname=name))
-            assert told(clients[-1]) == mine
-        found = [(item.broker_node_id, item.upstream_endpoint) for item in proxy.channels().values() if item.HasField("broker_node_id")]
-        assert sorted(found) == [(node, cluster[node].address) for node in mine]
+            raw.sendall(header_bytes(version, f"198.51.100.{number}:1234", "192.0.2.1:9092"))
+            return context.wrap_socket(raw, server_hostname=name)
+
+        clients = [connect(1, "v1", "b2.localhost"), connect(2, "v2", "B0.localhost"), connect(3, "v2", "localhost")]
+        for client in clients:
+            assert told(client) == mine
+            assert ask(client, HEARTBEAT) == REFUSED
+        found = {
+            (item.peer_address, item.broker_node_id, item.upstream_endpoint) for item in proxy.channels().values() if item.HasField("broker_node_id")
+        }
+        assert found == {("198.51.100.1:1234", 2, cluster[2].address), ("198.51.100.2:1234", 0, cluster[0].address)}
         assert [row["open_connection_count"] for row in proxy.json("brokers", "list")] == [1, 1]
+        until(lambda: [proxy.metric("framegate_broker_connections", framegate_kafka_broker=str(node)) for node in mine] == [1, 1])
         for client in clients:
             client.close()

@@ -52,28 +52,6 @@ def test_every_fault_is_named_with_line_key_value_and_reason(tmp_path: Path) -> 
     assert len(served.stderr.splitlines()) == len(faults)
 
 
-MACHINE = """\
-node: edge-1
-admin: {address: "unix:file/admin.sock"}
-listeners:
-  - {name: plain, address: "192.0.2.1:9093", upstream: echo}
-  - {name: data, address: "unix:file", upstream: echo}
-upstreams: [{name: echo, endpoints: ["127.0.0.1:9"]}]
-tap: {directory: file, rules: [{name: all}]}
-"""
-
-
-@pytest.mark.slow
-def test_what_the_machine_does_not_give_is_told_alike_by_check_and_serve(tmp_path: Path) -> None:
-    path = tmp_path / "framegate.yaml"
-    path.write_text(MACHINE)
-    (tmp_path / "file").write_text("")
-    checked, served = both_refuse(path)
-    rows = json.loads(checked.stdout)
-    assert [row["key"] for row in rows] == ["admin.address", "listeners[0].address", "listeners[1].address", "tap.directory"]
-    assert served.stderr.splitlines() == [f"{path}: line {row['line']}: {row['key']} = {row['value']}: {row['reason']}" for row in rows]
-
-
 @pytest.mark.slow
 def test_what_runs_can_be_checked_and_is_not_disturbed(tmp_path: Path, plain: dict[str, Any]) -> None:
     with socket.socket() as chosen:

@@ -22,6 +22,7 @@ from framegate.control.v1 import pool_service_pb2 as pool_pb2
 from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
 from framegate.proxy.network.connection_id import parse_connection_id
 from framegate.proxy.tap.completeness import verify
+from tests.demo.brokers import free_ports
 from tests.fakes.feature_model import Combination, covering, pairs_of, possible_pairs
 from tests.fakes.feature_peers import HANDLERS, HEADER, LIMIT, PASSWORD, UPSTREAM_PASSWORD, UPSTREAM_USER, USER, Client, Upstream
 from tests.fakes.framegate import Framegate, Row
@@ -64,10 +65,13 @@ class Batch:
         self.processors = processors
         self.failures: list[str] = []
         trusting = ssl.create_default_context(cafile=str(certificates.ca))
+        trusting.load_cert_chain(certificates.client, certificates.client_key)
+        trusting.check_hostname = False  # the certificate does not have the names of brokers
+        ports = free_ports(2 * len(combinations))
         serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         serving.load_cert_chain(certificates.server, certificates.server_key)
         self.clients = [
-            Client(number, item, Upstream(item, serving if item.upstream_tls == "yes" else None), trusting)
+            Client(number, item, Upstream(item, serving if item.upstream_tls == "yes" else None), trusting, ports[2 * number])
             for number, item in enumerate(combinations)
         ]
 
@@ -180,35 +184,44 @@ class Batch:
         item = client.combination
         found: Row = {
             "name": client.name,
-            "address": "127.0.0.1:0",
+            "address": f"127.0.0.1:{client.port if item.brokers == 'ports' else 0}",
             "protocol": item.protocol,
             "framing": item.client_framing,
             "max_receive_size": LIMIT,
             "forwarding": {"requests": item.requests, "responses": item.responses},
             "timeouts": {"failed_authentication": "0ms"},
+            "limits": self.quota(item),
         }
         if item.client_proxy != "no":
             found["proxy_protocol"] = {"version": item.client_proxy, "trusted": ["127.0.0.0/8"]}
+        if item.brokers == "ports":
+            found["brokers"] = {"ports": str(client.port + 1)}
+        if item.brokers == "hosts":
+            found["brokers"] = {"hosts": "b{id}.localhost", "advertise": "localhost", "advertise_port": 443}
+        if item.rules != "no":
+            found["kafka"] = {"rules": [{"principals": [client.principal], "deny": ["Heartbeat"]}]}
         if item.client_framing == "header":
             found["header"] = HEADER
         if item.handler != "answers":
             found["upstream"] = client.name
         if item.handler != "no":
             found["handler"] = "mine:" + ("answers_kafka" if (item.handler, item.protocol) == ("answers", "kafka") else item.handler)
-        if item.client_tls == "yes":
-            found["tls"] = {"certificate": str(self.certificates.server), "key": str(self.certificates.server_key)}
+        if item.client_tls != "no":
+            asks = {"client_auth": "required", "client_ca": str(self.certificates.ca)} if item.client_tls == "mutual" else {}
+            found["tls"] = {"certificate": str(self.certificates.server), "key": str(self.certificates.server_key), **asks}
         if item.sasl != "no":
             found["sasl"] = {"mechanisms": [item.sasl], "users": "users", "max_session": "1h"}
-        if item.quota in ("bytes", "frames"):
-            value = "16MiB" if item.quota == "bytes" else 300
-            found["limits"] = {f"request_{item.quota}_rate": value, f"response_{item.quota}_rate": value}
         return found
+
+    def quota(self, item: Combination) -> Row:
+        value = {"bytes": "16MiB", "frames": 300}.get(item.quota)
+        return {} if value is None else {f"request_{item.quota}_rate": value, f"response_{item.quota}_rate": value}
 
     def upstream(self, client: Client) -> Row:
         item = client.combination
         found: Row = {
             "name": client.name,
-            "endpoints": [client.upstream.address],
+            **({"kafka": {"bootstrap": [client.upstream.address]}} if item.brokers != "no" else {"endpoints": [client.upstream.address]}),
             "framing": item.upstream_framing,
             "max_receive_size": LIMIT + 16,
         }

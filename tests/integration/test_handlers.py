@@ -1,7 +1,6 @@
 """A whole framegate with handlers: answers, and what happens to connections, processes and rows when a handler raises, hangs, grows or is killed."""
 
 import os
-import resource
 import signal
 import socket
 import time
@@ -34,8 +33,6 @@ class Obedient:
     held = []
 
     def start(self):
-        while os.path.exists(os.path.join(os.path.dirname(__file__), "hold")):
-            time.sleep(0.005)
         print("started", flush=True)
 
     def handle(self, frame, context):
@@ -61,14 +58,6 @@ class Obedient:
     def stop(self):
         with open(os.path.join(os.path.dirname(__file__), "stopped"), "a") as file:
             file.write("stopped ")
-
-
-class Late:
-    def start(self):
-        raise RuntimeError("no licence")
-
-    def handle(self, frame, context):
-        return frame
 '''
 
 
@@ -193,66 +182,6 @@ def test_a_socket_that_breaks_while_both_live_is_replaced_and_the_process_goes_o
         calm.close()
 
 
-@pytest.mark.extended
-@pytest.mark.slow
-@pytest.mark.parametrize("short", ["processor", "handler process"])
-def test_a_process_that_had_no_descriptor_for_its_end_is_joined_when_it_has_one(tmp_path: Path, short: str) -> None:
-    """The other of the two is replaced meanwhile, so that it needs a new socket."""
-    with start(tmp_path, processes=1) as proxy:
-        (handler,) = processes(proxy)
-        processor = proxy.wait_row(event("processor_ready"))["pid"]
-        starved, killed = (processor, handler.pid) if short == "processor" else (handler.pid, processor)
-        allowed = resource.prlimit(starved, resource.RLIMIT_NOFILE)
-        resource.prlimit(starved, resource.RLIMIT_NOFILE, (3, allowed[1]))
-        os.kill(killed, signal.SIGKILL)
-        proxy.wait_row(event("handover_failed"))
-        until(lambda: len(proxy.events("handover_failed")) >= 2)
-        resource.prlimit(starved, resource.RLIMIT_NOFILE, allowed)
-        client = proxy.connect("plain")
-        assert ask(client, b"count") == b"1"
-        client.close()
-        lost = "no descriptor to be had" if short == "processor" else "its descriptor was lost"
-        assert proxy.wait_row(event("handler_rejoined", error=lost))["slot"] == 0
-
-
-@pytest.mark.extended
-@pytest.mark.slow
-def test_new_connections_go_to_a_process_that_was_restarted(tmp_path: Path) -> None:
-    """Those of the dead one belong to the other for good, which makes it the fuller of the two."""
-    with start(tmp_path) as proxy:
-        clients: list[socket.socket] = []
-
-        def both_serve() -> bool:
-            """One client more; the processor may know one of the two processes a little before the other."""
-            clients.append(proxy.connect("plain"))
-            assert ask(clients[-1], b"count") == b"1"
-            return len(clients) >= 6 and all(item.handled_count for item in processes(proxy))
-
-        until(both_serve)
-        pid = processes(proxy)[0].pid
-        (tmp_path / "hold").touch()
-        os.kill(pid, signal.SIGKILL)
-        proxy.wait_row(event("handler_died"))
-        answers = sorted(ask(client, b"count") for client in clients)
-        lost = answers.count(b"1")
-        assert 0 < lost < len(clients)
-        assert answers[lost:] == [b"2"] * (len(clients) - lost)
-        (tmp_path / "hold").unlink()
-        ready_again(proxy, pid)
-        late = []
-
-        def asked(count: int) -> list[int]:
-            """Have so many new connections ask; how many frames each process has handled then."""
-            for _ in range(count):
-                late.append(proxy.connect("plain"))
-                assert ask(late[-1], b"count") == b"1"
-            until(lambda: sum(item.handled_count for item in processes(proxy)) == 2 * len(clients) - lost + len(late))
-            return [item.handled_count for item in processes(proxy)]
-
-        restarted, other = until(lambda: (counts := asked(1))[0] and counts)  # the processor knows it by then
-        assert asked(4) == [restarted + 4, other]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "reason", "limits"),
@@ -350,14 +279,3 @@ def test_a_processor_that_is_replaced_has_its_handlers(tmp_path: Path) -> None:
         assert [ask(client, b"count") for client in clients] == [b"1"] * 4
         slots = {row["slot"] for row in proxy.events("processor_ready")}
         assert slots == {0, 1}
-
-
-@pytest.mark.slow
-def test_a_handler_that_cannot_start_is_why_framegate_does_not(tmp_path: Path) -> None:
-    changes = {"listeners": [{**config()["listeners"][0], "handler": "mine:Late"}]}
-    said = "listener plain, handler mine:Late: start: RuntimeError: no licence"
-    with start(tmp_path, changes, wait=False) as proxy:
-        assert proxy.wait(20) == 1
-        row = proxy.wait_row(event("start_failed"))
-        assert (row["reason"], said in row["error"]) == ("HANDLER_START_FAILED", True), row
-        assert said in proxy.errors

@@ -130,7 +130,7 @@ def test_an_endpoint_that_does_not_answer_is_named_with_the_age_of_the_oldest_re
     running, servers = proxy
     with running.connect("orders") as client:
         client.sendall(frame(bytes([0, 3, 0, 0, 0, 0, 0, 7]) + b"\x00\x05ada-1"))
-        (wait,) = until(lambda: waits(running, "listener=orders"))
+        (wait,) = until(lambda: waits(running, "orders"))
         assert (wait["kind"], wait["endpoint"], wait["channel_count"]) == ("KIND_ANSWER", servers.slow.address, 1)
         assert f"endpoint {servers.slow.address} has not answered 1 request of client {peer_name(client)} (channel " in wait["text"]
         assert "client id ada-1" in wait["text"]

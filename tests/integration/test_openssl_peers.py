@@ -155,12 +155,6 @@ def test_the_best_protocol_of_ours_is_agreed_and_who_asks_for_none_passes(world:
     assert HELLO in said.data
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_the_curve_that_is_configured_is_used(world: World, version: str) -> None:
-    said, _ = world.ask("curve", version, quiet=False)
-    assert b"ECDH, secp384r1, 384 bits" in said.data or b"ECDH, P-384, 384 bits" in said.data
-
-
 # Who comes in.
 
 
@@ -265,21 +259,6 @@ def test_a_session_is_resumed_under_its_own_host_and_under_no_other(world: World
         assert words in row["detail"]
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_session_of_another_processor_is_a_full_handshake(world: World, upstream: ScriptedUpstream, version: str, tmp_path: Path) -> None:
-    config = config_before(upstream.address, name="hosts", tls={"certificate": world.server[0], "key": world.server[1]})
-    session = str(tmp_path / "session")
-    with Framegate(tmp_path / "proxy", {**config, "processors": 2}) as proxy:
-        two = dataclasses.replace(world, proxy=proxy)
-        said = [
-            two.ask("hosts", version, "missing", *options, quiet=False)[0]
-            for options in (("-sess_out", session), ("-sess_in", session), ("-sess_in", session))
-        ]
-    assert [HELLO in item.data for item in said] == [True] * 3
-    assert [b"Reused, TLSv" in item.data for item in said] == [False, False, True]
-
-
 # What comes in between.
 
 
@@ -316,31 +295,6 @@ def test_garbage_is_named(world: World, listener: str, data: bytes, cause: str, 
         row = world.proxy.closed_row(client)
     assert (row["cause"], row["side"], row["state"]) == (cause, "downstream", "handshaking")
     assert words in row["detail"]
-
-
-def test_a_first_message_that_comes_byte_by_byte_is_read(world: World) -> None:
-    context = ssl.create_default_context(cafile=world.authority)
-    context.load_cert_chain(*world.clients["stranger"])
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = context.wrap_bio(incoming, outgoing, server_hostname="named.example.org")
-    with world.proxy.connect("hosts") as sock:
-        while True:
-            try:
-                client.do_handshake()
-                break
-            except ssl.SSLWantReadError:
-                for byte in outgoing.read():
-                    sock.sendall(bytes((byte,)))
-                incoming.write(sock.recv(65536))
-        client.write(HELLO)
-        sock.sendall(outgoing.read())
-        got = b""
-        while len(got) < len(HELLO):
-            incoming.write(sock.recv(65536))
-            with contextlib.suppress(ssl.SSLWantReadError):
-                got += client.read(100)
-        assert got == HELLO
-    assert dict(client.getpeercert() or {})["subject"][-1] == (("commonName", "named"),)
 
 
 # Towards an upstream.
@@ -439,11 +393,3 @@ def test_an_upstream_that_is_refused_or_refuses_us(behind: Behind, name: str, ca
         row = behind.proxy.closed_row(client)
     assert (row["cause"], row["side"]) == (cause, "upstream")
     assert words in row["detail"]
-
-
-def test_tls_on_a_plain_port_is_named(behind: Behind) -> None:
-    said = s_client(behind.proxy.address("alert"), steps=ECHO)
-    assert HELLO not in said.data
-    row = behind.proxy.wait_row(lambda row: row["event"] == "closed" and row["listener"] == "alert" and row["side"] == "downstream")
-    assert (row["cause"], row["side"]) == ("wrong_protocol", "downstream")
-    assert "the first bytes are TLS" in row["detail"]

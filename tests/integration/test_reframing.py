@@ -1,8 +1,6 @@
 """Whole proxies between peers that speak different framings: Protobuf's own delimited messages on one side, on the other what the format says."""
 
 import io
-import socket
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +10,7 @@ from framegate.proxy.tap import log_reader, record
 from framegate.proxy.tap.completeness import verify
 from tests.fakes.framegate import Framegate
 from tests.fakes.tap_read import read_blocks, read_frames
-from tests.fakes.upstream import ScriptedUpstream, frame, read_exactly, read_frame
-
-README_HEADER = {"size": 8, "offset": 2, "width": 4, "byte_order": "little", "counts": "frame", "fill": "c0de0001"}
+from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 
 
 def config_of(upstream: ScriptedUpstream, **other: Any) -> dict[str, Any]:
@@ -63,23 +59,3 @@ def test_protobufs_delimited_messages_reach_an_int32_server_and_come_back(tmp_pa
     rows = [row for block in read_blocks(str(tmp_path / "tap"), stream_name) for row in block.rows if row.kind == record.KIND_FRAMES]
     assert {(record.DIRECTIONS[row.direction], record.FRAMINGS[row.framing]) for row in rows} == {("request", "varint"), ("response", "int32")}
     assert verify(str(tmp_path / "tap")).complete
-
-
-def test_the_header_of_the_readme(tmp_path: Path) -> None:
-    def echo(sock: Any) -> None:
-        while True:
-            head = sock.recv(8, socket.MSG_WAITALL)
-            if not head:
-                return
-            (size,) = struct.unpack_from("<I", head, 2)
-            assert head[:2] + head[6:] == bytes.fromhex("c0de0001")
-            sock.sendall(head + sock.recv(size - 8, socket.MSG_WAITALL))
-
-    data = b"\x05hello" + b"\xac\x02" + bytes(300) + b"\x01x"
-    with (
-        ScriptedUpstream(echo) as upstream,
-        Framegate(tmp_path, config_of(upstream, framing="header", header=README_HEADER)) as proxy,
-        proxy.connect("events") as client,
-    ):
-        client.sendall(data)
-        assert read_exactly(client, len(data)) == data

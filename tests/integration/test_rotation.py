@@ -174,19 +174,6 @@ def test_what_is_no_good_changes_nothing_and_is_told_and_what_follows_is_taken(r
         assert not any(line in printed for line in pem.decode().splitlines()[1:-1]), "some of a key was told"
 
 
-def test_a_pair_whose_key_comes_later_than_its_certificate_is_no_failure(tmp_path: Path, plain: Row) -> None:
-    renewed = Renewed(tmp_path, plain, rotation={"grace": "20s"})
-    with renewed.proxy:
-        certificate, key = renewed.authority.leaf_pem("server")
-        renewed.mounted.replace({"tls.crt": certificate})
-        time.sleep(1)  # ten looks: it has been judged, and told by nobody
-        assert renewed.count("files_refused") == renewed.count("files_replaced") == 0
-        renewed.mounted.replace({"tls.key": key})
-        renewed.replaced()
-        assert renewed.served() == fingerprint(certificate)
-        assert renewed.count("files_refused") == 0
-
-
 def test_a_command_and_sighup_take_files_at_once_and_a_processor_that_starts_has_what_is_in_force(tmp_path: Path, plain: Row) -> None:
     renewed = Renewed(tmp_path, plain, rotation={"poll": "1h"})
     with renewed.proxy as proxy:
@@ -239,19 +226,6 @@ def welcome(proxy: Framegate, context: ssl.SSLContext) -> bool:
             return echoes(client)
     except (ssl.SSLError, ConnectionError):
         return False
-
-
-def test_a_processor_that_is_killed_while_files_are_replaced_comes_back_with_what_the_others_have(renewed: Renewed) -> None:
-    for _ in range(3):
-        pids = renewed.proxy.processors
-        known = {row["pid"] for row in renewed.proxy.events("processor_ready")}
-        latest = renewed.renew()
-        killer = threading.Timer(0.3, os.kill, (pids[0], signal.SIGKILL))
-        killer.start()
-        renewed.replaced(renewed.count("files_replaced") + 1)
-        killer.join()
-        renewed.proxy.wait_row(lambda row, known=frozenset(known): row["event"] == "processor_ready" and row["pid"] not in known, PATIENCE_S)
-        assert {renewed.served() for _ in range(4)} == {latest}
 
 
 def test_who_runs_on_an_old_certificate_ends_within_max_age_and_others_do_not(tmp_path: Path, plain: Row) -> None:

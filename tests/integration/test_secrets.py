@@ -146,7 +146,7 @@ def bad_users(rig: Secretive) -> None:
     """Users over the API that are refused: what is told of it."""
     item = read_users(rig.folder / "users").users[USER]["SCRAM-SHA-256"]
     credential = user_service_pb2.Credential(
-        mechanism="SCRAM-SHA-256", iterations=1, salt=b"x", stored_key=item.stored_key, server_key=item.server_key + b"x"
+        mechanism=user_service_pb2.SCRAM_MECHANISM_SHA_256, iterations=1, salt=b"x", stored_key=item.stored_key, server_key=item.server_key + b"x"
     )
     with rig.proxy.api() as channel:
         for name, one in (("bob", credential), (USER, credential)):

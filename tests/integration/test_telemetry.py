@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,6 @@ ENVIRONMENT = {"OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_BLRP_SCHEDULE_DELAY": "50"
 SIGNALS = ["metrics", "traces", "logs"]
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = (("traceparent", f"00-{TRACE}-{CALLER}-01"),)
-
-
-@pytest.fixture
-def receiver() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as made:
-        yield made
 
 
 def started(folder: Path, config: Row, receiver: OtlpReceiver, *signals: str, **environment: str) -> Framegate:

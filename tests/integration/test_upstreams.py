@@ -48,17 +48,6 @@ def test_of_two_endpoints_one_refuses_and_twenty_clients_at_once_are_served(tmp_
     assert {row["cause"] for row in proxy.events("closed")} == {"peer_closed"}
 
 
-def serve(listener: socket.socket) -> None:
-    with contextlib.suppress(OSError), ThreadPoolExecutor() as servers:
-        while True:
-            servers.submit(serve_one, listener.accept()[0])
-
-
-def serve_one(sock: socket.socket) -> None:
-    with sock, contextlib.suppress(OSError, EOFError):
-        echo(sock)
-
-
 def tls_echo(certificate: tuple[str, str], names: list[str | None]) -> Callable[[socket.socket], None]:
     """Speaks TLS, notes what name the client asked for, echoes."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -102,27 +91,3 @@ def test_each_endpoint_is_verified_against_its_own_host(tmp_path: Path) -> None:
     assert set(names) == {"localhost", None}, "SNI is the host, and a number is not sent"
     failed = [row for row in proxy.events("endpoint_down") if row["reason"] != "refused"]  # localhost may be [::1], too
     assert failed == []
-
-
-def test_a_certificate_for_another_host_is_a_failure_and_the_other_endpoint_serves(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    with tls_upstreams(authority) as ((named, number, _), _):
-        config = config_of(named.address, number.address, tls={"ca": str(authority.path)})
-        with Framegate(tmp_path, config) as proxy:
-            for _ in range(4):
-                is_served(proxy)
-            down = proxy.wait_row(lambda row: row["event"] == "endpoint_down")
-            assert (down["endpoint"], down["server_name"], down["reason"]) == (named.address, "127.0.0.1", "tls")
-            assert "certificate" in down["detail"]
-            assert proxy.metric("framegate_upstream_endpoint_ejections_total", error_type="tls") == 1
-
-
-def test_a_name_that_nobody_knows_beside_one_that_is_known(tmp_path: Path, upstream: ScriptedUpstream) -> None:
-    with Framegate(tmp_path, config_of("no-such-host.invalid:1", f"localhost:{upstream.port}")) as proxy:
-        failed = proxy.wait_row(lambda row: row["event"] == "resolve_failed")
-        assert (failed["upstream"], failed["endpoint"]) == ("u", "no-such-host.invalid:1")
-        for _ in range(3):
-            is_served(proxy)
-        listed = proxy.json("upstreams", "list")[0]
-        assert listed["resolution_error"].startswith("no-such-host.invalid:1: ")
-        assert upstream.address in listed["addresses"]

@@ -4,13 +4,11 @@ import contextlib
 import json
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from framegate.control.identity.users_file import read_users
 from tests.fakes.framegate import Framegate, run_cli
 from tests.fakes.sasl_frames import handshake, plain_token, token
 from tests.fakes.upstream import ScriptedUpstream, ask
@@ -93,18 +91,6 @@ def test_a_user_comes_and_goes_while_framegate_runs_and_no_password_is_on_the_wa
     ]
     said = json.dumps(rig.proxy.rows)
     assert not any(secret in said for secret in (PASSWORD, OTHER, "stored_key", "server_key"))
-
-
-@pytest.mark.extended
-def test_many_at_once_lose_nothing(rig: Rig) -> None:
-    address = rig.proxy.serving["admin"]
-    where = [("--listener", "sasl", "--address", address), ("--file", str(rig.file))] * 3
-    with ThreadPoolExecutor(len(where)) as pool:
-        added = [
-            pool.submit(run_cli, "users", "add", f"user-{number}", "--iterations", "4096", *words, text="x") for number, words in enumerate(where)
-        ]
-    assert [(done.result().stderr, done.result().returncode) for done in added] == [("", 0)] * 6
-    assert sorted(read_users(rig.file).users) == sorted(["first", *(f"user-{number}" for number in range(6))])
 
 
 def test_who_is_removed_ends_in_every_processor_and_others_go_on(tmp_path: Path, upstream: ScriptedUpstream) -> None:

@@ -1,14 +1,10 @@
 /* The load generator and the echo server of the bench.
  *
- *     loadgen --connect HOST:PORT --connections 50 --in-flight 1 --size 100 --warm-up 1 --seconds 3 [--tls] [--rate FRAMES_PER_SECOND] [--kafka]
+ *     loadgen --connect HOST:PORT --connections 50 --in-flight 1 --size 100 --warm-up 1 --seconds 3 [--tls] [--rate FRAMES_PER_SECOND]
  *     loadgen --echo --listen HOST:PORT [--tls --certificate FILE --key FILE]
  *
  * Every frame is [int32 size][body]; `size` counts the body. A body holds its sequence number, its connection's number and a pattern that differs from
  * frame to frame; each frame that comes back is compared byte for byte with what was sent, in order. One difference ends the run with exit code 1.
- *
- * --kafka: bodies are requests as Kafka's clients write them, Produce (acks = -1) and Fetch of several versions in turn. Their correlation id is the
- * value of the four bytes before it (api key, version), so what the echo sends back begins with the correlation id, as an answer must. The rest of a body
- * is the pattern.
  *
  * Closed loop (the default): every connection keeps `in-flight` frames under way; an answer is what lets the next frame go. Latency is measured from the
  * moment a frame is handed to the socket's queue.
@@ -29,7 +25,7 @@
 
 struct options {
     const char *connect, *listen, *certificate, *key, *cipher;
-    int connections, in_flight, echo, tls, kafka;
+    int connections, in_flight, echo, tls;
     size_t size;
     double warm_up, seconds, rate;
 };
@@ -74,21 +70,14 @@ static struct options options;
 static SSL_CTX *tls;
 static char *pattern;
 static char scratch[READ_SIZE];
-static size_t frame_size, ring_size, header_size = 16; /* of a frame: what comes before the pattern */
+static const size_t header_size = 16; /* of a frame: what comes before the pattern */
+static size_t frame_size, ring_size;
 static int epoll;
 static uint64_t counted;
 static int64_t measure_from, measure_until;
 
 static void make_header(unsigned char *to, const struct connection *c, uint64_t sequence) {
     uint32_t size = htonl((uint32_t)options.size);
-    if (options.kafka) {
-        uint16_t words[2] = {htons((uint16_t)(sequence & 1)), htons((uint16_t)((sequence >> 1) % 9))};
-        memcpy(to, &size, 4);
-        memcpy(to + 4, words, 4);
-        memcpy(to + 8, words, 4); /* the correlation id */
-        memset(to + 12, 0xff, 6); /* no client id, no transactional id, acks = -1 */
-        return;
-    }
     uint64_t number = htobe64(sequence);
     uint32_t connection = htonl((uint32_t)c->number);
     memcpy(to, &size, 4);
@@ -114,7 +103,7 @@ static void append_frame(struct connection *c, int64_t due) {
 }
 
 static void check_frame(struct connection *c, const char *frame, int64_t now) {
-    unsigned char expected[18];
+    unsigned char expected[16];
     if (c->received >= c->sent) die("connection %d: a frame came back that was never sent", c->number);
     make_header(expected, c, c->received);
     if (memcmp(frame, expected, header_size) != 0) die("connection %d: the header of frame %llu came back changed", c->number, (unsigned long long)c->received);
@@ -421,7 +410,6 @@ static void parse_options(int argc, char **argv) {
         const char *name = argv[i];
         if (!strcmp(name, "--echo")) { options.echo = 1; continue; }
         if (!strcmp(name, "--tls")) { options.tls = 1; continue; }
-        if (!strcmp(name, "--kafka")) { options.kafka = 1; continue; }
         const char *value = i + 1 < argc ? argv[++i] : "";
         if (!strcmp(name, "--connect")) options.connect = value;
         else if (!strcmp(name, "--listen")) options.listen = value;
@@ -439,9 +427,7 @@ static void parse_options(int argc, char **argv) {
     if (options.echo ? options.listen == NULL : options.connect == NULL) die("loadgen --connect HOST:PORT … | --echo --listen HOST:PORT …");
     if (options.size < 12 || options.size > INT32_MAX) die("--size is the body of a frame, 12 bytes to 2 GiB - 1");
     if (options.connections < 1 || options.in_flight < 1) die("--connections and --in-flight must be at least 1");
-    if (options.kafka) header_size = 18;
     frame_size = options.size + 4;
-    if (frame_size < header_size) die("--kafka needs --size of at least %zu", header_size - 4);
     ring_size = (size_t)options.in_flight;
 }
 

@@ -205,20 +205,6 @@ def test_what_was_refused_last_is_told_at_the_end_within_its_second_too(gate: Ma
     assert sorted((row["listener"], row["count"]) for row in made.log.events("rejected")) == [("a", 1), ("a", 2), ("b", 1), ("b", 1)]
 
 
-def test_a_denied_network_and_who_has_an_override_of_its_own(gate: Make) -> None:
-    """Number 183."""
-    overrides = (LimitOverride(network="127.0.0.0/8", access="deny"), LimitOverride(network="127.0.0.1/32", connections=5))
-    made = gate(LimitsConfig(overrides=overrides))
-    made.connect(count=5)
-    made.until(lambda: made.has(5))
-    assert end_of(made.connect()[0]) == b""
-    assert end_of(made.connect(source="127.0.0.2")[0]) == b""
-    assert [row["key"] for row in made.log.events("rejected")] == [
-        "limits.overrides[127.0.0.1/32].connections",
-        "limits.overrides[127.0.0.0/8].access",
-    ]
-
-
 def test_at_the_nodes_limit_others_wait_without_being_refused_and_the_protected_listener_goes_on(gate: Make) -> None:
     """Numbers 185 and 186."""
     made = gate(LimitsConfig(connections=3, protected_listener="b"), a=UNLIMITED, b=UNLIMITED)
@@ -245,41 +231,6 @@ def test_at_the_nodes_limit_others_wait_without_being_refused_and_the_protected_
     (row,) = [row for row in made.log.events("accept_waits") if row["count"] == 1][:1]
     assert (row["listener"], row["reason"], row["key"]) == ("a", "node_connections", "limits.connections")
     made.until(lambda: made.acceptor.listeners["a"].handed == 5)
-
-
-def test_a_listener_at_its_limit_holds_up_no_other(gate: Make) -> None:
-    """Number 187: the protected one has its own limit, too."""
-    made = gate(LimitsConfig(protected_listener="b"), a=UNLIMITED, b=RateLimits(connections=1))
-    waiting = made.connect("b", count=3)
-    made.until(lambda: made.has(1, "b"))
-    made.connect("a", count=50)
-    made.until(lambda: made.has(50, "a"))
-    assert made.has(1, "b")
-    assert all(is_open(client) for client in waiting)
-    for _ in range(2):
-        made.end(next(index for index, (handover, _) in enumerate(made.served) if handover.listener == "b"))
-        made.until(lambda: made.has(1, "b"))
-    made.until(lambda: made.acceptor.listeners["b"].handed == 3)
-
-
-def test_a_rate_lets_one_in_whenever_its_time_has_come(gate: Make) -> None:
-    """Number 188, and that time alone wakes who waits."""
-    made = gate(LimitsConfig(connection_rate=4, protected_listener="c"), a=UNLIMITED, b=UNLIMITED, c=UNLIMITED)
-    made.connect("a", count=6)
-    made.until(lambda: made.has(4))
-    made.connect("b", count=4)
-    made.connect("c", count=5)
-    made.until(lambda: made.has(5, "c"))
-    for count in range(10, 15):
-        made.settled()
-        assert made.has(count - 1)
-        made.step(0.25)
-        made.until(lambda count=count: made.has(count))  # type: ignore[misc]
-    assert sum(handover.listener == "b" for handover, _ in made.served) in (2, 3), "those that wait take turns"
-    made.step(1)
-    made.until(lambda: made.has(15))
-    assert made.waited("a", "node_connection_rate") > 0
-    assert made.waited("c", "node_connection_rate") == 0
 
 
 def test_the_thread_sleeps_as_long_as_a_rate_asks_and_then_goes_on() -> None:
@@ -319,17 +270,6 @@ def test_an_address_that_comes_too_often_is_kept_waiting_for_nothing_and_closed_
     made.until(lambda: made.has(5))
     (row,) = made.log.events("rejected")
     assert (row["key"], row["count"]) == ("limits.per_address.connection_rate", 1)
-
-
-def test_as_many_descriptors_as_may_be_and_no_more_are_kept_for_who_comes_too_often(gate: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DelayedClose.__init__, "__defaults__", (3,))
-    made = gate(LimitsConfig(per_address=RateLimits(connection_rate=1)))
-    made.connect()
-    made.until(lambda: made.has(1))
-    kept = made.connect(count=3)
-    made.until(lambda: len(made.acceptor._admission.delayed_close) == 3)
-    assert end_of(made.connect()[0]) == b""
-    assert all(is_open(client) for client in kept)
 
 
 def test_a_stop_closes_those_that_wait_and_those_that_are_parked(gate: Make) -> None:
@@ -399,33 +339,6 @@ def test_ipv4_is_ipv4_on_an_ipv6_socket_and_ipv6_is_counted_by_its_64(gate: Make
     assert end_of(made.connect(source="127.0.0.1")[0]) == b""
     assert end_of(made.connect(source="::1")[0]) == b""
     assert {handover.peer.rpartition(":")[0] for handover, _ in made.served} == {"127.0.0.1", "[::1]"}
-
-
-@pytest.mark.slow
-def test_a_storm_of_connects_is_counted_to_the_last_one(gate: Make) -> None:
-    """5,000 from 50 addresses, each of which may have 20: who else comes meanwhile is served, and at the end nobody is left on the books."""
-    made = gate(LimitsConfig(per_address=RateLimits(connections=20)), a=UNLIMITED, b=UNLIMITED)
-    storm = []
-    for wave in range(100):
-        storm += made.connect("a", f"127.0.1.{wave % 50}", 50)
-        made.take()
-    made.connect("b", "127.0.0.1")
-    made.until(lambda: made.has(1, "b"))
-    made.until(lambda: made.listenings["a"].handed + made.meters.value("connection.rejected", "a", "address_connections") == 5000, 60)
-    assert made.listenings["a"].handed == 1000
-    made.until(lambda: made.has(1000, "a"))
-    refused = [client for client in storm if not is_open(client)]
-    assert len(refused) == 4000
-    assert len(made.log.events("rejected")) <= 1, "the clock stands, and a reason is told once a second"
-    while made.served:
-        made.end()
-    made.settled()
-    quotas = made.acceptor._admission._quotas
-    assert quotas.open() == 0
-    made.step(2)
-    made.connect("a", "127.0.0.1")
-    made.until(lambda: made.has(1))
-    assert quotas.addresses == 1
 
 
 @pytest.mark.slow

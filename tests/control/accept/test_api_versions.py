@@ -207,10 +207,9 @@ async def test_what_is_no_answer_is_named(*, body: Body, reason: str) -> None:
 
 
 @run_by(within_10_s)
-async def test_it_is_asked_over_tls_by_its_name(*, tmp_path_factory: pytest.TempPathFactory) -> None:
-    world = TlsWorld.make(tmp_path_factory.mktemp("tls"))
-    server = world.server_settings().context
-    client = ssl.create_default_context(cafile=world.authority)
+async def test_it_is_asked_over_tls_by_its_name(*, tls_world: TlsWorld) -> None:
+    server = tls_world.server_settings().context
+    client = ssl.create_default_context(cafile=tls_world.authority)
     async with Endpoint(framed(broker(*ONE)), server) as address:
         async with bench([address], tls=lambda host: Tls(client, "localhost")) as made:
             await made.until(ONE)
@@ -250,10 +249,9 @@ async def test_another_thread_may_ask_and_an_error_of_ours_costs_one_look() -> N
 
 
 @run_by(within_10_s)
-async def test_a_key_that_is_none_of_pins_is_told_and_asked_nothing(*, tmp_path_factory: pytest.TempPathFactory) -> None:
-    world = TlsWorld.make(tmp_path_factory.mktemp("tls"))
-    server, client = world.server_settings().context, world.client_settings().context
-    right, wrong = (key_pin(ssl.PEM_cert_to_DER_cert(Path(paths[0]).read_text())) for paths in (world.server, world.client))
+async def test_a_key_that_is_none_of_pins_is_told_and_asked_nothing(*, tls_world: TlsWorld) -> None:
+    server, client = tls_world.server_settings().context, tls_world.client_settings().context
+    right, wrong = (key_pin(ssl.PEM_cert_to_DER_cert(Path(paths[0]).read_text())) for paths in (tls_world.server, tls_world.client))
     endpoint = Endpoint(framed(broker(*ONE)), server)
     async with endpoint as address:
         async with bench([address], tls=lambda host: Tls(client, "localhost", (wrong,))) as made:

@@ -20,13 +20,12 @@ EDGE = Broker(1, "edge", 9093)
 
 
 @run_by(within_10_s)
-async def test_tls_is_that_of_the_upstream(*, tmp_path: Path) -> None:
-    world = TlsWorld.make(tmp_path)
+async def test_tls_is_that_of_the_upstream(*, tls_world: TlsWorld) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*world.server)
+    context.load_cert_chain(*tls_world.server)
 
     def tls(**keys: object) -> Callable[[str], Tls | None]:
-        config = UpstreamConfig(name="u", tls=UpstreamTls(**{"ca": world.authority, "server_name": "localhost", **keys}))  # type: ignore[arg-type]
+        config = UpstreamConfig(name="u", tls=UpstreamTls(**{"ca": tls_world.authority, "server_name": "localhost", **keys}))  # type: ignore[arg-type]
         assert config.tls is not None
         files = {str(path): Path(str(path)).read_text(encoding="latin-1") for path in (config.tls.ca,) if path}
         return tls_of(config, lambda: {upstream_owner("u"): Store(1, files=files)})
@@ -34,7 +33,7 @@ async def test_tls_is_that_of_the_upstream(*, tmp_path: Path) -> None:
     async with FakeBroker([EDGE], context) as broker:
         assert await ask_brokers(broker.wire, tls(), None, 5) == {1: EDGE}
         with pytest.raises(ssl.SSLCertVerificationError):
-            await ask_brokers(broker.wire, tls(ca=world.other_authority), None, 5)
+            await ask_brokers(broker.wire, tls(ca=tls_world.other_authority), None, 5)
         with pytest.raises(ssl.SSLCertVerificationError):
             await ask_brokers(broker.wire, tls(server_name="elsewhere"), None, 5)
         with pytest.raises(AuthenticationError, match="none of pins"):

@@ -225,12 +225,14 @@ def test_a_change_is_for_the_next_connection() -> None:
     assert set(door.many(100)) == {"taken"}
 
 
-def test_an_unknown_listener_and_what_was_never_taken_are_our_bugs() -> None:
+def test_a_listener_without_limits_has_none_and_what_was_never_taken_is_our_bug() -> None:
     """Number 193."""
     door = Door(LimitsConfig())
-    for ask in (lambda: door.connect("c"), lambda: door.quotas.take("c", "10.0.0.1", START), lambda: door.close("c")):
-        with pytest.raises(KeyError):
-            ask()
+    door.connect("c")
+    assert (door.quotas.open("c"), door.quotas.limited("c")) == (1, False)
+    door.close("c")
+    with pytest.raises(KeyError):
+        door.close("c")
     with pytest.raises(KeyError, match=r"no connection of 10\.0\.0\.1 is open at a"):
         door.close()
     door.connect()

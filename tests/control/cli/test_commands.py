@@ -70,7 +70,7 @@ def test_version_and_help_are_good() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", ["--version", "--help", "init --help", "tap ls -h", "explain", "completion bash", "init made"])
+@pytest.mark.parametrize("words", ["--version", "--help", "init --help", "tap ls -h", "config explain", "completion bash", "init made"])
 def test_an_output_that_cannot_be_written_has_its_message_and_code(tmp_path: Path, words: str) -> None:
     reader, closed = os.pipe()
     os.close(reader)
@@ -82,7 +82,7 @@ def test_an_output_that_cannot_be_written_has_its_message_and_code(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_message_that_cannot_be_written_does_not_change_the_exit_code() -> None:
-    for words, code in {"explain nokey": 3, "dance": 2, "tap dance": 2, "init --upstream nowhere": 2, "check --config /dev/null": 2}.items():
+    for words, code in {"config explain nokey": 3, "dance": 2, "tap dance": 2, "init --upstream nowhere": 2, "check --config /dev/null": 2}.items():
         with open("/dev/full", "w") as full:
             assert run_cli(*words.split(), stderr=full)[0] == code, words
 

@@ -63,7 +63,7 @@ def test_of_two_at_once_one_is_refused_and_writes_nothing(tmp_path: Path, monkey
     folder = tmp_path / "made"
     first: dict[Path, str] = {}
 
-    def free_port() -> int:
+    def free_port(ports: range) -> int:
         """The other one runs as a whole, after this one has seen that no file exists."""
         monkeypatch.undo()
         assert init(str(folder)).exit_code == 0
@@ -108,6 +108,36 @@ def test_an_upstream_takes_the_place_of_the_handler(tmp_path: Path, monkeypatch:
     for address, reason in {"nowhere": "is not an address", "unix:/tmp/\udc80": "surrogates not allowed"}.items():
         wrong = init("other", "--upstream", address)
         assert (wrong.exit_code, reason in wrong.stderr, (tmp_path / "other").exists()) == (2, True, False), address
+
+
+def test_with_kafka_it_writes_a_listener_in_front_of_the_cluster_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "edge"
+    folder.mkdir()
+    (folder / "client.py").write_text("mine")
+    done = init(str(folder), "--kafka", "kafka-1:9092, kafka-2:9092,kafka-1:9092")
+    assert (done.exit_code, sorted(path.name for path in folder.iterdir())) == (0, ["client.py", "framegate.yaml"])
+    config = made(folder)
+    ((kafka,), (listener,)) = (config.upstreams, config.listeners)
+    assert kafka.kafka is not None
+    assert listener.brokers is not None
+    assert kafka.kafka.bootstrap == ("kafka-1:9092", "kafka-2:9092")
+    port = int(listener.address.removeprefix("127.0.0.1:"))
+    assert listener.brokers.ports == f"{port + 8}-{port + 107}"
+    assert f"bootstrap.servers=127.0.0.1:{port};" in done.stdout
+    assert f"framegate brokers list --address unix:{folder}/run/admin.sock" in done.stdout
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        assert init(str(tmp_path / "second"), "--kafka", "kafka-1:9092").exit_code == 0
+    assert made(tmp_path / "second").listeners[0].address == f"127.0.0.1:{port + 200}", "the ranges of both are apart"
+    for words, reason in {
+        ("--kafka", "kafka-1"): "'kafka-1': ",
+        ("--kafka", "kafka-1:9092,"): "'': ",
+        ("--kafka", "unix:/run/kafka"): "'unix:/run/kafka': ",
+        ("--kafka", "0.0.0.0:9092"): "is no address of a broker",
+        ("--kafka", "k:1", "--upstream", "k:1"): "--kafka cannot be used with --upstream",
+    }.items():
+        wrong = init(str(tmp_path / "other"), *words)
+        assert (wrong.exit_code, reason in wrong.stderr, (tmp_path / "other").exists()) == (2, True, False), wrong.stderr
 
 
 def test_a_port_that_is_in_use_is_passed_over(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from ruamel.yaml import YAML
 
 from framegate.control.cli.commands import main
+from framegate.control.kubernetes.kafka_sidecar import kafka_configuration
 
 POD = """\
 # a pod
@@ -96,6 +97,23 @@ def test_what_was_asked_for_comes_along(folder: Path) -> None:
     assert container["image"] == "r/framegate:2"
     assert container["resources"]["limits"] == {"cpu": "500m", "memory": "1Gi"}
     assert run("-f", "-", "--remove", given=done.stdout).stdout == labelled
+
+
+def test_kafka_stands_for_a_configuration_in_front_of_the_cluster(folder: Path) -> None:
+    done = run("-f", folder / "pod.yaml", "--kafka", "kafka-1:9092,kafka-2:9092")
+    assert (done.exit_code, done.stderr) == (0, "framegate: added to Pod a\n")
+    pod, config_map = data(done.stdout)
+    text = config_map["data"]["framegate.yaml"]
+    assert text == kafka_configuration(("kafka-1:9092", "kafka-2:9092"), "# Written by `framegate inject --kafka`.")
+    assert pod["metadata"]["annotations"]["framegate.io/configuration"].startswith("sha256:")
+    assert [port["containerPort"] for port in sidecar(done.stdout)["ports"]] == [9464, 9901]
+    assert run("-f", "-", "--remove", given=done.stdout).stdout == POD
+    taken = run("-f", "-", "--kafka", "kafka:9092", given=POD + "    ports: [{containerPort: 9150}]\n")
+    assert (taken.exit_code, "has port 9150, on which framegate listens" in taken.stderr) == (2, True)
+    both = run("-f", folder / "pod.yaml", "--kafka", "kafka:9092", "--config", folder / "framegate.yaml")
+    assert (both.exit_code, "--kafka cannot be used with --config" in both.stderr) == (2, True)
+    claimed = run("-f", folder / "pod.yaml", "--kafka", "kafka:9092", "--tap-claim", "c")
+    assert (claimed.exit_code, "framegate: --kafka: --tap-claim has no effect" in claimed.stderr) == (2, True)
 
 
 def test_a_container_that_is_too_small_for_the_configuration_is_a_warning(folder: Path) -> None:

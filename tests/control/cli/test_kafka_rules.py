@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 import yaml
 
 from framegate.proxy.config.model import KafkaRule
@@ -28,22 +27,36 @@ def test_what_get_shows_set_reads(cli: Cli, tmp_path: Path) -> None:
     assert cli(*words, str(path), "--etag", "old").exit_code != 0
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "must have the keys"),
-        ("colour: red", "must have the keys"),
-        ("rules: [", "is no YAML"),
-        ("rules: [{topic: [x]}]", "topic"),
-        ("rules: [{deny: [DeletTopics]}]", "did you mean DeleteTopics"),
-    ],
-)
-def test_a_file_that_cannot_be_rules_is_refused(cli: Cli, tmp_path: Path, text: str, said: str) -> None:
+def test_of_a_wrong_file_every_fault_is_told_with_file_line_key_and_what_is_right(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
-    path.write_text(text)
-    result = cli("kafka-rules", "set", "--listener", "kafka", str(path))
-    assert result.exit_code != 0
-    assert said in result.stderr
+    for text, *faults in [
+        ("", "line 1: the document: is empty"),
+        ("a list", "line 1: the document = a list: must be a mapping of keys to values"),
+        (
+            "report_only: true\nrules: [",
+            "line 2: the document: is not YAML: while parsing a flow node, expected the node content, but found '<stream end>'",
+        ),
+        ("colour: red", "line 1: colour: is not a known key; known here: report_only, rules, unknown_versions"),
+        ("rules:\n- topic: [x]", "line 2: rules[0].topic: is not a known key; did you mean topics?"),
+        ("rules:\n- deny: DeleteTopics", "line 2: rules[0].deny = DeleteTopics: must be a list"),
+        ("rules:\n- deny:\n  - 7", "line 3: rules[0].deny[0] = 7: is no API of Kafka that clients use; did you mean"),
+        (
+            "report_only: 7\nrules:\n- deny:\n  - Fetch\n  - DeletTopics\n",
+            "line 1: report_only = 7: must be true or false",
+            "line 5: rules[0].deny[1] = DeletTopics: is no API of Kafka that clients use; did you mean DeleteTopics?",
+        ),
+        (
+            "unknown_versions: pass",
+            "line 1: unknown_versions = pass: cannot be changed while framegate runs: set it in the configuration file, and restart",
+        ),
+    ]:
+        path.write_text(text)
+        result = cli("kafka-rules", "set", "--listener", "kafka", str(path))
+        assert result.exit_code == 2, text
+        told = result.stderr.splitlines()
+        assert len(told) == len(faults), told
+        assert all(line.startswith(f"framegate: {path}: {fault}") for line, fault in zip(told, faults, strict=True)), told
+    assert cli.plane.config.listeners[0].kafka.rules == ()
 
 
 def test_set_needs_something_to_change(cli: Cli) -> None:

@@ -42,6 +42,7 @@ def test_a_broken_rule_of_a_cluster_is_named_at_its_key(clustered: dict[str, Any
         (f"{upstream}.kafka.bootstrap.0", "127.0.0.1:0", "upstreams[1].kafka.bootstrap[0]", "port 0"),
         (f"{upstream}.kafka.bootstrap.0", "127.0.0.1:9093", "upstreams[1].kafka.bootstrap[0]", "in a circle"),
         (f"{upstream}.kafka.bootstrap.0", "127.0.0.1:9102", "upstreams[1].kafka.bootstrap[0]", "in a circle"),
+        (f"{upstream}.send_proxy_protocol", "v2", "upstreams[1].send_proxy_protocol", "brokers take no such header"),
         (f"{upstream}.kafka", {}, "upstreams[1].kafka.bootstrap", "is required"),
         (f"{upstream}.kafka", 5, "upstreams[1].kafka", "must be a mapping"),
         (ports, ..., at, "is required: cluster is a cluster"),

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from framegate.control.configuration.child import load_in_child
+from framegate.control.configuration.child import load_in_child, load_row, loaded_from_row
+from framegate.control.configuration.document import ConfigurationError
 from framegate.control.configuration.load import load
+from framegate.control.demo.certificates import create
+from framegate.control.files import digest
 from framegate.proxy.config.model import from_wire
 
 EXAMPLE = """
@@ -21,7 +24,8 @@ tap: {directory: log, rules: [{name: r, sample_connections: 0.5}]}
 """
 CODE = """
 import json, os, sys
-from framegate.control.configuration.child import load_in_child
+from framegate.control.configuration.child import load_in_child, load_row, loaded_from_row
+from framegate.control.configuration.document import ConfigurationError
 from framegate.control.configuration.document import ConfigurationError
 from framegate.proxy.config.model import to_wire
 files, ends = {}, {}
@@ -79,3 +83,21 @@ def test_a_child_that_fails_says_why_and_ends_the_start(tmp_path: Path) -> None:
     assert found == "the process that reads the configuration ended with 1"
     assert "ModuleNotFoundError" in errors or "ImportError" in errors
     assert children is None
+
+
+def test_a_process_that_is_asked_gives_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(tmp_path)
+    path = tmp_path / "framegate.yaml"
+    text = EXAMPLE.replace("timeouts: {idle: 1m}", "tls: {certificate: server.crt, key: server.key}")
+    path.write_text(text)
+    monkeypatch.setenv("FRAMEGATE_ZONE", "other")
+    question = {"path": str(path), "text": None, "zone": "here"}
+    loaded = loaded_from_row(json.loads(json.dumps(load_row(question))))
+    assert (loaded.config, loaded.config.zone) == (load(path), "here")
+    assert (loaded.path, loaded.digest) == (str(path), digest({str(path): text.encode()}))
+    assert {Path(name).name: len(loaded.certificates[name]) for name in loaded.tls_files} == {"server.crt": 1, "server.key": 0}
+    path.write_text("node: [")
+    other = loaded_from_row(load_row({**question, "text": text}))
+    assert other == loaded._replace(digest=b"")
+    with pytest.raises(ConfigurationError, match="line 1: the document: is not YAML"):
+        loaded_from_row(load_row(question))

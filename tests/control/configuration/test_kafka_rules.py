@@ -43,8 +43,16 @@ def test_rules_are_read_and_faults_named_at_their_key(data: dict[str, Any], tmp_
 
 def test_rules_without_effect_are_warned_about(data: dict[str, Any], tmp_path: Path) -> None:
     good = with_rules(data)
-    for rules, reason in (([{"deny": ["Fetch"]}, {"deny": ["Produce"]}], "the rules after it"), ([{"principals": ["a"]}], "has no effect")):
-        assert [reason in found for _, found in warnings(put(good, "listeners.0.kafka.rules", rules), tmp_path)] == [True], rules
+    listener = {key: value for key, value in good["listeners"][0].items() if key not in ("tls", "sasl", "principal", "allowed_principals")}
+    cases = (
+        ([{"deny": ["Fetch"]}, {"deny": ["Produce"]}], "the rules after it"),
+        ([{"client_ids": ["a"]}], "has no effect"),
+        ([{"principals": ["ANON*"], "deny": ["Fetch"]}, {"principals": ["a"], "deny": ["Fetch"]}], "match nobody: without sasl"),
+    )
+    for rules, reason in cases:
+        assert [reason in found for _, found in warnings(put(good, "listeners.0", {**listener, "kafka": {"rules": rules}}), tmp_path)] == [True], (
+            rules
+        )
 
 
 def test_faults_over_the_api_have_the_fields_of_the_message() -> None:

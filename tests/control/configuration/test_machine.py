@@ -16,15 +16,7 @@ from framegate.control.configuration import machine as module
 from framegate.control.configuration.cgroup import Container
 from framegate.control.configuration.document import ConfigurationError
 from framegate.control.configuration.load import examine, load
-from framegate.control.configuration.machine import (
-    bind_fault,
-    folder_fault,
-    is_served,
-    lock_fault,
-    lock_holder,
-    socket_fault,
-    tap_bytes,
-)
+from framegate.control.configuration.machine import bind_fault, folder_fault, is_served, lock_fault, lock_holder, socket_fault, tap_bytes
 from framegate.control.configuration.units import format_size
 from framegate.control.tap.directory_lock import DirectoryLock
 from framegate.proxy.config.address import parse_address

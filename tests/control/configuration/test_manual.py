@@ -4,12 +4,13 @@ import typing
 from pathlib import Path
 
 from framegate.control.configuration.__main__ import PAGES
-from framegate.control.configuration.manual import Entry, entries, find, nearest
+from framegate.control.configuration.manual import EFFECTS, Entry, entries, find, nearest
 from framegate.control.configuration.reading import parse_document
 from framegate.control.configuration.schema import file_key
 from framegate.proxy.config import model
 from framegate.proxy.config.key import field_types
 
+NOW, NEW, RESTART = (sentence for _, sentence in EFFECTS.values())
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 
 
@@ -55,26 +56,28 @@ def test_the_example_of_a_key_is_taken_by_it() -> None:
 
 def test_facts_of_a_key_come_from_the_code() -> None:
     said = {
-        "listeners.timeouts.idle": ["Range: 0 to 30d.", "Default: 10m."],
-        "node": ["Required."],
-        "memory_pool.size": ["Range: 0B to 1024TiB.", "Default: 256MiB.", "Can be changed at run time."],
-        "memory_pool.kind": ["One of: bounded, unbounded, leak_finding.", "Default: bounded."],
-        "memory_pool.shares": ["Range: 1 to 100.", "Default: none."],
-        "listeners.tls.min_version": ['One of: "1.2", "1.3".', 'Default: "1.2".'],
-        "listeners.tls": ["Default: none."],
-        "listeners.timeouts": [],
-        "listeners.close_revoked": ["Default: true."],
-        "telemetry.otlp.signals": ["One of: metrics, traces, logs.", "Default: none."],
-        "tap.rules": ["Default: [].", "Can be changed at run time."],
-        "tap.rules.sample_frames": ["Range: 0.0 to 1.0.", "Default: 1.0.", "Can be changed at run time."],
-        "upstreams.sasl.user": ['Default: "".'],
+        "listeners.timeouts.idle": ["Range: 0 to 30d.", "Default: 10m.", NEW],
+        "node": ["Required.", RESTART],
+        "memory_pool.size": ["Range: 0B to 1024TiB.", "Default: 256MiB.", NOW],
+        "memory_pool.kind": ["One of: bounded, unbounded, leak_finding.", "Default: bounded.", RESTART],
+        "memory_pool.shares": ["Range: 1 to 100.", "Default: none.", NOW],
+        "listeners.tls.min_version": ['One of: "1.2", "1.3".', 'Default: "1.2".', NEW],
+        "listeners.tls": ["Default: none.", NEW],
+        "listeners.timeouts": [NEW],
+        "listeners.close_revoked": ["Default: true.", NEW],
+        "telemetry.otlp.signals": ["One of: metrics, traces, logs.", "Default: none.", RESTART],
+        "tap.rules": ["Default: [].", NOW],
+        "tap.rules.sample_frames": ["Range: 0.0 to 1.0.", "Default: 1.0.", NOW],
+        "upstreams.sasl.user": ['Default: "".', NEW],
     }
     assert {key: entry(key).facts for key in said} == said
-    live = {name for name, item in entries().items() if item.live}
-    assert {"processors", "limits.connections", "log.level", "listeners.max_receive_size"} <= live
-    within = {name for name in entries() if name.startswith(("tap.rules.", "limits.overrides."))}
-    assert {"tap.rules.on_full", "tap.rules.blank", "limits.overrides.connections", "limits.overrides.access"} <= within <= live
-    assert not {"tap", "tap.directory", "limits", "limits.protected_listener", "listeners", "listeners.address"} & live
+    effects = {name: item.effect for name, item in entries().items()}
+    wanted = {
+        "now": ("processors", "limits.connections", "limits.overrides.access", "log.level", "listeners.max_receive_size", "tap.rules.on_full"),
+        "new connections": ("listeners", "listeners.address", "listeners.tls.key", "upstreams.sasl.user"),
+        "restart": ("node", "tap.directory", "log.format", "admin.address"),
+    }
+    assert {effect: tuple(name for name in names if effects[name] == effect) for effect, names in wanted.items()} == wanted
     numbers = ("a size", "a size, each second", "a time", "a whole number", "a number", "a mapping of names to percentages")
     assert [name for name, item in entries().items() if bool(item.range) is not (item.type in numbers)] == []
 

@@ -1,6 +1,6 @@
 import pytest
 
-from framegate.control.configuration.units import format_about, parse_duration_ms, parse_instant_ns, parse_size
+from framegate.control.configuration.units import format_about, format_instant_ns, parse_duration_ms, parse_instant_ns, parse_size
 
 NINES = "9" * 5000
 
@@ -33,6 +33,8 @@ def test_an_instant_has_its_zone_or_is_a_time_from_now() -> None:
         " 2026-12-31t21:59:00Z ": 1_798_754_340_000_000_000,
     }
     assert {text: parse_instant_ns(text, 7) for text in instants} == instants
+    exact = (0, 1, 10**9, 1_798_761_599_999_999_999, 2**63 - 1)
+    assert [parse_instant_ns(format_instant_ns(instant), 7) for instant in exact] == list(exact)
 
 
 def test_what_is_no_size_time_or_instant_is_refused() -> None:

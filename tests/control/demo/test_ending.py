@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,15 +60,6 @@ def test_signals_are_ignored_while_it_cleans_up() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_another_thread_changes_nothing() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    seen: list[object] = []
-    thread = threading.Thread(target=lambda: exit_code(lambda: seen.append(signal.getsignal(signal.SIGTERM)) or 0))
-    thread.start()
-    thread.join()
-    assert seen == [before]
-
-
 def test_the_last_lines_have_the_checks_the_files_and_the_result(tmp_path: Path) -> None:
     place = Workspace(tmp_path / "demo")
     place.release()
@@ -108,10 +98,3 @@ def test_what_to_type_is_the_name_where_the_users_path_has_it_else_the_path(tmp_
         assert subprocess.run(program(), shell=True, capture_output=True, text=True, check=True).stdout == "it works\n"
     monkeypatch.delenv("FRAMEGATE_USER_PATH")
     assert program() == "framegate", "without make, PATH is the user's"
-
-
-def test_without_the_script_it_is_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["-c"])
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.chdir("/")
-    assert program() == f"{str(tmp_path)[1:]}/python -m framegate.control.cli"

@@ -17,16 +17,6 @@ from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 pytestmark = pytest.mark.slow
 
 
-def settled(generator: Child, connection: int, wanted: Any) -> dict[str, Any]:
-    """Look at a connection until it is as wanted."""
-    deadline = time.monotonic() + 10
-    while True:
-        seen = generator.ask("inspect", connection=connection)
-        if wanted(seen) or time.monotonic() > deadline:
-            return seen
-        time.sleep(0.01)
-
-
 class Echo(ScriptedUpstream):
     """Counts what it sends back."""
 
@@ -80,16 +70,6 @@ def test_a_trickle_comes_before_the_load_and_in_no_histogram_of_it(upstream: Ech
     # what is under way on either connection when the load begins is answered in its time
     assert times["starting"]["frames"] in range(trickle - 2, trickle + 1)
     assert times["steady"]["frames"] > 0
-
-
-def test_a_frame_begun_is_answered_when_it_is_whole(generator: Child) -> None:
-    connection = generator.ask("open")["connection"]
-    generator.ask("begin", connection=connection, size=50_000, part=1000)
-    assert settled(generator, connection, lambda seen: seen["sent_bytes"] == 1000)["answered"] == 0
-    generator.ask("finish", connection=connection)
-    assert settled(generator, connection, lambda seen: seen["answered"] == 1)["wrong"] == 0
-    generator.ask("shut", connection=connection)
-    assert settled(generator, connection, lambda seen: seen["closed"])["closed"] == "client"
 
 
 def test_with_a_time_it_needs_no_commands_and_its_exit_code_says_whether_every_frame_was_answered(

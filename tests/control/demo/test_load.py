@@ -1,6 +1,5 @@
 """The demo's frames, its histogram of times, its connections and its upstream."""
 
-import json
 import random
 import select
 import socket
@@ -10,9 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from framegate.control.demo.load import BODY_HEADER_SIZE, FRAME_HEADER, Client, Latency, Payloads, Upstream, frame
-from framegate.proxy.handler.load import load
-from tests.fakes.configuration import faults
+from framegate.control.demo.load import BODY_HEADER_SIZE, FRAME_HEADER, Client, Latency, Payloads, frame
 from tests.fakes.upstream import frame as framed
 from tests.fakes.upstream import read_frame
 
@@ -36,21 +33,6 @@ def test_quantiles_are_exact_to_two_digits() -> None:
     for share, found in ((0.5, figures["p50_us"]), (0.99, figures["p99_us"])):
         true = times[int(share * 2000) - 1]
         assert abs(found - true) <= 0.051 * true
-
-
-def test_every_frame_comes_back_and_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    upstream = Upstream()
-    for body in (b"", b"x" * 1000, b"last"):
-        assert upstream.handle(body, None) == body  # type: ignore[arg-type]
-    upstream.stop()
-    assert json.loads(capsys.readouterr().out) == {"frames": 3, "bytes": 1004 + 12}
-
-
-def test_it_can_be_a_handler() -> None:
-    found = load("framegate.control.demo.load:Upstream")
-    assert found.description.startswith("Answers every frame with itself")
-    listener = {"name": "u", "address": "127.0.0.1:0", "handler": "framegate.control.demo.load:Upstream", "max_receive_size": "1MiB"}
-    assert faults({"node": "n", "processors": 1, "admin": {"address": "unix:/tmp/none.sock"}, "listeners": [listener]}) == []
 
 
 PAYLOADS = Payloads()

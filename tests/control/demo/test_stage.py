@@ -54,13 +54,6 @@ def test_the_log_is_counted_by_walking_over_sizes(stage: Stage) -> None:
     assert count.lost == 0
 
 
-@pytest.mark.slow
-def test_a_query_that_fails_names_its_log(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    with stage, pytest.raises(ChildError, match=r"query\.log"):
-        stage.ask_tables({"one": "SELECT 1"})
-
-
 def test_rows_are_waited_for_until_they_are_there_or_the_job_has_ended(stage: Stage) -> None:
     with stage:
         stage.pipeline = stage.start("pipeline", ["sleep", "60"])

@@ -1,4 +1,3 @@
-import ctypes
 import os
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from framegate.control.doctor.surroundings import Surroundings
 from framegate.control.kubernetes.sidecar import PRE_STOP_S, TAP_S
 from framegate.proxy.config.model import DrainConfig
 from framegate.proxy.config.tls import ListenerTls
+from tests.fakes.small_disk import bound
 from tests.fakes.surroundings import around, config_of, levels, one
 
 STATUS = "Name:\tframegate\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nCapEff:\t{held:016x}\nNoNewPrivs:\t{no_new}\n"
@@ -45,8 +45,6 @@ def test_rights_that_framegate_does_not_need_are_a_warning(tmp_path: Path) -> No
 POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
 TLS = {"tls": ListenerTls(certificate="/tls/tls.crt", key="/tls/tls.key")}
 ROOT = "1 0 0:1 / / rw - overlay overlay rw\n"
-MS_BIND = 4096
-MNT_DETACH = 2
 
 
 def test_the_grace_period_cannot_be_read_and_the_least_is_shown_as_inject_has_it(tmp_path: Path) -> None:
@@ -76,14 +74,10 @@ def test_files_that_are_never_renewed_are_found_by_their_mount(tmp_path: Path) -
 def test_a_real_file_mounted_alone_is_found(tmp_path: Path) -> None:
     (tmp_path / "new.crt").write_text("x")
     (tmp_path / "tls.crt").write_text("x")
-    libc = ctypes.CDLL(None, use_errno=True)
-    source, target = (os.fsencode(tmp_path / name) for name in ("new.crt", "tls.crt"))
-    if libc.mount(source, target, None, ctypes.c_ulong(MS_BIND), None) != 0:
-        pytest.skip("nothing can be mounted here")
-    try:
-        config = config_of(listener={"tls": ListenerTls(certificate=str(tmp_path / "tls.crt"), key=str(tmp_path / "new.crt"))})
+    config = config_of(listener={"tls": ListenerTls(certificate=str(tmp_path / "tls.crt"), key=str(tmp_path / "new.crt"))})
+    with bound(tmp_path / "new.crt", tmp_path / "tls.crt") as mounted:
+        if not mounted:
+            pytest.skip("nothing can be mounted here")
         found = list(look_at_pod(Surroundings(config=config)))
-    finally:
-        assert libc.umount2(target, MNT_DETACH) == 0
     assert [(item.subject, item.level) for item in found if item.level != "ok"] == [(str(tmp_path / "tls.crt"), "warning")]
     assert levels(look_at_pod(Surroundings(config=config))) == ["ok", "ok"]

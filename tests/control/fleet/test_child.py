@@ -124,7 +124,7 @@ def test_without_enough_descriptors_the_start_fails_and_leaves_none_open() -> No
 
     async def main() -> int:
         reaper = Reaper()
-        cells = SlotCells(0, CellLayout.of(fleet_config(1)), ["a"])
+        cells = SlotCells(0, CellLayout.of(fleet_config(1)))
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         used = max(int(number) for number in os.listdir("/proc/self/fd"))
         fillers = [os.open(os.devnull, os.O_RDONLY)]
@@ -160,7 +160,7 @@ def test_without_enough_descriptors_the_start_fails_and_leaves_none_open() -> No
 def test_a_process_that_the_loop_cannot_watch_is_killed_and_leaves_no_descriptors(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         reaper = Reaper()
-        cells = SlotCells(0, CellLayout.of(fleet_config(1)), ["a"])
+        cells = SlotCells(0, CellLayout.of(fleet_config(1)))
         loop = asyncio.get_running_loop()
         add_reader, calls = loop.add_reader, iter(range(9))
 

@@ -139,7 +139,7 @@ async def test_rows_of_connections_that_open_are_published_and_logged_if_configu
     opened = [event for event in made.events if event["event"] == "opened"]
     assert [row["id"] for row in opened] == ids
     assert [(row["id"], row["level"]) for row in made.log.events("opened")] == ([(number, "info") for number in shown] if logged else [])
-    made.log.levels.change("debug", {})
+    made.log.levels.level = "debug"
     await open_channels(made, 1)
     (*_, row) = made.log.events("opened")
     assert row["level"] == level

@@ -3,12 +3,12 @@
 import dataclasses
 
 from framegate.control.fleet.desired_state import DesiredState, default_part
-from framegate.proxy.config.limits import UNLIMITED
-from framegate.proxy.config.model import MIB, TapConfig, TapRule, rules_to_wire, to_wire
+from framegate.proxy.config.model import MIB, TapConfig, TapRule, to_wire
 from framegate.proxy.server.protocol import WIRE_VERSION
 from framegate.proxy.server.rows import StandingRow, Store
 from tests.fakes.fleet import fleet_config
 
+CELLS = [["framegate.listener", "a"], ["framegate.upstream", "u"]]
 ENDPOINTS = {"u": [["127.0.0.1", 2, "127.0.0.1", 1]]}
 STORES = {"contents": ["secret"], "stores": {"listener/a": {"number": 4, "shown": "f0", "files": {"tls.key": 0}}}}
 
@@ -29,6 +29,7 @@ def test_a_processor_starts_with_all_there_is_and_the_share_of_its_slot() -> Non
         "share": 5 * MIB,
         "part": 500_000,
         "endpoints": ENDPOINTS,
+        "cells": CELLS,
         "stores": STORES,
         "rows_at_open": False,
     }
@@ -40,16 +41,9 @@ def test_a_processor_starts_with_all_there_is_and_the_share_of_its_slot() -> Non
 
 
 def test_all_that_can_change_is_one_change() -> None:
-    limits = {
-        "node": dataclasses.asdict(UNLIMITED),
-        "listeners": {"a": dataclasses.asdict(UNLIMITED)},
-        "per_address": dataclasses.asdict(UNLIMITED),
-        "overrides": [],
-    }
-    whole = {"max_receive_size": {"a": MIB}, "limits": limits, "share": 7 * MIB, "endpoints": ENDPOINTS, "stores": STORES, "standing": []}
-    assert state().whole(0) == whole
-    rules = (TapRule(name="all"),)
-    assert state(TapConfig(directory="tap", rules=rules)).whole(1)["tap_rules"] == rules_to_wire(rules)
+    desired = state(TapConfig(directory="tap", rules=(TapRule(name="all"),)))
+    whole = {"config": to_wire(desired.config), "cells": CELLS, "share": 7 * MIB, "endpoints": ENDPOINTS, "stores": STORES, "standing": []}
+    assert desired.whole(0) == whole
 
 
 def test_keys_are_not_shown() -> None:

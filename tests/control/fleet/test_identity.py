@@ -62,7 +62,7 @@ class Rig(Process):
         self.file, self.secret = folder / "users", folder / "ours"
         self.log, self.meters = MemoryLog(), Meters()
         sasl = ListenerSasl(mechanisms=("PLAIN",), users=str(self.file))
-        config = ProxyConfig(
+        self.config = ProxyConfig(
             node="n",
             listeners=(
                 ListenerConfig(name="a", address="x", upstream="u", protocol="kafka", sasl=sasl),
@@ -75,13 +75,12 @@ class Rig(Process):
                 ),
             ),
         )
-        self.identity = Identity(config, lambda: {"u": []}, dict, self.meters, self.log, TaskMonitor(self.log, self.meters))
+        self.identity = Identity(lambda: {"u": []}, dict, self.meters, self.log, TaskMonitor(self.log, self.meters))
         super().__init__()
         self.asked = 0
 
     async def ask(self, kind: str, auth_queue: str = "listener:a", **row: Any) -> tuple[str, dict[str, Any]]:
         """What a question of a processor's is answered with."""
-        assert self.identity.auth_requests is not None
         self.asked += 1
         notice = QuestionNotice(type="question", number=self.asked, desk=auth_queue, address="", kind=kind, row=row)
         self.identity.auth_requests.hear(child(self), notice)
@@ -101,7 +100,9 @@ def run(scenario: Callable[["Rig"], Awaitable[None]], data: bytes | None = None)
         rig.file.write_bytes(users(alice="first") if data is None else data)
         try:
             async with asyncio.timeout(10):
-                assert await rig.identity.start() == {name: {str(rig.file): rig.file.read_bytes()} for name in "ah"}
+                staged = await rig.identity.stage(rig.config)
+                assert staged.contents == {name: {str(rig.file): rig.file.read_bytes()} for name in "ah"}
+                rig.identity.follow(staged)
                 await scenario(rig)
         finally:
             await rig.identity.stop()
@@ -151,11 +152,10 @@ def test_a_file_that_is_not_valid_fails_the_start(tmp_path: Path) -> None:
         run(scenario, b"nonsense")
 
 
-def test_an_upstream_is_asked_with_the_certificates_in_force_and_not_those_in_its_files(tmp_path: Path) -> None:
+def test_an_upstream_is_asked_with_the_certificates_in_force_and_not_those_in_its_files(tmp_path: Path, tls_world: TlsWorld) -> None:
     (tmp_path / "tls").mkdir()
-    world = TlsWorld.make(tmp_path / "tls")
     paths = {"ca": str(tmp_path / "ca.crt"), "certificate": str(tmp_path / "tls.crt"), "key": str(tmp_path / "tls.key")}  # none of them is there
-    known = dict(zip(paths.values(), (Path(path).read_text("latin-1") for path in (world.authority, *world.client)), strict=True))
+    known = dict(zip(paths.values(), (Path(path).read_text("latin-1") for path in (tls_world.authority, *tls_world.client)), strict=True))
 
     async def scenario() -> None:
         names: list[str] = []
@@ -168,7 +168,7 @@ def test_an_upstream_is_asked_with_the_certificates_in_force_and_not_those_in_it
             await writer.drain()
             writer.close()
 
-        server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=world.server_settings(client_auth="required").context)
+        server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls_world.server_settings(client_auth="required").context)
         port = server.sockets[0].getsockname()[1]
         tls = UpstreamTls(server_name="localhost", **paths)
         config = ProxyConfig(
@@ -180,9 +180,9 @@ def test_an_upstream_is_asked_with_the_certificates_in_force_and_not_those_in_it
         )
         log, meters = MemoryLog(), Meters()
         address = ["127.0.0.1", int(socket.AF_INET), "127.0.0.1", port]
-        identity = Identity(config, lambda: {"u": [address]}, lambda: {"upstream/u": Store(1, files=known)}, meters, log, TaskMonitor(log, meters))
+        identity = Identity(lambda: {"u": [address]}, lambda: {"upstream/u": Store(1, files=known)}, meters, log, TaskMonitor(log, meters))
         try:
-            await identity.start()
+            identity.follow(await identity.stage(config))
             while not names:
                 await asyncio.sleep(0.01)
         finally:

@@ -81,7 +81,7 @@ async def test_its_connections_are_booked_under_the_ids_that_it_gives_them(proce
 
 
 def test_a_slot_that_leaves_or_is_not_wanted_takes_no_connections() -> None:
-    slot = Slot(0, LAYOUT, ["a"])
+    slot = Slot(0, LAYOUT)
     assert not slot.takes_connections
     slot.state = "running"
     assert slot.takes_connections
@@ -94,7 +94,7 @@ def test_a_slot_that_leaves_or_is_not_wanted_takes_no_connections() -> None:
 
 
 def test_a_heartbeat_of_another_generation_is_none() -> None:
-    slot = Slot(0, LAYOUT, ["a"])
+    slot = Slot(0, LAYOUT)
     CellWriter(slot.cells.descriptor, LAYOUT).start(1, slot.next_generation() - 1, 5)
     assert slot.status().heartbeat_age_ms == -1
     assert (slot.status().state, slot.status().pid) == ("stopped", 0)

@@ -22,7 +22,7 @@ def publish(cells: SlotCells, values: dict[tuple[str, ...], int]) -> None:
 
 
 def test_a_dead_processors_connections_and_frames_are_accounted_for() -> None:
-    cells = SlotCells(0, LAYOUT, ["a", "b"])
+    cells = SlotCells(0, LAYOUT)
     publish(cells, {("tap.matched",): 100, ("tap.flushed",): 100, ("tap.seen", "a", "request"): 90, ("tap.reserved", "a", "request"): 154})
     cells.begin()
     publish(
@@ -55,7 +55,7 @@ def test_a_dead_processors_connections_and_frames_are_accounted_for() -> None:
 
 
 def test_an_end_is_orderly_when_the_processor_said_so_itself() -> None:
-    cells = SlotCells(0, LAYOUT, ["a", "b"])
+    cells = SlotCells(0, LAYOUT)
     for orderly in (True, False, True):
         cells.begin()
         publish(cells, {("tap.seen", "a", "request"): cells.reader.cell("framegate.tap.seen", "a", "request") + 5})

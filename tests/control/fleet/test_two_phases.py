@@ -1,7 +1,6 @@
 """Over fake processors, which refuse what real ones refuse."""
 
 import asyncio
-import dataclasses
 import os
 import signal
 from collections.abc import Awaitable, Callable
@@ -12,13 +11,13 @@ import pytest
 
 from framegate.control.errors import AbortedError, UnavailableError
 from framegate.control.fleet import process_slot, two_phases
-from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.supervisor import Supervisor
-from framegate.proxy.config.model import MIB
+from framegate.proxy.config.model import MIB, difference_to_wire
 from framegate.proxy.server.messages import Change
 from framegate.proxy.server.protocol import prepare_request
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
+from tests.fakes.changes import edited
 from tests.fakes.fleet import Fleet, run, until
 from tests.fakes.scenario import run_by
 
@@ -26,12 +25,7 @@ from tests.fakes.scenario import run_by
 def change(made: Fleet, size: int, at_decision: Callable[[], None] = lambda: None) -> Awaitable[None]:
     """Set the limit of listener a."""
 
-    def commit(desired: DesiredState) -> None:
-        at_decision()
-        listeners = tuple(dataclasses.replace(item, max_receive_size=size) for item in desired.config.listeners)
-        desired.config = dataclasses.replace(desired.config, listeners=listeners)
-
-    return made.supervisor.change(lambda slot: {"max_receive_size": {"a": size}}, commit)
+    return made.supervisor.change_config(lambda config: edited(config, sizes={"a": size}), decided=at_decision)
 
 
 def in_force(made: Fleet) -> set[int]:
@@ -55,7 +49,7 @@ async def test_a_change_that_one_processor_refuses_is_aborted_in_all(made: Fleet
         await change(made, 7)
     assert caught.value.reason == "CHANGE_REFUSED"
     assert (in_force(made), made.desired.revision) == ({MIB}, 1)
-    request = prepare_request(Change(max_receive_size={"a": 8}))
+    request = prepare_request(Change(config=difference_to_wire(made.desired.config, edited(made.desired.config, sizes={"a": 8}))))
     assert (await made.supervisor.running[0].request(request, 10_000))["type"] == "prepared"
 
 

@@ -15,13 +15,15 @@ def container_of(options: Options | None = None, needs: PodRequirements = DEFAUL
 
 
 def test_ports_are_those_of_the_configuration() -> None:
-    needs = dataclasses.replace(DEFAULT_REQUIREMENTS, data_ports=(1, 2), inner_ports=(3,), metrics_port=None, health_port=4, http_port=5)
+    ranges = {"data_ranges": ((6, 8),), "inner_ranges": ((9, 9),)}  # of brokers: in front of a cluster, and beside an application
+    needs = dataclasses.replace(DEFAULT_REQUIREMENTS, data_ports=(1, 2), inner_ports=(3,), metrics_port=None, health_port=4, http_port=5, **ranges)
     assert container_of(needs=needs)["ports"] == [
         {"name": "framegate-data", "containerPort": 1},
         {"name": "fg-data-2", "containerPort": 2},
         {"name": "fg-health", "containerPort": 4},
+        *({"containerPort": port} for port in (6, 7, 8)),
     ]
-    assert needs.ports == (1, 2, 3, 4, 5)
+    assert needs.ports == (1, 2, 3, 4, 5, 6, 7, 8, 9)
     assert all(len(port["name"]) <= 15 for port in container_of()["ports"])
 
 

@@ -84,6 +84,13 @@ class People(Identity):
         self.in_force[listener] = self._read(contents[self.path])
 
 
+def files_of(people: "People", asked: Asked) -> IdentityFiles:
+    """Files whose contents are in force; nobody watches them."""
+    made = IdentityFiles(people, asked)  # type: ignore[arg-type]
+    made.follow({name: {people.path: b"", people.keys: b""} for name in people.listeners}, SimpleNamespace(watch=lambda source: None))  # type: ignore[arg-type]
+    return made
+
+
 def revoked(*names: str) -> Change:
     return Change(revoked={"a": RevokedRow(users=list(names), serials=[])})
 
@@ -91,7 +98,7 @@ def revoked(*names: str) -> Change:
 @in_loop
 async def test_who_is_gone_or_has_another_password_is_told_and_who_is_new_is_not() -> None:
     asked, people = Asked(), People()
-    files = IdentityFiles(people, asked, {})  # type: ignore[arg-type]
+    files = files_of(people, asked)
 
     async def take(text: str) -> dict[str, Refusal]:
         return await files.take({"listener/a": {people.path: text.encode()}})
@@ -112,7 +119,7 @@ async def test_who_is_gone_or_has_another_password_is_told_and_who_is_new_is_not
 @in_loop
 async def test_where_connections_are_to_go_on_nobody_is_told() -> None:
     asked, people = Asked(closes=False), People()
-    assert await IdentityFiles(people, asked, {}).take({"listener/a": {people.path: b""}}) == {}  # type: ignore[arg-type]
+    assert await files_of(people, asked).take({"listener/a": {people.path: b""}}) == {}
     assert asked.changes == []
 
 
@@ -122,15 +129,13 @@ async def test_what_is_new_is_taken_for_each_listener_and_a_broken_file_keeps_no
     for name in ("users", "jwks"):
         (tmp_path / name).write_bytes(b"first")
     contents = {name: dict.fromkeys(identity.files(name).values(), b"first") for name in "ah"}
-    sources = IdentityFiles(identity, Asked(), contents).sources()  # type: ignore[arg-type]
-    assert [(source.owner, source.kind, source.paths) for source in sources] == [
+    rotation = Rotation(RotationConfig(), Bus((log,), on_failure=lambda error: None), meters, TaskMonitor(log, meters))
+    IdentityFiles(identity, Asked()).follow(contents, rotation)  # type: ignore[arg-type]
+    assert [(*key, item.source.paths) for key, item in rotation._watched.items()] == [
         ("listener/a", "sasl", (identity.path,)),
         ("listener/a", "jwks", (identity.keys,)),
         ("listener/h", "sasl", (identity.path,)),
     ]
-    rotation = Rotation(RotationConfig(), Bus((log,), on_failure=lambda error: None), meters, TaskMonitor(log, meters))
-    for source in sources:
-        rotation.watch(source)
 
     async def reloaded() -> list[tuple[str, str, str]]:
         return [(item.owner, item.kind, item.result) for item in await rotation.reload()]

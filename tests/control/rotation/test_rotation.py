@@ -261,3 +261,23 @@ async def test_a_file_system_that_does_not_answer_holds_up_nothing_but_the_look(
     await look
     await bench.look()
     assert bench.told() == [("replaced", "a")]
+
+
+def test_what_is_not_automatic_is_noted_until_it_becomes_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        bench, wanted = Bench(tmp_path), False
+        path = str(tmp_path / "a")
+        source = Source(owner="a", kind="sasl", paths=(path,), reloader=bench.reloader, in_force=digest({path: b"1"}), automatic=lambda: wanted)
+        bench.rotation.watch(source)
+        bench.write("a", b"2")
+        await bench.look()
+        assert not bench.rotation.changed("a", "sasl"), "it may be half written"
+        for _ in range(2):
+            await bench.look()
+        assert (bench.rotation.changed("a", "sasl"), bench.reloader.asked) == (True, [])
+        assert [item.owner for item in await bench.rotation.reload()] == ["b"]
+        wanted = True
+        await bench.look()
+        assert (bench.rotation.changed("a", "sasl"), [list(item) for item in bench.reloader.asked]) == (False, [["a"]])
+
+    asyncio.run(scenario())

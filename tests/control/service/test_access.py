@@ -101,6 +101,7 @@ OPTIONS = {"--etag": "etag", "--reason": "reason", "--dry-run": "validate_only"}
 WITHOUT = {("--etag", "CreateTapRule")}
 """What is created has no etag yet."""
 VERBS = {
+    "ApplyConfiguration": ["config apply"],
     "ReloadCertificates": ["certificates reload"],
     "UpdateKafkaRules": ["kafka-rules set"],
     "UpdateLimit": ["limits set"],

@@ -127,8 +127,8 @@ async def reflected_services(channel: grpc.aio.Channel) -> list[str]:
 @served()
 async def test_a_reflection_client_finds_every_service_with_its_files(at: Serving) -> None:
     assert {name.rpartition(".")[2] for name in SERVICE_NAMES} == {
-        "CertificateService", "ChannelService", "EventService", "ExplanationService", "HandlerService", "KafkaRuleService",
-        "LimitService", "ListenerService", "LogService", "PoolService", "ProxyService",
+        "CertificateService", "ChannelService", "ConfigurationService", "EventService", "ExplanationService", "HandlerService",
+        "KafkaRuleService", "LimitService", "ListenerService", "LogService", "PoolService", "ProxyService",
         "TapService", "UpstreamService", "UserService",
     }  # fmt: skip
     for name in SERVICE_NAMES:

@@ -15,6 +15,8 @@ from google.protobuf.message import Message
 
 from framegate.control.service import start
 from framegate.control.service.access import METHODS
+from framegate.control.service.kafka_rules import RULES
+from framegate.control.service.limits import LIMIT, NODE
 from framegate.control.v1 import limit_service_pb2, pool_service_pb2, tap_service_pb2
 from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from framegate.proxy.config.model import AdminConfig, KafkaRules, TapConfig, TapRule
@@ -48,6 +50,7 @@ CASES: Final = (
     Case("KafkaRuleService/UpdateKafkaRules", "kafka_rules", {"report_only": True}, {"listener": "kafka"}, {"report_only": False}),
     Case("TapService/UpdateTapRule", "tap_rule", {"capture": 2, "sample_frames": 0.5}, {"name": "r"}, {"capture": 1, "sample_frames": 1.0}),
 )  # fmt: skip
+CHANGEABLE: Final = {"limit": LIMIT.fields, "node_limits": NODE.fields, "kafka_rules": RULES.fields}
 UPDATES: Final = {name.rpartition(".")[2] for name in METHODS if "/Update" in name} - {"UserService/UpdateUser"}
 """A user's credentials cannot be read, so it has tests of its own."""
 
@@ -102,6 +105,8 @@ async def test_a_mask_says_what_changes(at: Serving) -> None:
                 assert (await refused(call(at, case.method, made)))[2] == [f"{case.field}.{name}"], "it must have a value"
                 continue
             found = getattr(await call(at, case.method, made), case.field)
+            if case.field != "tap_rule":  # whose rows have the whole rule
+                assert set(at.plane.audits[-1]["after"]) == {*expected} | ({*CHANGEABLE.get(case.field, expected)} if paths == ("*",) else set())
             shown = {key: getattr(found, key) for key in expected}
             assert {key: list(value) if isinstance(expected[key], list) else value for key, value in shown.items()} == expected, (case, paths)
     assert at.plane.audit_places == 0
@@ -110,9 +115,11 @@ async def test_a_mask_says_what_changes(at: Serving) -> None:
 @served(tap=TAP)
 async def test_an_etag_is_that_of_the_values_and_a_dry_run_changes_nothing(at: Serving) -> None:
     for case in CASES:
+        before = at.plane.config
         dry = getattr(await call(at, case.method, request(case, validate_only=True)), case.field)
         again = getattr(await call(at, case.method, request(case, validate_only=True)), case.field)
         assert dry.etag == again.etag, "it is that of the result"
+        assert at.plane.config == before, case
         changed = getattr(await call(at, case.method, request(case)), case.field)
         assert changed.etag == dry.etag, case
         at.plane.audits.clear()

@@ -86,21 +86,27 @@ async def test_a_broker_whose_name_has_no_address_is_down(made: Fleet, broker: F
     assert row["upstream"] == "u"
 
 
-@run_by(run)
-async def test_metrics_have_brokers_by_state_and_connections_by_broker(made: Fleet, broker: FakeBroker) -> None:
+@run_by(run, mode="broker_down")
+async def test_metrics_have_states_and_connections_by_broker(made: Fleet, broker: FakeBroker, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("framegate.control.steering.brokers.COUNT_S", 0.01)
+
+    def values(name: str) -> dict[tuple[str, ...], float]:
+        return {tuple(item for _, item in key): value for (found, key), value in made.meters.snapshot().items() if found == f"framegate.{name}"}
+
+    broker.brokers = "silent"
+    made.steering.brokers.start()
+    nothing = dict.fromkeys((("u", state) for state in ("up", "gone", "down", "no_port")), 0)
+    await until(lambda: values("broker.count") == nothing)
+    assert values("broker.connections") == {}
     broker.brokers = [*map(broker.named, (0, 1, 7))]
-    await started(made).looked(10)
-    await until(lambda: made.steering.brokers._states)
-    client = await made.connect(broker=1)
-    await client.echo(b"x")
-    await until(lambda: made.acceptor.listeners["a"].open == 1)
-    found = made.meters.snapshot()
-    count = {dict(key)["framegate.state"]: value for (name, key), value in found.items() if name == "framegate.broker.count"}
-    assert count == {"up": 2, "down": 0, "no_port": 1, "gone": 0}
-    assert {dict(key)["framegate.kafka.broker"]: value for (name, key), value in found.items() if name == "framegate.broker.connections"} == {
-        "0": 0,
-        "1": 1,
+    await look(made, broker, *broker.brokers)
+    states = {0: "down", 1: "down", 7: "no_port"}
+    await until(lambda: len(values("broker.connections")) == 3)
+    assert values("broker.count") == {
+        ("u", str(node), state): state == now for node, now in states.items() for state in ("up", "gone", "down", "no_port")
     }
+    # The fakes say that each broker has two connections.
+    assert values("broker.connections") == {("u", str(node)): 2 * len(made.supervisor.running) for node in states}
 
 
 @run_by(run_fleet)

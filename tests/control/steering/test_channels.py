@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
 from unittest.mock import patch
 
@@ -282,3 +282,33 @@ async def test_an_action_that_cannot_be_undone_everywhere_is_kept_and_tried_agai
         await until(lambda: len(made.supervisor.running) == 1)
         await channels.expire()
     assert channels.actions == []
+
+
+@run_by(run)
+async def test_a_filter_that_was_looked_up_affects_only_what_is_still_open(made: Fleet) -> None:
+    ids = await open_channels(made, 4)
+    channels, find = made.steering.channels, made.steering.channels._find
+
+    async def close_two(selected: Sequence[int] | Filter) -> list[int]:
+        found = await find(selected)
+        if isinstance(selected, Filter):
+            await channels.act("close", ids[:2], TERMS)
+        return found
+
+    with patch.object(channels, "_find", close_two):
+        outcome = await channels.act("mute", OF_A, TERMS)
+    assert (sorted(outcome.affected), outcome.missing) == (ids[2:], ()), "nobody named those that closed"
+
+
+@pytest.mark.parametrize("scanned", [1, 2, 3, 7, 8])
+@run_by(run)
+async def test_a_page_ends_when_enough_was_looked_at_and_the_next_one_goes_on(made: Fleet, *, scanned: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = await open_channels(made, 7)
+    await made.steering.channels.act("mute", [ids[-1]], TERMS)
+    monkeypatch.setattr("framegate.control.steering.channels.LINK_ROWS", 1)
+    monkeypatch.setattr("framegate.control.steering.channels.MAX_SCANNED", scanned)
+    for text in ("waiting=admin", "waiting=admin bytes_rate=0"):
+        with patch("framegate.control.steering.channels.WINDOW_MS", 1):
+            found = await pages(made, Filter(text), 5, lambda: asyncio.sleep(0))
+        assert [number for page in found for number in page] == [ids[-1]]
+        assert len(found) == -(-7 // scanned)

@@ -42,13 +42,15 @@ class World:
         self.changes: list[dict[str, str]] = []
         self.refuses = 0
         self.takes_s = 0.01
+        self.checks: Checks | None = None
 
-    async def change(self, build: Callable[[int], Change], commit: Callable[[DesiredState], None]) -> None:
+    async def change(self, build: Callable[[int], Change], commit: Callable[[DesiredState], None], check: Callable[[], None]) -> None:
+        check()
         if self.refuses:
             self.refuses -= 1
             raise AbortedError("no", reason="REFUSED")
         commit(self.desired)
-        self.changes.append(build(0)["failing"]["u"])
+        self.changes.append(build(0)["failing"].get("u", {}))
 
     def probe(self, *args: object) -> Answer:
         del args
@@ -77,6 +79,13 @@ class World:
     def failing(self) -> list[int]:
         return sorted(int(text.rpartition(":")[2]) for text in self.desired.failing.get("u", {}))
 
+    def follow(self, check: CheckConfig | None, *, name: str = "u") -> None:
+        """Have another configuration of the upstream in force."""
+        assert self.checks is not None
+        upstream = dataclasses.replace(self.desired.config.upstreams[0], check=check, name=name)
+        self.desired.config = dataclasses.replace(self.desired.config, upstreams=(upstream,))
+        self.checks.follow(self.desired.config)
+
 
 def wire(port: int) -> list[Any]:
     return ["127.0.0.1", 2, "127.0.0.1", port]
@@ -86,7 +95,7 @@ def scenario(ports: range, script: Callable[[World, VirtualLoop], Awaitable[None
     world = World(ports, **check)
 
     async def run(loop: VirtualLoop) -> None:
-        checks = world.start()
+        checks = world.checks = world.start()
         await script(world, loop)
         checks.close()
         await asyncio.sleep(0)
@@ -163,11 +172,10 @@ def probe(upstream: UpstreamConfig, kind: str, tls: Callable[[str], Tls | None] 
     return probe_of(upstream, CheckConfig(kind=kind), tls)  # type: ignore[arg-type]
 
 
-def test_each_kind_meets_what_it_is_for_and_sends_its_header_first(tmp_path: Path) -> None:
-    world = TlsWorld.make(tmp_path)
+def test_each_kind_meets_what_it_is_for_and_sends_its_header_first(tmp_path: Path, tls_world: TlsWorld) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*world.server)
-    client = world.client_settings().context
+    context.load_cert_chain(*tls_world.server)
+    client = tls_world.client_settings().context
 
     def tls(host: str) -> Tls:
         return Tls(client, "localhost")
@@ -229,3 +237,29 @@ def test_an_error_of_ours_is_told_and_fails_no_endpoint() -> None:
     in_virtual_time(run)
     assert [(row["task"], row["error"]) for row in world.log.events("task_failed")] == [("checks", "KeyError(0)")]
     assert world.desired.failing == {}
+
+
+def test_checks_follow_the_configuration_and_keep_what_they_know() -> None:
+    async def script(world: World, loop: VirtualLoop) -> None:
+        world.bad = {1}
+        await asyncio.sleep(20)
+        assert world.failing == [1]
+        world.follow(dataclasses.replace(world.check, every_ms=1_000, rise=4))
+        await asyncio.sleep(0.5)
+        assert world.failing == [1], "another interval forgets nothing"
+        asked = len(world.asked)
+        await asyncio.sleep(5)
+        assert len(world.asked) - asked >= 9, "two endpoints in each of five seconds"
+        world.follow(None)
+        await asyncio.sleep(0.5)
+        asked = len(world.asked)
+        await asyncio.sleep(20)
+        assert (world.failing, len(world.asked)) == ([], asked), "nobody is checked, and nobody fails"
+        world.follow(world.check)
+        await asyncio.sleep(30)
+        assert world.failing == [1]
+        world.follow(world.check, name="other")
+        await asyncio.sleep(30)
+        assert world.changes[-1] == {}
+
+    scenario(range(1, 3), script)

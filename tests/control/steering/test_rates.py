@@ -1,7 +1,6 @@
 """control.steering.rates: parts of rates follow demand, and never come to more than the rate. Processors are buckets on a clock of the test's."""
 
 import itertools
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -343,22 +342,6 @@ def test_connections_limited_by_a_lower_rate_leave_the_rest_of_a_higher_one_to_o
     had_before = reader.bytes
     assert 0.97 * 4 * RATE <= sum(made.second() for _ in range(4)) <= 1.03 * 4 * RATE
     assert 0.97 * 12 * RATE / 10 <= reader.bytes - had_before <= 1.03 * 12 * RATE / 10
-
-
-def test_the_cost_of_a_division_grows_with_the_rates_in_demand(make: Any) -> None:
-    """It was the square of that: 0.5 s for 1,000 addresses; now about 10 ms."""
-    made = make(2)
-    rows = [
-        DemandRow(level="address", name=f"10.0.{n >> 8}.{n & 255}", counter="request_bytes", used=1, waiting=900, wanting=900) for n in range(4000)
-    ]
-    for processor in made.processors:
-        made.rates.hear(processor, rows)
-    began = time.process_time()
-    made.rates.divide()
-    assert time.process_time() - began < 1, "the square would be 8 s"
-    assert [len(each.told[-1]["parts"]) for each in made.processors] == [4000, 4000]
-    made.rates.divide()
-    assert [len(each.told) for each in made.processors] == [1, 1], "nobody has told of anything since"
 
 
 @run_by(run)

@@ -141,7 +141,7 @@ async def test_what_an_operator_set_wins_until_the_next_start(at: Following) -> 
 @run_by(follow, Container(1, SMALL, 2), 1)
 async def test_an_operators_change_in_between_wins(at: Following) -> None:
     pool = at.made.steering.pool
-    async with pool._scale:
+    async with pool.scaling:
         by_hand = asyncio.ensure_future(at.made.steering.pool.set_size(20 * MIB))
         await asyncio.sleep(0)
         at.container = Container(1, LARGE, 2)

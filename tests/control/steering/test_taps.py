@@ -10,19 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from framegate.control.errors import (
-    AlreadyExistsError,
-    EtagError,
-    FailedPreconditionError,
-    InvalidArgumentError,
-    NotFoundError,
-    UnavailableError,
-)
+from framegate.control.errors import AlreadyExistsError, EtagError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
 from framegate.control.fleet import two_phases
 from framegate.control.steering.taps import EACH_S, MAX_RULES, OVER_S, TapLosses
 from framegate.control.steering.transactions import etag_of
 from framegate.proxy.cells import CellReader
-from framegate.proxy.config.model import TapConfig, TapRule, rules_to_wire
+from framegate.proxy.config.model import TapConfig, TapRule
 from framegate.proxy.server.protocol import Request
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
@@ -48,7 +41,7 @@ def held(made: Fleet) -> tuple[TapRule, ...]:
 
 async def names_in_force(made: Fleet) -> list[str]:
     """The names of the rules that control and every processor have, in order; fails when they do not have the same."""
-    rows = rules_to_wire(held(made))
+    rows = [dataclasses.asdict(rule) for rule in held(made)]
     wire = [{key: list(value) if isinstance(value, tuple) else value for key, value in row.items()} for row in rows]
     assert [each["tap_rules"] for each in await facts(made)] == [wire] * len(made.supervisor.running)
     assert [status.rule for status in made.steering.taps.rules()] == list(held(made))

@@ -1,8 +1,6 @@
 """The users of a running framegate, changed by itself: a real file, a real rotation, and who answers authenticators."""
 
 import asyncio
-import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -34,6 +32,7 @@ from framegate.control.meters import Meters
 from framegate.control.rotation.identity_files import IdentityFiles
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.status import UserStatus
+from framegate.control.steering.identities import Identities
 from framegate.control.steering.transactions import Transactions
 from framegate.control.steering.users import Users
 from framegate.control.task_monitor import TaskMonitor
@@ -43,6 +42,7 @@ from framegate.proxy.config.sasl import ListenerSasl, TokenConfig
 from framegate.proxy.server.messages import Change
 from tests.fakes.fleet import MemoryLog
 from tests.fakes.scenario import run_by
+from tests.fakes.small_disk import read_only
 
 FIRST, SECOND = (new_credentials(password, iterations=4096) for password in ("first", "second"))
 MECHANISMS = {"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096}
@@ -68,7 +68,7 @@ class Rig:
         self.config = ProxyConfig(node="n", listeners=(*listeners, ListenerConfig(name="open", address="x", handler="m:h")), upstreams=())
         self.log, self.meters = MemoryLog(), Meters()
         task_monitor = TaskMonitor(self.log, self.meters)
-        self.identity = Identity(self.config, dict, dict, self.meters, self.log, task_monitor)
+        self.identity = Identity(dict, dict, self.meters, self.log, task_monitor)
         events = Bus((self.log,), on_failure=lambda error: None)
         self.rotation = Rotation(RotationConfig(), events, self.meters, task_monitor)
         self.now_s = 0.0
@@ -78,7 +78,7 @@ class Rig:
             self.supervisor,
             Transactions(Bus((self.log,), on_failure=lambda error: None), self.meters),
             self.rotation,
-            self.identity,
+            cast(Identities, SimpleNamespace(identity=self.identity)),
             clock=lambda: self.now_s,
         )
 
@@ -109,9 +109,9 @@ def run(scenario: Callable[["Rig"], Awaitable[None]]) -> None:
         rig = Rig(folder)
         try:
             async with asyncio.timeout(20):
-                contents = await rig.identity.start()
-                for source in IdentityFiles(rig.identity, rig.supervisor, contents).sources():
-                    rig.rotation.watch(source)
+                staged = await rig.identity.stage(rig.config)
+                rig.identity.follow(staged)
+                IdentityFiles(rig.identity, rig.supervisor).follow(staged.contents, rig.rotation)
                 await scenario(rig)
         finally:
             await rig.identity.stop()
@@ -246,22 +246,6 @@ async def test_a_file_that_breaks_after_it_was_written_is_an_error_that_says_so(
     error = await refused(rig.put("alice", listener="b"), FailedPreconditionError)
     assert error.message.startswith("the file is written; what lies in the files of listener/b is not taken: ")
     assert not rig.is_password("alice", "first", "b")
-
-
-@contextlib.contextmanager
-def read_only(folder: Path) -> Any:
-    """As Kubernetes mounts a Secret; False where that is not allowed."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    path = os.fsencode(folder)
-    bind, remount, ro, detach = 4096, 32, 1, 2
-    mounted = libc.mount(path, path, None, ctypes.c_ulong(bind), None) == 0
-    if mounted:
-        assert libc.mount(path, path, None, ctypes.c_ulong(bind | remount | ro), None) == 0
-    try:
-        yield mounted
-    finally:
-        if mounted:
-            assert libc.umount2(path, detach) == 0
 
 
 @pytest.mark.parametrize("validate_only", [False, True])

@@ -15,7 +15,7 @@ from framegate.proxy.tap.completeness import verify
 from framegate.proxy.tap.ledger import read_ledger
 from framegate.proxy.tap.ledger_writer import LedgerWriter
 from framegate.proxy.tap.retention import Sweep
-from tests.fakes.tap_keeper import crash, death, gaps, keeper, processor, until
+from tests.fakes.tap_keeper import crash, death, gaps, keeper, processor, until, written
 from tests.fakes.tap_log import START_NS, FakeProcessor
 from tests.fakes.tap_read import read_blocks, read_gaps
 
@@ -133,11 +133,7 @@ def test_a_folder_of_the_file_system_is_no_stream_neither_now_nor_where_an_earli
 def test_a_ledger_that_was_lost_is_a_fault_for_ever(tmp_path: Path, left: str) -> None:
     tap, log, _ = keeper(tmp_path)
     for name in ("a", "b"):
-        tap.born(0, name)
-        writer = processor(tmp_path, name)
-        writer.send([b"x"] * 3)
-        writer.close()
-        tap.died(death(name, orderly=True))
+        written(tap, tmp_path, name)
     tap.stop()
     assert log.rows == []
     assert verify(str(tmp_path)).complete
@@ -165,11 +161,7 @@ def test_a_sealed_stream_that_the_ledger_does_not_know_is_a_fault_for_ever(tmp_p
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     for folder, name in ((here, "a"), (elsewhere, "b")):
         tap, _, _ = keeper(folder)
-        tap.born(0, name)
-        writer = processor(folder, name)
-        writer.send([b"x"] * 3)
-        writer.close()
-        tap.died(death(name, orderly=True))
+        written(tap, folder, name)
         tap.stop()
     shutil.copytree(elsewhere / "n.0.b", here / "n.0.b")
     assert not verify(str(here)).complete

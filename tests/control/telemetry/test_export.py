@@ -29,12 +29,6 @@ from tests.fakes.otlp_receiver import OtlpReceiver, attributes_of
 from tests.fakes.plane import fake_config
 
 
-@pytest.fixture
-def receiver() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as made:
-        yield made
-
-
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")

@@ -10,6 +10,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricsData
 from opentelemetry.sdk.resources import Resource
 
 from framegate.control.telemetry.exposition import Scrapes, families
+from tests.fakes.upstream import read_to_end
 
 
 def measured() -> MetricsData:
@@ -44,7 +45,7 @@ class Serving:
     def ask(self, request: bytes = b"GET /metrics HTTP/1.0\r\n\r\n") -> str:
         with self.connect() as client:
             client.sendall(request)
-            return everything(client)
+            return read_to_end(client).decode()
 
     def close(self) -> None:
         for client in self.clients:
@@ -53,10 +54,6 @@ class Serving:
         self.thread.join(10)
         assert not self.thread.is_alive()
         self.sock.close()
-
-
-def everything(client: socket.socket) -> str:
-    return b"".join(iter(lambda: client.recv(65536), b"")).decode()
 
 
 @pytest.fixture
@@ -123,5 +120,5 @@ def test_an_answer_is_compressed_where_that_is_wanted(at: Serving, accepted: str
     at.answers = [measured()]
     with at.connect() as client:
         client.sendall(f"GET /metrics HTTP/1.0\r\nAccept-Encoding: {accepted}\r\n\r\n".encode())
-        answer = b"".join(iter(lambda: client.recv(65536), b""))
+        answer = read_to_end(client)
     assert (b"Content-Encoding: gzip" in answer, b"frames_sent_total 3.0" in answer) == (compressed, not compressed)

@@ -23,6 +23,7 @@ from framegate.proxy.config.model import OtlpConfig, TelemetryConfig
 from tests.fakes.cells import fill
 from tests.fakes.otlp_receiver import GrpcReceiver
 from tests.fakes.plane import FakePlane
+from tests.fakes.upstream import read_to_end
 
 SIZE = next(metric for metric in METRICS if metric.name == "framegate.frame.size")
 DURATION = next(metric for metric in METRICS if metric.name == "framegate.connection.duration")
@@ -73,11 +74,17 @@ def wanted(endpoint: str) -> Target:
     return metrics
 
 
+def exporting(plane: FakePlane, collector: GrpcReceiver, interval_ms: int) -> OtlpReader:
+    """A reader that exports what the plane's cells say."""
+    fold = Fold(plane)
+    reader = OtlpReader(plane, fold, wanted(collector.endpoint), interval_ms, Account(), {})
+    observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("x"), fold)
+    return reader
+
+
 def test_each_interval_exports_what_the_cells_say_then(plane: FakePlane) -> None:
     with GrpcReceiver() as collector:
-        fold = Fold(plane)
-        reader = OtlpReader(plane, fold, wanted(collector.endpoint), 50, Account(), {})
-        observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("x"), fold)
+        reader = exporting(plane, collector, 50)
         collector.nth(1)
         fill(plane, 0, {("framegate.event_loop.lag",): [0, 4, *[0] * 9, 8_000_000]})
         count = len(collector.received) + 2
@@ -90,9 +97,7 @@ def test_each_interval_exports_what_the_cells_say_then(plane: FakePlane) -> None
 
 def test_what_was_counted_last_is_exported_at_the_end(plane: FakePlane) -> None:
     with GrpcReceiver() as collector:
-        fold = Fold(plane)
-        reader = OtlpReader(plane, fold, wanted(collector.endpoint), 3_600_000, Account(), {})
-        observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("x"), fold)
+        reader = exporting(plane, collector, 3_600_000)
         fill(plane, 0, {("framegate.tap.io",): 9})
         reader.shutdown(2_000)
         (point,) = collector.nth(1).metrics["framegate.tap.io"].sum.data_points
@@ -126,9 +131,7 @@ def test_a_failure_of_the_histograms_loses_one_export_and_not_the_thread(
 
     monkeypatch.setattr(Injector, "inject", broken)
     with GrpcReceiver() as collector:
-        fold = Fold(plane)
-        reader = OtlpReader(plane, fold, wanted(collector.endpoint), 50, Account(), {})
-        observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("x"), fold)
+        reader = exporting(plane, collector, 50)
         collector.nth(1)
         reader.shutdown(1_000)
     assert "our bug" in caplog.text
@@ -138,7 +141,7 @@ def get(address: str, path: str = "/metrics", accept: str = "*/*") -> tuple[str,
     host, _, port = address.rpartition(":")
     with socket.create_connection((host.strip("[]"), int(port)), 10) as connection:
         connection.sendall(f"GET {path} HTTP/1.0\r\nHost: x\r\nAccept: {accept}\r\n\r\n".encode())
-        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        answer = read_to_end(connection)
     head, _, body = answer.partition(b"\r\n\r\n")
     return head.decode(), body.decode()
 
@@ -152,17 +155,6 @@ def test_labels_are_escaped_and_every_family_has_help(plane: FakePlane) -> None:
     assert 'odd_name_total{a_b="quote \\" and \\\\ and \\n"} 3.0' in text
     assert '# HELP odd_name_total says "hi"' in text
     assert "target_info{" in text
-
-
-def test_its_end_does_not_wait_for_a_client_that_says_nothing(plane: FakePlane) -> None:
-    reader = PrometheusReader(plane, Fold(plane), "127.0.0.1:0", {})
-    host, _, port = reader.address.rpartition(":")
-    with socket.create_connection((host, int(port)), 10):
-        started = time.monotonic()
-        reader.shutdown()
-        assert time.monotonic() - started < 5
-    with pytest.raises(OSError, match="refused"):
-        get(reader.address)
 
 
 def test_connections_that_ask_for_nothing_are_counted(plane: FakePlane) -> None:

@@ -87,7 +87,8 @@ def test_ten_thousand_connections_add_no_series() -> None:
         assert len(before) == number_of(config, config.processors)
         counters = Counters([item.name for item in config.listeners], [item.name for item in config.upstreams])
         limits = {item.name: ReceiveLimit(1) for item in config.listeners}
-        publisher = Publisher(plane.writers[0], [0] * plane.layout.count, counters, limits, MemoryPool(1, lambda: 0), None)
+        plane.writers[0].start(1, 1, 0)
+        publisher = Publisher(plane.writers[0], counters, limits, MemoryPool(1, lambda: 0), None)
         for _ in range(CONNECTIONS):
             connect(counters, chance)
         publisher.publish()

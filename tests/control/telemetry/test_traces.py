@@ -13,8 +13,6 @@ import grpc
 import pytest
 from opentelemetry.context import Context
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, use_span
 
 from framegate.control.errors import AbortedError, ControlError, UnavailableError
@@ -255,16 +253,6 @@ def test_damaged_requests_and_unknown_methods_have_spans(method: str, code: str,
     assert attributes_of(span) == {"rpc.system.name": "grpc", "rpc.response.status_code": code, **found}
 
 
-def test_a_call_that_is_refused_because_it_cannot_be_audited_has_a_span() -> None:
-    async def body(at: Serving) -> None:
-        at.plane.audit_failure = UnavailableError("stdout is not read", reason="AUDIT_BLOCKED")
-        with pytest.raises(grpc.aio.AioRpcError):
-            await ChannelServiceStub(at.channel).MuteChannels(MUTE)
-
-    (span,) = spans_of(body)
-    assert attributes_of(span)["framegate.reason"] == "AUDIT_BLOCKED"
-
-
 @each_of("by", ["cancel", "deadline"])
 def test_a_call_that_ends_before_its_answer_has_a_span_that_says_so(by: str) -> None:
     began = asyncio.Event()
@@ -310,21 +298,6 @@ def test_what_a_call_does_belongs_to_its_span_and_its_audit_row_says_which() -> 
 
     (span,) = spans_of(body)
     assert inside == [{"trace_id": span.trace_id.hex(), "span_id": span.span_id.hex()}] * 2
-
-
-def test_the_time_of_a_call_has_its_span_as_an_exemplar() -> None:
-    """What ``Telemetry.record_call`` does with the instrument, in the reader's own words."""
-    reader = InMemoryMetricReader()
-    meters = MeterProvider([reader], shutdown_on_exit=False)
-    calls = meters.get_meter("x").create_histogram("rpc.server.call.duration")
-
-    with tracing() as made:
-        run(listing(), lambda method, code, seconds: calls.record(seconds), tracer=CallSpans(made.traces))
-        (span,) = made.spans()
-    data: Any = reader.get_metrics_data()
-    (point,) = data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points
-    assert [(f"{item.trace_id:032x}", f"{item.span_id:016x}") for item in point.exemplars] == [(span.trace_id.hex(), span.span_id.hex())]
-    meters.shutdown()
 
 
 MADE_NS = 1_790_000_000_000_000_000

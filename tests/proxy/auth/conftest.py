@@ -1,6 +1,6 @@
 """Whom authenticators ask in these tests, and who talks to them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -13,9 +13,7 @@ from framegate.proxy.network.frame_exchange import TransportFrames
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.transport import DONE, WANT_READ
 from tests.fakes.clock import SECOND, FakeClock
-from tests.fakes.network import NetBench, net_bench
 from tests.fakes.sasl_frames import PASSWORD, USER_NAME, keys, known_apis, stored
-from tests.fakes.tls import TlsWorld
 from tests.fakes.transport import memory_transports
 from tests.proxy.network.test_authenticator import Alarm
 
@@ -69,18 +67,6 @@ class AuthSource(CredentialSource):
     def forget(self, pending_auth: PendingAuth) -> None:
         self.forgotten.append(pending_auth)
         self.open.remove(pending_auth)
-
-
-@pytest.fixture
-def net() -> Iterator[NetBench]:
-    with net_bench() as bench:
-        yield bench
-
-
-@pytest.fixture(scope="session")
-def tls_world(tmp_path_factory: pytest.TempPathFactory) -> TlsWorld:
-    """Certificates, made once for all tests."""
-    return TlsWorld.make(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 from framegate.proxy.cells import (
     CELL_SIZE,
     HEADER_SIZE,
+    LISTENER,
     LISTENER_BLOCK,
     METRICS,
     PROCESSOR_BLOCK,
@@ -26,9 +27,30 @@ def layout() -> CellLayout:
     return CellLayout.of(_config("kafka", "plain"))
 
 
-def test_equal_names_give_equal_layouts(layout):
-    assert CellLayout.of(_config("kafka", "plain")) == layout
-    assert CellLayout.of(_config("kafka", "other")).hash != layout.hash
+def test_names_that_stay_keep_their_places_and_a_free_place_is_used_one_layout_later(layout):
+    assert layout.after(_config("plain", "kafka")) is layout
+    at = {name: layout.start(LISTENER_BLOCK, name) for name in ("kafka", "plain")}
+    more = layout.after(_config("kafka", "plain", "new"))
+    assert {name: more.start(LISTENER_BLOCK, name) for name in at} == at
+    assert more.moved(layout) == [(layout.count, more.count)]
+    fewer = more.after(_config("plain", "other"), kept={(LISTENER, "new")})
+    assert fewer.names(LISTENER) == ["plain", "new", "other"], "the place of kafka is free, and not used yet"
+    assert fewer.start(LISTENER_BLOCK, "other") == more.count
+    with pytest.raises(KeyError):
+        fewer.start(LISTENER_BLOCK, "kafka")
+    again = fewer.after(_config("plain", "other", "third"))
+    assert again.start(LISTENER_BLOCK, "third") == at["kafka"]
+    assert (again.count, CellLayout([(kind, name) for kind, name in again.wire]).places) == (fewer.count, again.places)
+    first, end = again.moved(fewer)[0]
+    assert (first, again.start(SIDE_BLOCK, "third", "upstream") + SIDE_BLOCK.size) == (at["kafka"], end)
+
+
+def test_a_hundred_names_that_come_and_go_need_no_more_cells_than_two_at_a_time():
+    layout, most = CellLayout.of(_config("0")), 0
+    for number in range(1, 100):
+        layout = layout.after(_config(str(number)))
+        most = max(most, layout.count)
+    assert most == CellLayout.of(_config("a", "b")).count
 
 
 def test_rows_cover_the_cells_without_gap_or_overlap(layout):

@@ -14,6 +14,7 @@ from framegate.proxy.cells import (
     HistogramValue,
     State,
     create,
+    enlarge,
 )
 
 
@@ -89,9 +90,31 @@ def test_control_zeroes_the_gauges_of_a_dead_processor(layout, descriptor):
     assert reader.state == State.STOPPED
 
 
-def test_cells_of_another_configuration_are_refused(descriptor):
-    with pytest.raises(ValueError, match="another configuration"):
-        CellReader(descriptor, CellLayout.of(_config("plain")))
+def test_a_mapping_that_is_too_small_or_none_of_cells_is_refused(descriptor, tmp_path):
+    larger = CellLayout.of(_config("kafka", "plain", "third"))
+    with pytest.raises(ValueError, match="greater than file size"):
+        CellReader(descriptor, larger)
+    with open(tmp_path / "zeros", "w+b") as file:
+        file.truncate(larger.size)
+        with pytest.raises(ValueError, match="no cells"):
+            CellReader(file.fileno(), larger)
+
+
+def test_a_writer_follows_another_layout_and_counts_on_for_those_who_stay(layout, descriptor):
+    writer = CellWriter(descriptor, layout)
+    writer.start(7, 1, 5)
+    writer.publish(array("q", [2] * layout.count))
+    second = CellWriter(descriptor, layout)
+    second.start(8, 2, 5)
+    former, other = CellReader.sum_of([CellReader(descriptor, layout)]), layout.after(_config("plain", "third"))
+    enlarge(descriptor, other)
+    second.follow(other, second.map(other))
+    second.publish(array("q", second.base))
+    reader = CellReader(descriptor, other)
+    for found in (reader, former.following(other)):
+        assert (found.cell("framegate.connection.accepted", "plain"), found.cell("framegate.connection.accepted", "third")) == (2, 0)
+    assert (reader.pid, reader.generation) == (8, 2)
+    assert not any(any(reader.cells()[start:end]) for start, end in other.moved(layout)), "what is free holds nothing"
 
 
 def test_slots_without_a_processor_are_summed_for_good(layout, descriptor):

@@ -19,7 +19,7 @@ class Outer:
     maybe: Inner | None = None
     many: tuple[Inner, ...] = ()
     words: Annotated[tuple[str, ...], Key("address")] = ()
-    shares: Annotated[dict[str, int], Key("percent", (1, 100), live=True)] = dataclasses.field(default_factory=dict)
+    shares: Annotated[dict[str, int], Key("percent", (1, 100), effect="now")] = dataclasses.field(default_factory=dict)
 
 
 FULL = Outer(inner=Inner(5), maybe=Inner(), many=(Inner(2), Inner(3)), words=("a", "b"), shares={"x": 7})
@@ -27,7 +27,7 @@ FULL = Outer(inner=Inner(5), maybe=Inner(), many=(Inner(2), Inner(3)), words=("a
 
 def test_what_is_said_of_a_field_is_found_and_its_type_is_the_plain_one() -> None:
     assert keys(Inner) == {"wait_ms": Key("ms", (0, 10))}
-    assert (keys(Outer)["shares"].live, keys(Outer)["words"].live, keys(Outer)["inner"]) == (True, False, Key())
+    assert (keys(Outer)["shares"].effect, keys(Outer)["words"].effect, keys(Outer)["inner"]) == ("now", None, Key())
     assert field_types(Outer) == {
         "inner": Inner,
         "maybe": Inner | None,

@@ -12,9 +12,12 @@ from framegate.proxy.config.key import field_types, keys
 from framegate.proxy.config.model import (
     CUT_ABOVE,
     GIB,
+    LISTS_WHOLE,
     MAX_PROCESSORS,
+    BrokersConfig,
     Forward,
     Forwarding,
+    KafkaCluster,
     ListenerConfig,
     ProxyConfig,
     UpstreamConfig,
@@ -96,6 +99,9 @@ def test_the_largest_frame_kept_whole_follows_from_limits_and_forwarding() -> No
     alone, before = ProxyConfig(node="n", listeners=(handled,)), dataclasses.replace(handled, upstream="u")
     assert largest_whole(alone) == (7, 0)
     assert largest_whole(dataclasses.replace(config((1, "cc", "v")), listeners=(before,))) == (7, 77)
+    cluster = UpstreamConfig(name="u", kafka=KafkaCluster(bootstrap=("b:1",)), max_receive_size=GIB)
+    front = ListenerConfig(name="b", address="x", upstream="u", brokers=BrokersConfig(ports="1-2"), max_receive_size=7)
+    assert largest_whole(ProxyConfig(node="n", listeners=(front,), upstreams=(cluster,))) == (7, LISTS_WHOLE - 4)
     assert forwarding_of(before) == Forwarding(requests="whole", responses="whole")
     assert forwarding_of(dataclasses.replace(before, handler=None)) == Forwarding()
     assert (whole_request(GIB, "whole"), whole_request(GIB, "cut_through"), whole_request(5, "cut_through")) == (GIB, CUT_ABOVE - 4, 5)

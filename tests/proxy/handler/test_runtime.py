@@ -1,8 +1,6 @@
 """A real handler process: its first words, its handlers' start and stop, and how it ends whatever they do."""
 
 import itertools
-import os
-import resource
 import signal
 import subprocess
 import time
@@ -139,18 +137,6 @@ def test_what_a_handler_prints_is_there_at_once():
         processor.request(1, 0, b"print hello from a handler")
         assert process.process.stdout is not None
         assert process.process.stdout.readline() == b"hello from a handler\n"
-
-
-def test_folders_are_appended_in_order_and_shadow_nothing(process, tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
-    for folder in (first, second):
-        folder.mkdir()
-        (folder / "mine.py").write_text(f"def handle(frame, context):\n    'Of {folder.name}.'\n")
-        (folder / "json.py").write_text("raise RuntimeError('shadowed')")
-        (folder / "proxy.py").write_text("raise RuntimeError('shadowed')")
-    ready = process.serve({"in": "mine:handle"}, [first, second])
-    assert ready["handlers"]["in"]["description"] == "Of first."
-    process.processor().hello()
 
 
 # What keeps it from starting.
@@ -352,54 +338,3 @@ def test_a_processor_that_goes_costs_nobody_else_and_is_not_told(scripted):
         assert other.reply().body == b"fine", when
     scripted.handover.send(b"%d 1 -1 @handler 0.9" % 77)
     assert scripted.message("parted") == {"type": "parted", "pair": 77, "error": "its descriptor was lost"}, "the first that control hears of"
-
-
-def test_a_request_of_a_connection_that_is_not_open_costs_the_socket_and_nothing_is_left_of_it(scripted):
-    before = len(os.listdir(f"/proc/{scripted.process.pid}/fd"))
-    for number in range(10):
-        processor = opened(scripted, number)
-        processor.send(request(number, 0, b"count"), request(number + 1, 0, b"count"))
-        parted = scripted.message("parted")
-        assert (parted["pair"], f"a request of the connection {number + 1}, which is not open" in parted["error"]) == (processor.pair, True)
-        assert processor.ended()
-        processor.socket.close()
-    assert len(os.listdir(f"/proc/{scripted.process.pid}/fd")) == before
-
-
-@pytest.mark.slow  # a whole process, started for it
-def test_without_free_descriptors_control_is_told_which_socket_was_lost(scripted):
-    first = scripted.processor()
-    first.hello()
-    allowed = resource.prlimit(scripted.process.pid, resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-    lost = scripted.processor("1.1")
-    assert scripted.row("handover_failed") == {"error": "the socket to processor 1.1: its descriptor was lost"}
-    assert scripted.message("parted") == {"type": "parted", "pair": lost.pair, "error": "its descriptor was lost"}
-    assert lost.ended()
-    resource.prlimit(scripted.process.pid, resource.RLIMIT_NOFILE, allowed)
-    scripted.processor("1.1").hello()
-    first.open(1)
-    first.request(1, 0, b"echo fine")
-    assert first.reply().body == b"fine"
-
-
-def test_memory_after_ten_thousand_connections_is_what_it_was(scripted):
-    processor = scripted.processor()
-    processor.hello()
-
-    def crowd(first: int) -> None:
-        numbers = range(first, first + 1000)
-        processor.send(*(wire.encode_open(number, facts()) + request(number, 0, b"count") for number in numbers))
-        assert [reply.body for reply in processor.replies(1000)] == [b"1"] * 1000
-        processor.send(*map(wire.encode_closed, numbers))
-
-    for turn in range(3):
-        crowd(turn * 1000)
-    processor.open(1 << 40)
-    processor.request(1 << 40, 0, b"count")
-    processor.reply()
-    before = scripted.resident()
-    for turn in range(3, 13):
-        crowd(turn * 1000)
-    processor.request(1 << 40, 1, b"count")
-    assert processor.reply().body == b"2"
-    assert scripted.resident() - before < 2_000_000  # a leaked context alone is 500 bytes: 5 MB

@@ -10,7 +10,7 @@ import pytest
 from framegate.proxy.kafka.addresses import NONE, TAIL, AddressRewriter, AdvertisedBrokers, carries_addresses
 from framegate.proxy.kafka.api_versions import narrowed, unsupported_version_answer
 from framegate.proxy.kafka.endpoint_eraser import EndpointEraser
-from framegate.proxy.kafka.error_answers import error_answer
+from framegate.proxy.kafka.error_answers import MESSAGE, error_answer
 from framegate.proxy.kafka.message import decode
 from framegate.proxy.kafka.schema import apis
 from tests.fakes.kafka_clients import reencoded, refusals
@@ -69,8 +69,8 @@ def test_every_request_is_refused_as_kafka_refuses_it(monkeypatch: pytest.Monkey
         monkeypatch.setitem(MAKE, "int8", lambda rng, name, known=key in (29, 30, 31): 3 if known else rng.randint(-128, 127))  # kinds of ACLs
         asked.append((key, version, request_body(sample(schema(key, version, False), rng, 2, 1))))
     wrong, exact = [], 0
-    for (key, version, body), line in zip(asked, refusals([(body, 29, "") for _, _, body in asked]), strict=True):
-        ours = error_answer(key, version, 7, body, 29, "Topic authorization failed.")
+    for (key, version, body), line in zip(asked, refusals([(body, 29, MESSAGE) for _, _, body in asked]), strict=True):
+        ours = error_answer(key, version, 7, body, 29)
         if ours is None or line == "none" or line.startswith("failed"):
             ok = ours is None and line == "none"
         else:

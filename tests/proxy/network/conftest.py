@@ -21,19 +21,6 @@ settings.register_profile("framegate", deadline=None, derandomize=True)
 settings.load_profile("framegate")
 
 
-@pytest.fixture(scope="session")
-def tls_world(tmp_path_factory: pytest.TempPathFactory) -> TlsWorld:
-    """Certificates, made once for all tests."""
-    return TlsWorld.make(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture
-def net() -> Iterator[NetBench]:
-    """One selector and what goes with it; afterwards nothing may be left."""
-    with net_bench() as bench:
-        yield bench
-
-
 @contextlib.contextmanager
 def short_bench(used: int = 1 << 20, largest: int = 0) -> Iterator[NetBench]:
     """A bench of whose pool of 1 MiB so many bytes are used from outside; ``largest``: bytes of the largest request, 0: as it is."""

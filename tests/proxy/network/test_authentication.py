@@ -34,16 +34,10 @@ from tests.fakes.cases import each_of
 from tests.fakes.clock import MS, SECOND
 from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, net_bench, reset, run_of, tcp_pair, trace_of
 from tests.fakes.tls import TlsWorld
+from tests.fakes.upstream import read_to_end
 
 AUTHENTICATING = ChannelState.AUTHENTICATING
 SIDES = ("downstream", "upstream")
-
-
-def read_all(peer: socket.socket) -> bytes:
-    data = b""
-    while piece := peer.recv(65536):
-        data += piece
-    return data
 
 
 def settle_after(net: NetBench, ms: float) -> None:
@@ -285,7 +279,7 @@ def test_a_refusal_is_answered_after_the_delay_and_then_closed(net: NetBench, si
         peer.settimeout(5)
         settle_after(net, 1)
     assert (channel.close_cause, channel.detail) == (Cause.AUTH_FAILED, "not what was expected")
-    assert read_all(peer) == (framed(b"no") if answer else b""), "and no reset"
+    assert read_to_end(peer) == (framed(b"no") if answer else b""), "and no reset"
     assert getattr(channel.error, "side", None) == side
     assert (authenticator.closed, channel.principal) == (1, "")
 
@@ -303,7 +297,7 @@ def test_so_many_refusals_wait_and_one_more_has_the_oldest_answered_at_once(net:
     assert len(net.selector.refusals) == MAX_WAITING
     assert [channel.is_open or channel.close_cause is None for channel, _, _ in begun[:4]] == [False, False, False, True]
     for channel, peer, _ in (begun[0], begun[2]):
-        assert (channel.close_cause, read_all(peer)) == (Cause.AUTH_FAILED, framed(b"no"))
+        assert (channel.close_cause, read_to_end(peer)) == (Cause.AUTH_FAILED, framed(b"no"))
     assert begun[1][0].close_cause is Cause.AUTH_FAILED, "which came first"
     net.clock.advance_ms(50)
     net.poll(30)
@@ -325,18 +319,6 @@ def test_a_refusal_whose_answer_is_not_read_ends_with_the_time_for_the_handshake
     assert len(peer2.recv(10)) == 10
     settle_after(net, 10_001)
     assert (channel.close_cause, channel2.close_cause) == (Cause.HANDSHAKE_TIMEOUT, Cause.AUTH_FAILED)
-
-
-@each_of("delay_ms", [0, 100], fresh={"net": net_bench})
-def test_what_is_no_frame_is_refused_by_its_header(net: NetBench, delay_ms: int) -> None:
-    for header, words in ((b"\0\x08\0\x01", "frame of 524289 bytes"), (b"\xff\xff\xff\xff", "frame of -1 bytes")):
-        channel, peer, _ = begin(net, Expect(b"x"), delay_ms=delay_ms)
-        peer.sendall(header + b"abc")
-        settle(net)
-        settle_after(net, delay_ms)
-        assert channel.close_cause is Cause.AUTH_FAILED
-        assert words in channel.detail
-        assert read_all(peer) == b""
 
 
 def test_a_bug_of_an_authenticators_costs_its_channel_only(net: NetBench) -> None:
@@ -420,25 +402,6 @@ def test_a_mute_does_not_stop_it_and_holds_from_the_first_frame(net: NetBench, c
     assert (channel.frames_received, channel.mute_in_force) == (0, True)
     channel.unmute(cause)
     net.poll_until(lambda: channel.frames_received == 1)
-
-
-@each_of("side", SIDES)
-@each_of("tcp", [True, False], fresh={"net": net_bench})
-def test_while_memory_is_short_a_body_stays_in_the_kernel_until_it_is_whole(net: NetBench, side: str, tcp: bool) -> None:
-    channel, peer, authenticator = begin(net, Expect(b"b" * 5000), side=side, tcp=tcp)
-    net.pool.common.charge(BEGUN, net.pool.size)
-    try:
-        peer.sendall(framed(b"b" * 5000)[:4000])
-        settle(net)
-        assert channel.leased == 4 + PIECE_OVERHEAD, "its header, and no more"
-        assert steps_in(net, authenticator) == 0, "epoll does not announce what must not be read"
-        settle_after(net, 10)
-        assert channel.leased == 4 + PIECE_OVERHEAD
-        peer.sendall(framed(b"b" * 5000)[4000:])
-        net.clock.advance_ms(10)
-        net.poll_until(lambda: channel.is_open)
-    finally:
-        net.pool.common.release(BEGUN, net.pool.size)
 
 
 def test_when_memory_is_there_again_the_rest_is_read_as_it_comes_and_a_time_that_is_waited_for_comes(net: NetBench) -> None:

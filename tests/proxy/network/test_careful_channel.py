@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 from framegate.proxy.cause import Cause
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
-from framegate.proxy.network.low_memory_reader import (
-    AT_ONCE,
-    LITTLE,
-    SMALL,
-    TLS_READS,
-    WAIT_FOR_SLOT,
-    LowMemoryReader,
-)
+from framegate.proxy.network.low_memory_reader import AT_ONCE, LITTLE, SMALL, TLS_READS, WAIT_FOR_SLOT, LowMemoryReader
 from framegate.proxy.network.memory_pool import PENDING, PIECE_OVERHEAD, MemoryPool
 from framegate.proxy.network.receive import NEVER_CUT, Receive, ReceiveLimit
 from framegate.proxy.network.state import ChannelState

@@ -190,18 +190,13 @@ def test_a_socket_that_ends_or_fails_says_so_and_one_that_is_full_waits() -> Non
 # On pairs.
 
 
-@pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsWorld:
-    return TlsWorld.make(tmp_path_factory.mktemp("tls"))
-
-
-def test_the_client_of_the_header_is_in_rows_quotas_and_the_next_header_with_and_without_tls(tls: TlsWorld) -> None:
+def test_the_client_of_the_header_is_in_rows_quotas_and_the_next_header_with_and_without_tls(tls_world: TlsWorld) -> None:
     for version, secure, onward in itertools.product(("v1", "v2"), (False, True), (False, True)):
         with contextlib.closing(
             World(
                 proxy_protocol=ANY,
-                client_tls=tls.server_settings() if secure else None,
-                upstream_tls=tls.client_settings() if onward else None,
+                client_tls=tls_world.server_settings() if secure else None,
+                upstream_tls=tls_world.client_settings() if onward else None,
                 upstream=UpstreamConfig(name="u", send_proxy_protocol=version),
             )
         ) as world:
@@ -209,7 +204,7 @@ def test_the_client_of_the_header_is_in_rows_quotas_and_the_next_header_with_and
             world.relay.pairs.quotas.set_limits(limits(address=RateLimits(request_bytes_rate=1 << 30)))
             client.sendall(header_bytes("v2" if version == "v1" else "v1", *V4) + (b"" if secure else frame(b"question")))
             if secure:
-                client = world.shake(client, tls.client_settings().context)
+                client = world.shake(client, tls_world.client_settings().context)
                 client.sendall(frame(b"question"))
             world.until(lambda pair=pair: pair.upstream.channel is not None)  # type: ignore[misc]
             upstream, _ = world.server.accept()

@@ -56,18 +56,6 @@ def test_what_is_here_is_booked_and_not_what_is_announced() -> None:
     assert bench.pool.used == bench.receive.booked == bench.pool.begun == 4 + PIECE_OVERHEAD
 
 
-def test_a_body_in_two_halves_is_whole_only_with_the_second() -> None:
-    bench = Bench()
-    data = frame(128)
-    assert bench.feed(data[:68]) is None
-    assert bench.receive.missing() == 64
-    run = bench.feed(data[68:])
-    assert run is not None
-    assert (run.frames, run.size, b"".join(run.pieces())) == (1, 132, data)
-    assert run.lease == bench.pool.used == 68 + PIECE_OVERHEAD
-    assert (bench.receive.staged, bench.receive.booked) == (0, 0)
-
-
 @each_of(("size", "fault"), [(9, OK), (10, OK), (11, FRAME_TOO_LARGE), (-1, NEGATIVE_SIZE), (-(2**31), NEGATIVE_SIZE)])
 @each_of("cut", [0, 1, 2, 3, 4])
 def test_a_size_is_judged_before_memory_is_taken(size: int, fault: int, cut: int) -> None:

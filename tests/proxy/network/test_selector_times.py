@@ -149,24 +149,6 @@ def test_a_poll_handles_events_for_a_bounded_time_and_each_in_its_turn(net: NetB
     assert polls > len(pairs) / BOUND_MS
 
 
-@each_of("count", [20, MAX_EVENTS + 44], fresh={"net": net_bench})
-def test_a_poll_that_ends_early_does_not_starve_the_channels_left(net: NetBench, count: int) -> None:
-    """Everybody is ready all the time: the turns of two channels never differ by more than one, whether one wait tells of all or not."""
-    pairs = [net.ready_pair() for _ in range(count)]
-    peers = dict(pairs)
-    slow = Slow(net, "received", 1)
-    for peer in peers.values():
-        peer.send(frame(1))
-    for _ in range(count):
-        before = len(slow.who)
-        net.poll()
-        for channel in slow.who[before:]:
-            peers[channel].send(frame(1))
-    slots = [slow.who.count(channel) for channel, _ in pairs]
-    assert min(slots) > 0
-    assert max(slots) - min(slots) <= 1
-
-
 @each_of("busy", [True, False], fresh={"net": net_bench})
 def test_a_watched_descriptor_is_handled_before_the_channels_of_a_busy_selector(net: NetBench, busy: bool) -> None:
     """A look at the watched descriptors alone costs a call, which a selector with little to do saves."""

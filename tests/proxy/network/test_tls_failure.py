@@ -75,14 +75,6 @@ def test_every_word_comes_to_one_of_the_list() -> None:
     }
 
 
-@each_of("prefix", ["", "tlsv1_", "sslv3_", "tlsv13_"])
-def test_an_alert_is_the_peers_word_whichever_version_has_introduced_it(prefix: str) -> None:
-    kinds = [
-        handshake_error(Cause.TLS_FAILED, TlsError("", reason=prefix + word)) for word in ("alert_unknown_ca", "alert_protocol_version", "alert_new")
-    ]
-    assert kinds == ["peer_alert", "version", "peer_alert"]
-
-
 @each_of(
     ("code", "kind"),
     [(9, "certificate_refused"), (10, "certificate_expired"), (12, "certificate_refused"), (19, "unknown_authority"), (64, "name_mismatch")],

@@ -212,16 +212,3 @@ def test_a_second_ctrl_c_does_not_wait_for_the_batch_in_hand(tmp_path: Path) -> 
     assert said.splitlines()[-1] == "framegate pipeline: interrupted"
     assert "Traceback" not in said
     assert table(tmp_path / "out", "frames") == []
-
-
-def test_an_available_now_job_that_is_stopped_early_says_so(tmp_path: Path) -> None:
-    log, marker = log_of(tmp_path, [b"0"], [b"1"], [b"2"]), tmp_path / "marker"
-    paused = {"pause_from": 0, "pause_at": "begun", "marker": str(marker), "pause_s": 1.0}
-    told = {"source": str(log), "output": str(tmp_path / "out"), "available_now": True, "max_bytes_per_trigger": 1, **paused}
-    with running(**told) as job:
-        until(marker.exists, "batch", job)
-        os.killpg(job.pid, signal.SIGINT)
-        said = until_gone(job)
-    assert job.returncode == 130
-    assert said.splitlines()[-1] == "framegate pipeline: interrupted before everything was read"
-    assert [row["payload"] for row in table(tmp_path / "out", "frames")] == [b"0"], "the batch in hand was finished"

@@ -1,13 +1,11 @@
 import pickle
 import random
 import shutil
-import time
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from framegate.proxy.pipeline.options import OptionError
@@ -177,22 +175,6 @@ class TestWithSpark:
         assert narrow.columns == ["frame_count", "capture_time"]
         assert narrow.groupBy("frame_count").count().collect() == [(2, 3)]
 
-    def test_available_now_with_a_small_limit_takes_many_batches_and_every_row(self, spark: "SparkSession", tmp_path: Path) -> None:
-        log, checkpoint = tmp_path / "log", str(tmp_path / "checkpoint")
-        fill(log, "one", 4)
-        fill(log, "two", 2)
-        batches: list[int] = []
-
-        def count(df: Any, _batch: int) -> None:
-            batches.append(df.count())
-
-        source = spark.readStream.format("framegate").option("maxBytesPerTrigger", "1").load(str(log))
-        for expected in ([2, 2, 1, 1], []):
-            batches.clear()
-            query = source.writeStream.foreachBatch(count).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-            assert query.awaitTermination(30)
-            assert batches == expected
-
     def test_a_frame_cut_through_over_many_batches_comes_once_and_whole(self, spark: "SparkSession", tmp_path: Path) -> None:
         processor = FakeProcessor(tmp_path, segment_size=2 << 20)
         body = random.Random(1).randbytes(5 << 20)
@@ -232,31 +214,3 @@ class TestWithSpark:
             assert [tuple(row) for row in rows] == [("edge.0.one", 5 + 1, 10), ("edge.0.three", 1, 2), ("edge.0.two", 2, 4)]
         finally:
             query.stop()
-
-    @pytest.mark.parametrize("name", ["vanished", "damaged"])
-    def test_what_the_log_lost_ends_the_query_unless_told_otherwise(self, spark: "SparkSession", tmp_path: Path, name: str) -> None:
-        log, checkpoint = tmp_path / "log", str(tmp_path / "checkpoint")
-        processor = fill(log, "one", 2, segment_size=1500)
-
-        def run(**options: str) -> "StreamingQuery":
-            source = spark.readStream.format("framegate").options(maxBytesPerTrigger="1", **options).load(str(log))
-            writer = source.writeStream.format("noop").option("checkpointLocation", checkpoint)
-            query = writer.trigger(availableNow=True).start()
-            deadline = time.monotonic() + 30
-            while query.isActive and time.monotonic() < deadline:
-                time.sleep(0.05)
-            return query
-
-        assert run().exception() is None
-        for number in range(6):
-            processor.block([b"%d" % number, bytes(500)])
-        segments = sorted((log / processor.stream).glob("*"))
-        if name == "vanished":
-            for segment in segments[:-2]:
-                segment.unlink()
-        else:
-            segments[-2].write_bytes(segments[-2].read_bytes()[:-700] + bytes(700))
-        failed = run()
-        assert isinstance(failed.exception(), StreamingQueryException)
-        assert "DataLossError" in str(failed.exception())
-        assert run(failOnDataLoss="false").exception() is None

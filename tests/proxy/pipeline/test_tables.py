@@ -16,7 +16,7 @@ from framegate.proxy.pipeline.manifest import ManifestError, ManifestLog, read_m
 from framegate.proxy.pipeline.tables import RULES, TABLE_SCHEMAS, TIME_COLUMNS, BatchError, Progress, TableWriter
 from framegate.proxy.pipeline.views import register_views
 from framegate.proxy.tap import record
-from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor
+from tests.fakes.tap_log import START_NS, FakeProcessor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -134,41 +134,6 @@ class TestWithSpark:
             assert query.awaitTermination(60)
         assert read_manifest(tmp_path / "out").query == query.id
         assert self.rows(spark, tmp_path / "out", "select count(*) from frames") == [(3,)]
-
-    def test_what_a_crash_leaves_behind_is_never_read(
-        self, spark: "SparkSession", tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        output = tmp_path / "out"
-        self.write(spark, log, output, 0)
-
-        def crash(*_: object, **__: object) -> None:
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(ManifestLog, "commit", crash)
-            with pytest.raises(KeyboardInterrupt):
-                self.write(spark, log, output, 1)
-        assert len(list((output / "_files").rglob("*.parquet"))) > len(read_manifest(output).files)
-        assert self.rows(spark, output, "select count(*) from frames") == [(3,)]
-        self.write(spark, log, output, 1)
-        assert self.rows(spark, output, "select count(*) from frames") == [(6,)]
-        assert len(list((output / "_files").rglob("*.parquet"))) == len(read_manifest(output).files)
-
-    def test_a_batch_over_hours_lies_in_their_folders(self, spark: "SparkSession", tmp_path: Path) -> None:
-        processor = FakeProcessor(tmp_path / "log")
-        for hour in range(3):
-            processor.block([b"%d" % hour], at_ns=START_NS + hour * 60 * MINUTE_NS)
-        processor.close()
-        spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
-        try:
-            self.write(spark, tmp_path / "log", tmp_path / "out", 0)
-        finally:
-            spark.conf.set("spark.sql.session.timeZone", "UTC")
-        folders = sorted({file.folder for file in read_manifest(tmp_path / "out").files.values()})
-        hours = ("date=2023-11-14/hour=22", "date=2023-11-14/hour=23", "date=2023-11-15/hour=00")
-        assert folders == [f"{table}/{hour}" for table in ("completeness", "frames", "traffic_by_minute") for hour in hours]
-        files = read_manifest(tmp_path / "out").of("frames")
-        assert [file.first_us for file in files] == [(START_NS + hour * 60 * MINUTE_NS) // 1000 for hour in range(3)]
 
     def test_compacted_tables_say_the_same(self, spark: "SparkSession", tmp_path: Path, log: Path) -> None:
         output = tmp_path / "out"

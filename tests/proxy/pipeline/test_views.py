@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from framegate.control.demo.load import FRAME_HEADER, Payloads
+from framegate.control.demo.load import FRAME_HEADER
 from framegate.control.demo.report import CONTENT_QUERIES
 from framegate.proxy.pipeline import views
 from framegate.proxy.pipeline.layout import FILES
@@ -144,18 +144,6 @@ class TestWithSpark:
         register_views(spark, day, since=DAY + datetime.timedelta(hours=23))
         assert spark.sql("select count(*) from frames").collect()[0][0] == IN_HAND * 1000
         assert spark.sql("select count(*) from gaps").collect()[0][0] == IN_HAND * 1000
-
-    def test_the_questions_of_the_demo_find_good_bodies_good(self, spark: "SparkSession", tmp_path: Path) -> None:
-        payloads = Payloads()
-        bodies = [body(2**31 - 1, sequence, payloads.of(7, sequence)) for sequence in range(10)]
-        answers = asked(spark, tmp_path, bodies)
-        assert answers == {
-            "frames": [{"direction": "request", "frames": 10, "bytes": sum(len(body) + 4 for body in bodies)}],
-            "content": [{"direction": "request", "wrong_checksums": 0, "misplaced": 0}],
-            "sequences": [{"direction": "request", "missing": 0, "doubled": 0}],
-            "gaps": [{"lost": 0}],
-            "completeness": [{"direction": "request", "state": "complete", "windows": 1, "seen": 10, "accounted": 10}],
-        }
 
     def test_the_questions_of_the_demo_count_each_fault(self, spark: "SparkSession", tmp_path: Path) -> None:
         bodies = [

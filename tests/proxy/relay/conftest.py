@@ -5,7 +5,7 @@ import functools
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -19,10 +19,12 @@ from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.accounts import Accounts
 from tests.fakes.crowd import Couple, Crowd
 from tests.fakes.handled import Asked, HandledWorld, Process
-from tests.fakes.network import NetBench, net_bench, run_of
+from tests.fakes.network import run_of
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
 from tests.fakes.world import SECOND, World, frame, reset
+
+T = TypeVar("T", bound=World)
 
 
 def finish(world: World, *sockets: socket.socket) -> None:
@@ -128,45 +130,32 @@ def with_pair(world: HandledWorld, **handler: Any) -> tuple[HandledWorld, Proces
     return world, process, *world.pair()
 
 
-@pytest.fixture(scope="session")
-def tls_world(tmp_path_factory: pytest.TempPathFactory) -> TlsWorld:
-    """Certificates, made once for all tests."""
-    return TlsWorld.make(tmp_path_factory.mktemp("tls"))
+@contextlib.contextmanager
+def builder(kind: Callable[..., T]) -> Iterator[Callable[..., T]]:
+    """Makes worlds of a kind; they are closed in their order."""
+    made: list[T] = []
 
+    def build(*args: object, **options: object) -> T:
+        made.append(kind(*args, **options))
+        return made[-1]
 
-@pytest.fixture
-def net() -> Iterator[NetBench]:
-    """One selector and what goes with it; afterwards nothing may be left."""
-    with net_bench() as bench:
-        yield bench
+    yield build
+    for each in made:
+        each.close()
 
 
 @pytest.fixture(params=["plain", "tls"])
 def make_crowd(request: pytest.FixtureRequest, tls_world: TlsWorld) -> Iterator[Callable[..., Crowd]]:
     """Makes crowds with the options of ``Crowd``."""
-    crowds: list[Crowd] = []
-
-    def build(protocol: str = "framed", **options: object) -> Crowd:
-        crowds.append(Crowd(protocol, tls=tls_world if request.param == "tls" else None, **options))
-        return crowds[-1]
-
-    yield build
-    for crowd in crowds:
-        crowd.close()
+    with builder(functools.partial(Crowd, tls=tls_world if request.param == "tls" else None)) as build:
+        yield build
 
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., World]]:
     """Makes worlds with the arguments of ``World``."""
-    worlds: list[World] = []
-
-    def build(*args: object, **options: object) -> World:
-        worlds.append(World(*args, **options))
-        return worlds[-1]
-
-    yield build
-    for world in worlds:
-        world.close()
+    with builder(World) as build:
+        yield build
 
 
 @pytest.fixture
@@ -204,12 +193,5 @@ def silent() -> Iterator[tuple[str, int]]:
 @pytest.fixture
 def make_handled() -> Iterator[Callable[..., HandledWorld]]:
     """Makes worlds whose frames are handled, with the arguments of ``HandledWorld``."""
-    worlds: list[HandledWorld] = []
-
-    def build(*args: object, **options: object) -> HandledWorld:
-        worlds.append(HandledWorld(*args, **options))
-        return worlds[-1]
-
-    yield build
-    for world in worlds:
-        world.close()
+    with builder(HandledWorld) as build:
+        yield build

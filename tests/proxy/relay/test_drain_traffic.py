@@ -16,8 +16,12 @@ QUEUE = 1 << 23  # bytes that wait for the log, so that none is dropped
 PROTOCOLS = ["framed", "kafka"]
 
 
-def talk_in(accounts: Accounts, **options: Any) -> Talk:
-    return Talk(accounts.world, each_turn=accounts.writer.write_queued, **options)
+def drained(accounts: Accounts, after_s: int, **options: Any) -> Talk:
+    """Talk for so long; then a drain has begun."""
+    talk = Talk(accounts.world, each_turn=accounts.writer.write_queued, **options)
+    talk.turns(after_s)
+    begin_drain(accounts.world, TIMEOUT_S)
+    return talk
 
 
 def settle(accounts: Accounts, talk: Talk) -> None:
@@ -37,9 +41,7 @@ def settle(accounts: Accounts, talk: Talk) -> None:
 @each_of("window", [1, 5, 50])
 def test_of_a_client_that_never_pauses_what_was_read_is_answered(make_accounts, protocol, size, window):
     accounts = make_accounts(protocol, queue_size=QUEUE)
-    talk = talk_in(accounts, window=window, burst=10 if size < 1000 else 4, size=size)
-    talk.turns(1)
-    begin_drain(accounts.world, TIMEOUT_S)
+    talk = drained(accounts, 1, window=window, burst=10 if size < 1000 else 4, size=size)
     before = talk.asked
     talk.until_over(TIMEOUT_S + 1)
     settle(accounts, talk)
@@ -50,9 +52,7 @@ def test_of_a_client_that_never_pauses_what_was_read_is_answered(make_accounts, 
 @pytest.mark.slow
 def test_a_kafka_client_that_does_not_wait_is_read_for_the_quiet_time_and_gets_what_it_is_owed(make_accounts):
     accounts = make_accounts("kafka", queue_size=QUEUE, quiet_s=1)
-    talk = talk_in(accounts, window=20, burst=2, delay_ns=SECOND)
-    talk.turns(2)
-    begin_drain(accounts.world, TIMEOUT_S)
+    talk = drained(accounts, 2, window=20, burst=2, delay_ns=SECOND)
     talk.turns(0.9)
     assert talk.pair.client.channel.mute_causes == 0
     talk.turns(0.2)
@@ -67,9 +67,7 @@ def test_a_kafka_client_that_does_not_wait_is_read_for_the_quiet_time_and_gets_w
 @each_of("protocol", PROTOCOLS)
 def test_answers_that_do_not_come_in_time_are_not_waited_for_but_what_was_read_is_served(make_accounts, protocol):
     accounts = make_accounts(protocol, queue_size=QUEUE)
-    talk = talk_in(accounts, window=1 << 30, burst=10, delay_ns=1000 * SECOND)
-    talk.turns(1)
-    begin_drain(accounts.world, TIMEOUT_S)
+    talk = drained(accounts, 1, window=1 << 30, burst=10, delay_ns=1000 * SECOND)
     talk.until_over(TIMEOUT_S + 2)
     (row,) = accounts.settle()
     assert talk.served == list(range(1, row["frames"]["request"] + 1))
@@ -83,10 +81,8 @@ def test_answers_that_do_not_come_in_time_are_not_waited_for_but_what_was_read_i
 def test_what_the_upstream_does_not_take_is_lost_and_counted(make_accounts, protocol):
     """It does not read until the drain is over: then it finds what the sockets held, and the row says what it does not."""
     accounts = make_accounts(protocol, queue_size=QUEUE)
-    talk = talk_in(accounts, window=1 << 30, burst=20, size=30_000, reads=False)
-    talk.turns(2)
+    talk = drained(accounts, 2, window=1 << 30, burst=20, size=30_000, reads=False)
     assert talk.pair.upstream.channel.pending_send > 0
-    begin_drain(accounts.world, TIMEOUT_S)
     talk.until_over(TIMEOUT_S + 2)
     talk.reads = True
     talk.turns(1)
@@ -107,9 +103,7 @@ def test_what_the_upstream_does_not_take_is_lost_and_counted(make_accounts, prot
 @each_of("protocol", PROTOCOLS)
 def test_an_upstream_that_takes_it_late_gets_all_and_its_answers_arrive(make_accounts, protocol):
     accounts = make_accounts(protocol, queue_size=QUEUE)
-    talk = talk_in(accounts, window=1 << 30, burst=20, size=30_000, reads=False)
-    talk.turns(2)
-    begin_drain(accounts.world, TIMEOUT_S)
+    talk = drained(accounts, 2, window=1 << 30, burst=20, size=30_000, reads=False)
     talk.turns(TIMEOUT_S - 2)
     assert not accounts.world.rows
     talk.reads = True
@@ -122,9 +116,7 @@ def test_an_upstream_that_takes_it_late_gets_all_and_its_answers_arrive(make_acc
 def test_no_reset_overtakes_answers_that_a_client_reads_late(make_accounts, protocol):
     """It sends on, unread, and takes longer than a second: the end waits for it until the deadline."""
     accounts = make_accounts(protocol, queue_size=QUEUE)
-    talk = talk_in(accounts, window=200, burst=5, size=30_000)
-    talk.turns(1)
-    begin_drain(accounts.world, TIMEOUT_S)
+    talk = drained(accounts, 1, window=200, burst=5, size=30_000)
     talk.hears = False
     talk.turns(TIMEOUT_S - 3)
     assert not accounts.world.rows

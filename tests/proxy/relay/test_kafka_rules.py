@@ -13,13 +13,16 @@ import pytest
 from kio.schema.types import GroupId, TopicName, TransactionalId
 from kio.static.primitive import i16, i32
 
+from framegate.proxy.auth.server import MECHANISMS, SaslServerAuthenticators, SaslServerSettings
 from framegate.proxy.config.model import KafkaRule, KafkaRules
 from framegate.proxy.kafka.schema import Api, api, api_key, apis
 from framegate.proxy.relay.kafka_rules import KafkaJudge, KafkaRulesInForce, Refusal
 from tests.fakes import cluster
 from tests.fakes.kio_messages import answer_body, decoded, fields, request_body, sample, schema
+from tests.fakes.sasl_frames import SERVER_NONCE, USER_NAME, handshake, plain_token, token
 from tests.fakes.tap_read import read_frames
 from tests.fakes.world import World, frame
+from tests.proxy.auth.conftest import AuthSource
 from tests.proxy.relay.conftest import assert_nothing_to_read, finish, passes, tapping
 
 NAMES: Final = ("mine-1", "mine-2", "other", "Straße")
@@ -147,7 +150,9 @@ def fault_of_change(judge: KafkaJudge, each: Api, version: int, wrong: set[str],
     broker = renamed(sample(schema(each.key, version, True), rng), rng)
     body = answer_body(broker)
     after = decoded(judge.change.apply(body, len(body)), each.key, version)
-    if each.name != "OffsetFetch" and any(f"'{name}'" not in repr(after) for name in wrong):  # of which a whole group is refused
+    if each.name not in ("OffsetFetch", "DescribeShareGroupOffsets") and any(
+        f"'{name}'" not in repr(after) for name in wrong
+    ):  # of which a whole group is refused
         return f"no results for {wrong}: {after}"
     if judge.change.needs_whole and set(denied(after, restricted)) - wrong:
         return f"the answer lists {denied(after, restricted)}"
@@ -267,6 +272,7 @@ FETCH: Final = 1
 METADATA: Final = 3
 HEARTBEAT: Final = 12
 DELETE_TOPICS: Final = 20
+ADD_PARTITIONS: Final = 24
 
 
 def in_force(rule: KafkaRule = RULE, **more: Any) -> KafkaRulesInForce:
@@ -394,6 +400,82 @@ def test_new_rules_apply_to_the_next_requests_of_open_connections(make: Any) -> 
     assert "topic_authorization_failed" in repr(decoded(refused, PRODUCE, 9))
     passes(world, client, upstream, produce(3, "other"))
     finish(world, client, upstream)
+
+
+def test_the_rules_are_those_of_the_principal_before_and_after_it_authenticates_again(make: Any) -> None:
+    """What it asked before is answered before; a frame of another principal ends the connection, and no other rules apply."""
+    for mine in (True, False):
+        rules = KafkaRulesInForce(KafkaRules(rules=(KafkaRule(principals=(USER_NAME,), deny=("Heartbeat",)), KafkaRule(deny=("Metadata",)))))
+        factory = SaslServerAuthenticators(SaslServerSettings(MECHANISMS, 100_000), AuthSource(), lambda: SERVER_NONCE, lambda *ended: None)
+        world = make("kafka", kafka_rules=rules, authenticators=factory)
+        client, pair = world.client()
+        for body in (handshake("PLAIN", 1), token(plain_token(), 2)):
+            client.sendall(frame(body))
+            sent_to(world, client, 1)
+        world.until(lambda pair=pair: pair.state.value == "open")
+        upstream, _ = world.server.accept()
+        world.sockets.append(upstream)
+        world.pass_time(2)
+        passes(world, client, upstream, asking(METADATA, 12, 3))
+        client.sendall(asking(HEARTBEAT, 2, 4) + frame(handshake("PLAIN", 5)))
+        (probe,) = sent_to(world, upstream, 1)
+        upstream.sendall(answering(METADATA, 12, 3) + frame(probe[4:8] + bytes(6)))
+        bodies = sent_to(world, client, 3)
+        assert [int.from_bytes(body[:4], "big") for body in bodies] == [3, 4, 5]
+        assert decoded(bodies[1], HEARTBEAT, 2).error_code.name == "group_authorization_failed"
+        client.sendall(frame(token(plain_token() if mine else plain_token("other", "other"), 6)))
+        if mine:
+            sent_to(world, client, 1)
+            rules.put(KafkaRules(rules=(KafkaRule(principals=(USER_NAME,), deny=("Metadata",)),)))
+            passes(world, client, upstream, asking(HEARTBEAT, 2, 7))
+            client.sendall(asking(METADATA, 12, 8))
+            assert sent_to(world, upstream, 1)[0][:4] == b"\0\x12\0\0"
+        else:
+            world.ended(client)
+        finish(world, client, upstream)
+        assert world.row["cause"] == ("peer_closed" if mine else "auth_failed")
+
+
+def test_a_client_that_was_offered_topic_ids_before_they_were_restricted_connects_again(make: Any) -> None:
+    """Whoever is refused by id, although the topic is allowed, gives up for good."""
+    for key, version, before in ((PRODUCE, 13, KafkaRules()), (FETCH, 17, KafkaRules(rules=(RULE,), report_only=True)), (PRODUCE, 13, None)):
+        rules = KafkaRulesInForce(before or KafkaRules(rules=(RULE,)))
+        world = make("kafka", kafka_rules=rules)
+        client, upstream, _ = world.pair()
+        passes(world, client, upstream, asking(HEARTBEAT, 2, 1) if before is None else asking(key, version, 1))
+        rules.put(KafkaRules(rules=(RULE,)))
+        client.sendall(asking(key, version, 2))
+        if before is None:
+            assert sent_to(world, upstream, 1)[0][:4] == b"\0\x12\0\0", "it should not have used ids: it is refused"
+            finish(world, client, upstream)
+        else:
+            assert world.ended(client) == b""
+            finish(world, client, upstream)
+            assert "to connect again helps" in world.row["detail"], world.row
+
+
+def test_a_part_of_a_transactions_partitions_is_not_added_if_another_is_refused(make: Any) -> None:
+    """As Kafka answers: neither is."""
+    for version in range(4):
+        world = make("kafka", kafka_rules=in_force())
+        client, upstream, _ = world.pair()
+        client.sendall(transaction(version, 1, "mine-1", "other", "mine-2"))
+        (probe,) = sent_to(world, upstream, 1)
+        assert probe[:4] == b"\0\x12\0\0", version
+        upstream.sendall(frame(probe[4:8] + bytes(6)))
+        (body,) = sent_to(world, client, 1)
+        rows = decoded(body, ADD_PARTITIONS, version).results_by_topic_v3_and_below
+        codes = {row.name: {item.partition_error_code.name for item in row.results_by_partition} for row in rows}
+        assert codes == {"other": {"topic_authorization_failed"}, "mine-1": {"operation_not_attempted"}, "mine-2": {"operation_not_attempted"}}
+        passes(world, client, upstream, transaction(version, 2, "mine-1", "mine-2"))
+        finish(world, client, upstream)
+
+
+def transaction(version: int, correlation: int, *topics: str) -> bytes:
+    """The frame of an AddPartitionsToTxn request."""
+    made = sample(schema(ADD_PARTITIONS, version, False), random.Random(5), 1, 1)
+    rows = tuple(dataclasses.replace(made.v3_and_below_topics[0], name=TopicName(topic)) for topic in topics)
+    return frame(request_body(dataclasses.replace(made, v3_and_below_topics=rows), correlation))
 
 
 def test_a_fetch_is_sent_outside_of_sessions(make: Any) -> None:

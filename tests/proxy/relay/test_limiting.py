@@ -292,23 +292,23 @@ def test_an_address_has_buckets_while_it_has_connections_and_until_it_owes_nothi
     for number in range(3):
         client, upstream, pair = world.pair(f"192.0.2.{number}:1")
         assert [len(buckets_of(pair.client)), len(buckets_of(pair.upstream))] == [1, 1]
-        assert quotas.address_count == number + 1
+        assert len(quotas._channels) == number + 1
     client.sendall(frame(b"x" * 19_996))
     assert world.read(upstream, 20_000)
     ending.end(pair, Cause.ADMIN, "", "internal")
     client.close()
     upstream.close()
     world.until(lambda: len(world.rows) == 1)
-    assert quotas.address_count == 3, "it owes"
+    assert len(quotas._channels) == 3, "it owes"
     _, _, pair = world.pair("192.0.2.2:9")
     assert pair.client.throttle.meter.buckets[0].level < -10_000, "who comes again has not paid by that"
     ending.end(pair, Cause.ADMIN, "", "internal")
     world.pass_time(1.1)
     assert len(world.rows) == 2
-    assert quotas.address_count == 3
+    assert len(quotas._channels) == 3
     world.pass_time(1)
     world.pass_time(0.2)
-    assert quotas.address_count == 2
+    assert len(quotas._channels) == 2
     assert UNLIMITED.connections == 0
 
 

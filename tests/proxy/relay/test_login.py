@@ -23,7 +23,6 @@ from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.world import frame
 from tests.proxy.relay.conftest import end_by, finish
 
-MS = 1_000_000
 GATE, SECRET = "gate", "canary-7f3a9c"
 
 

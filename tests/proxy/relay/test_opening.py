@@ -19,7 +19,6 @@ from framegate.proxy.relay.counters import HANDSHAKING
 from framegate.proxy.relay.upstream import DOWN, Endpoint
 from framegate.proxy.server.pair_rows import open_row
 from tests.fakes import cluster
-from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
 from tests.fakes.world import endpoint_of, frame, reset
 from tests.proxy.relay.conftest import end_by, finish
@@ -219,10 +218,9 @@ def test_tries_that_fail_leave_no_descriptor_behind(make, refusing, silent):
 
 
 @pytest.mark.parametrize(("answer", "reason"), [(b"not TLS", "tls"), (b"", "other")])
-def test_a_handshake_that_fails_leads_to_the_next_endpoint(make, tmp_path, answer, reason):
-    tls = TlsWorld.make(tmp_path)
+def test_a_handshake_that_fails_leads_to_the_next_endpoint(make, tls_world, answer, reason):
     world = make()
-    world.upstream_options.tls = tls.client_settings()
+    world.upstream_options.tls = tls_world.client_settings()
     with socket.create_server(("127.0.0.1", 0)) as good:
         world.upstream.replace([*world.upstream.endpoints, endpoint_of(good.getsockname())])
         _, pair = world.client()
@@ -234,7 +232,7 @@ def test_a_handshake_that_fails_leads_to_the_next_endpoint(make, tmp_path, answe
             world.until(lambda: pair.endpoint == f"127.0.0.1:{good.getsockname()[1]}")
         accepted, _ = good.accept()
         with accepted:
-            server = threading.Thread(target=shake, args=(tls.server_settings().context, accepted))
+            server = threading.Thread(target=shake, args=(tls_world.server_settings().context, accepted))
             server.start()
             world.until(lambda: pair.state.value == "open")
             server.join()
@@ -276,6 +274,7 @@ def test_of_a_broker_that_is_down_the_row_says_its_id_and_no_other_broker_is_tri
     assert world.ended(client) == b""
     finish(world, client)
     assert (world.row["cause"], pair.attempts) == ("upstream_refused", 1)
+    assert world.row["detail"].startswith(f"cannot connect to broker 2: {pair.endpoint}: ")
     assert [row["broker"] for row in world.told.endpoints] == [2]
 
 

@@ -339,14 +339,6 @@ def asked(kafka: Exchange) -> list[tuple[int, int]]:
     return list(zip(kafka.pairing.request_sizes, kafka.pairing.correlation_ids, strict=True))
 
 
-def test_an_answer_gets_size_and_correlation_id_of_its_request(kafka):
-    ids = [5, -1, -(2**31), 2**31 - 1, 0]
-    kafka.ask(*(request(3, 9, number, b"x" * index) for index, number in enumerate(ids)))
-    kafka.reply(*(answer(number) for number in ids))
-    small = len(request(3, 9, 0)) - 4
-    assert asked(kafka) == [(small + index, number) for index, number in enumerate(ids)]
-
-
 def test_sizes_stay_with_their_requests_when_the_queue_grows_and_turns(kafka):
     for number in range(10):
         kafka.ask(request(3, 9, number))

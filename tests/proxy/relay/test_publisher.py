@@ -53,9 +53,9 @@ class Cells:
     def begin(self) -> None:
         self.counters = Counters(["a", "b"], ["u"])
         writer = CellWriter(self.descriptor, self.layout)
-        base = writer.start(1, 1, 0)
+        writer.start(1, 1, 0)
         limits = {"a": ReceiveLimit(10), "b": ReceiveLimit(20)}
-        self.publisher = Publisher(writer, base, self.counters, limits, self.pool, self.tap)
+        self.publisher = Publisher(writer, self.counters, limits, self.pool, self.tap)
 
 
 @pytest.fixture

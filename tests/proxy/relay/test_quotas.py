@@ -22,7 +22,6 @@ from framegate.proxy.relay.quotas import (
 from tests.fakes.limited import limits
 from tests.fakes.network import NetBench, frame
 
-MS = 1_000_000
 BYTES = RateLimits(request_bytes_rate=1_000_000)
 
 
@@ -75,7 +74,7 @@ def test_connections_of_one_address_share_its_buckets_and_unix_sockets_have_none
     assert join(net, quotas, "192.0.2.2:5").meter.buckets[0] is not first.meter.buckets[0]
     assert rates(join(net, quotas, "10.0.0.1:5")) == [(7, WHOLE)]
     assert join(net, quotas, "unix:") is None
-    assert quotas.address_count == 3
+    assert len(quotas._channels) == 3
 
 
 def test_to_join_twice_changes_nothing_and_to_leave_twice_neither_and_what_was_read_is_paid_for(net, quotas):
@@ -119,7 +118,7 @@ def test_what_addresses_that_are_gone_owe_is_kept_of_so_many_only(net, quotas):
         throttle = quotas.join(None, channel, "l", f"10.0.{number >> 8}.{number & 255}:1", requests=True)
         throttle.meter.buckets[0].charge(50, net.clock.now)
         quotas.leave(throttle)
-    assert quotas.address_count == MOST_GONE
+    assert len(quotas._channels) == MOST_GONE
     levels = []
     for peer in ("10.0.0.4:1", "10.0.0.5:1"):
         throttle = quotas.join(None, channel, "l", peer, requests=True)
@@ -127,7 +126,7 @@ def test_what_addresses_that_are_gone_owe_is_kept_of_so_many_only(net, quotas):
         quotas.leave(throttle)
     assert levels == [2, -48], "the oldest are let off"
     pass_time(net, 1000)
-    assert quotas.address_count == 0
+    assert len(quotas._channels) == 0
 
 
 # Parts.

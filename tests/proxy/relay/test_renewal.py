@@ -8,11 +8,14 @@ import pytest
 
 from framegate.proxy.auth.client import FIRST_CORRELATION_ID
 from framegate.proxy.cause import Cause
+from framegate.proxy.config.model import KafkaRule, KafkaRules
 from framegate.proxy.network import mute
 from framegate.proxy.network.timer import NEVER
 from framegate.proxy.relay import ending
+from framegate.proxy.relay.kafka_rules import KafkaRulesInForce
 from framegate.proxy.relay.renewal import LATE_NS, LOOK_NS
 from framegate.proxy.server.upstream_logins import UpstreamLogins
+from tests.fakes import cluster, kafka_frames
 from tests.fakes.clock import SECOND
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.world import frame
@@ -116,6 +119,38 @@ def test_answers_that_are_owed_leave_first_and_requests_that_come_meanwhile_wait
     assert keys == [17, 3, 3, 3, 17, 3], "the third request waited for the login"
     assert broker.logins == [GATE, GATE]
     close(world, client)
+
+
+@pytest.mark.parametrize("pieces", [True, False])
+def test_before_a_cluster_answers_are_rewritten_up_to_the_login_and_behind_it(make, broker, secrets, pieces):
+    """While a client reads an answer late, its login is due; and another answer is refused and prepared here."""
+    rules = KafkaRulesInForce(KafkaRules(rules=(KafkaRule(deny=("DeleteTopics",)),)))
+    logins = UpstreamLogins("u", for_all("SCRAM-SHA-256"), secrets)
+    options = {"cut_answers": pieces, "answer_limit": 1 << 23, "pool": 1 << 26}
+    world = make("kafka", endpoints=[address(broker)], logins=logins, brokers=cluster.brokers(), kafka_rules=rules, **options)
+    broker.bodies = {1: cluster.fetch(records=6_000_000)[8:], 3: cluster.metadata()[8:], 18: bytes(6)}
+    client, pair = world.client()
+    upstream_of = pair.upstream
+    for count in (2, 3):
+        client.sendall(kafka_frames.request(3, 12, 1) + kafka_frames.request(1, 17, 2) + refused(3))
+        world.until(lambda: pair.pairing is not None and pair.pairing.open <= 2 and upstream_of.channel.bytes_received > 100_000)
+        world.pass_time(RENEWED_S)
+        world.poll(20)
+        assert (pair.renewal.mutes_client, len(broker.logins)) == (True, count - 1), "the answers leave first"
+        client.sendall(kafka_frames.request(3, 12, 4))
+        bodies = [world.read(client, int.from_bytes(world.read(client, 4), "big")) for _ in range(4)]
+        assert [int.from_bytes(body[:4], "big") for body in bodies] == [1, 2, 3, 4]
+        assert not any(cluster.SECRET in body for body in bodies)
+        assert bodies[0][4:] == bodies[3][4:]
+        assert len(bodies[1]) > 6_000_000
+        assert len(broker.logins) == count
+    assert not pair.pairing.lost
+    close(world, client)
+
+
+def refused(correlation):
+    """A DeleteTopics request of version 1."""
+    return frame(struct.pack(">hhih", 20, 1, correlation, -1) + struct.pack(">ih", 1, 1) + b"t" + bytes(4))
 
 
 def test_a_client_that_never_rests_is_held_although_the_upstream_takes_again(world, broker):

@@ -4,8 +4,8 @@ import pytest
 
 from framegate.proxy.network.options import TlsSettings
 from framegate.proxy.network.transport import Identity
-from framegate.proxy.relay.retirement import DETAIL, Retirement, moment_of
-from tests.fakes.tls import TlsWorld
+from framegate.proxy.relay.retirement import AT_BOOTSTRAP, DETAIL, Retirement, moment_of
+from tests.fakes import cluster, kafka_frames
 from tests.fakes.world import SECOND, World, frame
 from tests.proxy.relay.conftest import finish
 
@@ -26,7 +26,7 @@ def test_it_ends_when_its_moment_has_come_and_nothing_is_under_way(make):
     world = make()
     retirement = retirement_of(world)
     client, upstream, pair = world.pair()
-    retirement.replaced(world.route, 0, 100 * SECOND)
+    retirement.replaced(world.route.listener, 0, 100 * SECOND)
     world.poll()
     assert retirement.waiting == 1
     moment_s = int(moment_of(int(pair.id), 100 * SECOND)) / SECOND
@@ -46,11 +46,44 @@ def test_it_ends_when_its_moment_has_come_and_nothing_is_under_way(make):
     assert (world.row["cause"], world.row["detail"], world.row["lost"]["bytes"]) == ("drained", DETAIL, 0)
 
 
+def test_connections_to_the_bootstrap_end_once_a_broker_has_an_address_of_its_own(make):
+    """And later ones, of clients that still take it for that broker's; those to brokers stay."""
+    world = make("kafka", brokers=cluster.brokers())
+    retirement = retirement_of(world)
+    clients = [world.pair() for _ in range(2)]
+    clients[1][2].broker = 2
+    client, upstream, pair = clients[0]
+    client.sendall(kafka_frames.request(12, 0, 7))
+    world.read(upstream, len(kafka_frames.request(12, 0, 7)))
+    world.pass_time(0.99)
+    retirement.gained(world.route.listener)
+    world.poll()
+    assert not pair.draining, "it may be logging in"
+    world.pass_time(1)
+    assert (pair.draining, world.rows) == (True, []), "a request is open"
+    upstream.sendall(cluster.heartbeat())
+    assert world.ended(client) == cluster.heartbeat()
+    finish(world, client, upstream)
+    assert (world.row["cause"], world.row["detail"]) == ("drained", AT_BOOTSTRAP)
+    for pause_s in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        client, upstream, pair = world.pair()
+        world.pass_time(0.9 * pause_s)
+        assert not pair.draining
+        world.pass_time(0.1 * pause_s)
+        assert world.ended(client) == b"", pause_s
+        upstream.close()
+    client, _, pair = world.pair()
+    world.pass_time(600)
+    world.pass_time(1)
+    assert not pair.draining
+    assert not clients[1][2].draining
+
+
 def test_a_pair_that_is_never_quiet_is_cut_off_in_the_end(make):
     world = make()
     retirement = retirement_of(world, timeout_s=4)
     client, upstream, _ = world.pair()
-    retirement.replaced(world.route, 0, 2 * SECOND)
+    retirement.replaced(world.route.listener, 0, 2 * SECOND)
     world.poll()
     client.sendall(frame(b"half")[:5])
     for _ in range(14):
@@ -60,9 +93,8 @@ def test_a_pair_that_is_never_quiet_is_cut_off_in_the_end(make):
 
 
 @pytest.mark.parametrize("max_age_s", [0, 10])
-def test_only_connections_with_the_old_certificate_end_and_none_without_a_maximum_age(make, tmp_path, max_age_s):
-    tls = TlsWorld.make(tmp_path)
-    server = tls.server_settings()
+def test_only_connections_with_the_old_certificate_end_and_none_without_a_maximum_age(make, tls_world, max_age_s):
+    server = tls_world.server_settings()
     world = make(client_tls=TlsSettings(server.context, server_side=True, number=1))
     retirement = retirement_of(world)
     old, _ = world.client()
@@ -70,7 +102,7 @@ def test_only_connections_with_the_old_certificate_end_and_none_without_a_maximu
     world.route.options.tls = TlsSettings(server.context, server_side=True, number=2)
     new, fresh = world.client()
     fresh.client.channel.identity = Identity("TLSv1.3", number=2)
-    retirement.replaced(world.route, 1, max_age_s * SECOND)
+    retirement.replaced(world.route.listener, 1, max_age_s * SECOND)
     world.poll()
     assert retirement.waiting == (1 if max_age_s else 0), "who shakes hands did not begin with the new one"
     world.pass_time(9.999)
@@ -85,8 +117,8 @@ def test_a_pair_that_ended_before_its_moment_is_forgotten_and_thousands_are_sear
     world = make()
     retirement = retirement_of(world)
     client, upstream, _ = world.pair()
-    retirement.replaced(world.route, 0, 10 * SECOND)
-    retirement.replaced(world.route, 0, 20 * SECOND)
+    retirement.replaced(world.route.listener, 0, 10 * SECOND)
+    retirement.replaced(world.route.listener, 0, 20 * SECOND)
     world.poll()
     assert retirement.waiting == 2, "the first of its moments counts"
     finish(world, client, upstream)

@@ -11,6 +11,7 @@ import pytest
 from framegate.proxy.auth.server import MECHANISMS, SaslServerAuthenticators, SaslServerSettings
 from framegate.proxy.cause import Cause
 from framegate.proxy.config.limits import LimitsConfig, limits_from_wire, limits_to_wire
+from framegate.proxy.config.model import CUT_ABOVE, LISTS_WHOLE
 from framegate.proxy.kafka.api_versions import unsupported_version_answer
 from framegate.proxy.kafka.schema import apis
 from framegate.proxy.network import mute
@@ -245,18 +246,22 @@ def lengthened(data: bytes) -> bytes:
     return frame(data[4:] + bytes(10))
 
 
+def sent_until_its_end(world: World, client: Any, upstream: Any, data: bytes) -> bytes:
+    """What a client reads of an answer that ends the connection."""
+    upstream.setblocking(False)
+    sent = 0
+    for _ in range(400):
+        with contextlib.suppress(OSError):
+            sent += upstream.send(data[sent : sent + 65536])
+        world.selector.poll(1)
+    return bytes(world.ended(client))
+
+
 def test_a_large_answer_that_is_not_understood_ends_the_connection(joined):
     for name, (key, version), make_answer, detail in LARGE:
         world, client, upstream, _ = joined(**IN_PIECES)
         ask(world, client, upstream, request(key, version, 7))
-        data = make_answer()
-        upstream.setblocking(False)
-        sent = 0
-        for _ in range(400):
-            with contextlib.suppress(OSError):
-                sent += upstream.send(data[sent : sent + 65536])
-            world.selector.poll(1)
-        passed = world.ended(client)
+        passed = sent_until_its_end(world, client, upstream, make_answer())
         assert SECRET not in passed, name
         if key == METADATA:
             assert passed == b"", name
@@ -287,6 +292,34 @@ def test_large_answers_that_pass_whole_are_rewritten_as_well(joined, kind):
     else:
         assert decoded_without_tags(passed) == decoded_without_tags(large)
     reads_metadata(world, client, cluster.metadata(8))
+
+
+def test_a_long_answer_to_find_coordinator_passes_whole_where_others_pass_in_pieces(joined):
+    """Up to 4 MiB, after a request so long that its answer may be; however that comes, and whichever versions are passed."""
+    large, beyond = cluster.coordinators(), cluster.coordinators(groups=90_000)
+    assert len(beyond) > LISTS_WHOLE > len(large) > CUT_ABOVE
+    long = request(FIND_COORDINATOR, 4, 7, bytes(1025 - len(request(FIND_COORDINATOR, 4, 7)) + 4))
+    short = frame(long[4:-1])
+    for narrow, cut, asked, sent, passes in [
+        *((narrow, cut, long, large, True) for narrow in (True, False) for cut in (0, 3, 6, 13)),
+        (True, 0, short + long, large, True),
+        (True, 0, short, large, False),
+        (True, 0, long, beyond, False),
+    ]:
+        world, client, upstream, pair = joined(brokers=cluster.brokers(narrow=narrow), **IN_PIECES)
+        client.sendall(asked[:cut])
+        world.poll()
+        client.sendall(asked[cut:])
+        assert world.read(upstream, len(asked)) == asked
+        if asked == short + long:
+            upstream.sendall(cluster.coordinators(groups=1))
+            read_frame(world, client)
+        if not passes:
+            assert SECRET not in sent_until_its_end(world, client, upstream, sent)
+            continue
+        send_all(world, upstream, sent)
+        assert decoded(read_frame(world, client)[4:], FIND_COORDINATOR, 4) == expected(sent, FIND_COORDINATOR, 4)
+        assert pair.state.value == "open"
 
 
 # Requests.

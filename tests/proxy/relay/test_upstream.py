@@ -205,14 +205,6 @@ def test_a_failure_older_than_a_success_says_nothing_also_of_a_probe():
     assert (down.down, down.probed) == (False, False)
 
 
-def test_a_connection_that_has_failed_once_does_not_probe_while_another_is_up():
-    plane = Plane(1, 2, 3)
-    down = plane.take_down(1)
-    failing = plane.take_down(2)
-    plane.ns = down.due_ns
-    assert plane.port(tried(failing)) == 3
-
-
 # All out.
 
 

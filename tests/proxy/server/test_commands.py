@@ -5,7 +5,6 @@ import pytest
 from framegate.proxy.cause import Cause
 from framegate.proxy.config.limits import RateLimits
 from framegate.proxy.server.jobs import Job
-from tests.fakes.cases import each_of
 from tests.fakes.limited import limits
 from tests.fakes.steered import Steered
 
@@ -15,12 +14,6 @@ def steered():
     steered = Steered()
     yield steered
     steered.world.close()
-
-
-def test_describe_gives_one_row_or_none(steered):
-    _, _, pair = steered.world.pair()
-    assert steered.ask("describe", connection=int(pair.id))["row"]["state"] == "open"
-    assert steered.ask("describe", connection=1)["row"] is None
 
 
 def test_an_error_of_a_job_is_its_answer_and_the_next_job_goes_on(steered):
@@ -45,47 +38,11 @@ def test_an_error_of_a_job_is_its_answer_and_the_next_job_goes_on(steered):
     assert steered.world.selector.faults.take()[0].times == 3
 
 
-def test_a_change_is_prepared_then_committed(steered):
-    steered.commands.handle({"type": "prepare", "id": 3, "change": {"max_receive_size": {"l": 5}}})
-    steered.commands.handle({"type": "commit", "id": 3})
-    assert [answer["type"] for answer in steered.answers] == ["prepared", "committed"]
-    assert not steered.commands.busy, "at once: open pairs have nothing to follow"
-    assert steered.ask("commit")["type"] == "refused"
-    assert steered.ask("prepare", change={"share": 1})["type"] == "refused"
-    assert steered.ask("abort") == {"type": "aborted"}
-
-
-def test_drain_is_answered_at_once_and_stop_is_not_answered(steered):
-    assert steered.ask("drain", timeout_ms=1500) == {"type": "result"}
-    assert steered.drains == [1500]
-    steered.commands.handle({"type": "stop"})
-    assert (steered.stops, steered.answers) == (1, [])
-
-
-@each_of(
-    ("message", "text"),
-    [
-        ({"type": "dance"}, "no command dance"),
-        ({"type": "describe"}, "describe.connection is missing"),
-        ({"type": "mute", "connections": ["x"]}, "mute.connections[0] must be int, not str"),
-        ({"type": "close"}, "connections"),
-        ({"type": "prepare", "change": 5}, "prepare.change must be an object, not int"),
-        ({"type": "drain"}, "drain.timeout_ms is missing"),
-        ({"type": "list", "colour": "red"}, "list.colour is not known"),
-    ],
-)
-def test_what_cannot_be_read_is_answered_with_an_error_that_names_the_key(steered, message, text):
-    answer = steered.ask(message.pop("type"), **message)
-    assert answer["type"] == "error"
-    assert text in answer["error"]
-    assert steered.world.selector.faults.take()[0].place == "command"
-
-
 def test_endpoints_are_told_with_why_they_are_left_out(steered):
     up = {"state": "up", "reason": "", "detail": "", "since_ns": 0, "out": 0}
     common = {"upstream": "u", "endpoint": "127.0.0.1:1", "connections": 0, "weight": 1, "zone": "", "latency_ns": 0}
     assert steered.ask("upstreams") == {"type": "result", "rows": [{**common, **up}]}
-    upstream = steered.settings.upstreams["u"]
+    upstream = steered.settings.in_force.upstreams["u"]
     upstream.failed(upstream.pick(None, 0), Cause.TLS_FAILED, "no", 5)
     since_ns = 5 + int(steered.world.relay.pairs.wall_offset_ns)
     assert steered.ask("upstreams") == {

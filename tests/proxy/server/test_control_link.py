@@ -251,7 +251,7 @@ def login(bench: LoopBench) -> None:
 
 def test_an_auth_request_is_sent_and_its_response_ends_it() -> None:
     with LoopBench(sasl=ListenerSasl(mechanisms=("PLAIN",))) as bench:
-        credentials = bench.settings.credentials
+        credentials = bench.settings.in_force.credentials
         assert credentials is not None
         refused = {"type": "answer", "number": 1, "kind": "Refused", "row": {"reason": "no such user", "scope": ""}}
         login(bench)
@@ -269,7 +269,7 @@ def test_an_auth_request_is_sent_and_its_response_ends_it() -> None:
 
 def test_a_lost_link_ends_open_auth_requests() -> None:
     with LoopBench(sasl=ListenerSasl(mechanisms=("PLAIN",))) as bench:
-        credentials = bench.settings.credentials
+        credentials = bench.settings.in_force.credentials
         assert credentials is not None
         waiting = []
 

@@ -11,14 +11,7 @@ import pytest
 from framegate.proxy.auth import auth_requests as q
 from framegate.proxy.auth.messages import ApiRange
 from framegate.proxy.server import credentials as module
-from framegate.proxy.server.credentials import (
-    MAX_QUESTION,
-    Credentials,
-    listener_auth_queue,
-    question_from_row,
-    row_of,
-    upstream_auth_queue,
-)
+from framegate.proxy.server.credentials import MAX_QUESTION, Credentials, listener_auth_queue, question_from_row, row_of, upstream_auth_queue
 from framegate.proxy.server.messages import AnswerCommand
 from framegate.proxy.server.schema import MessageError, schema_of
 from tests.fakes.clock import FakeClock

@@ -7,13 +7,26 @@ from typing import Any
 
 import pytest
 
-from framegate.proxy.config.model import BrokersConfig, KafkaCluster, ListenerConfig, ListenerTls, ProxyConfig, UpstreamConfig, UpstreamTls, to_wire
+from framegate.proxy.auth.server import SaslServerAuthenticators
+from framegate.proxy.config.model import (
+    BrokersConfig,
+    KafkaCluster,
+    KafkaRules,
+    ListenerConfig,
+    ListenerTls,
+    ProxyConfig,
+    UpstreamConfig,
+    UpstreamTls,
+    to_wire,
+)
+from framegate.proxy.config.sasl import ListenerSasl
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.kafka.addresses import SeenBroker
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.server.endpoints import endpoints_of, literal, read_cluster, server_names
+from framegate.proxy.server.in_force import ADDRESSES_HEAD
 from framegate.proxy.server.messages import AdvertisedRow, BrokerRow, ClusterRow
-from framegate.proxy.server.settings import ADDRESSES_HEAD, ChangeError, Settings
+from framegate.proxy.server.settings import ChangeError, Settings
 from tests.fakes.cases import each_of
 from tests.fakes.tls import TlsWorld
 
@@ -56,7 +69,7 @@ def change(made: Settings, **asked: Any) -> None:
 
 
 def endpoints(made: Settings) -> list[tuple[int, str]]:
-    return [(int(each.broker), each.text) for each in made.upstreams["c"].endpoints]
+    return [(int(each.broker), each.text) for each in made.in_force.upstreams["c"].endpoints]
 
 
 def ports_told(made: Settings, listener: str, node: int) -> int:
@@ -71,11 +84,11 @@ BOOT = [(-1, "127.0.0.1:9092"), (-1, "127.0.0.2:9093")]
 def test_an_upstream_has_the_endpoints_of_its_bootstrap_and_of_each_broker() -> None:
     made = settings()
     assert endpoints(made) == [*BOOT, (1, "127.0.0.1:9001"), (2, "127.0.0.1:9002")]
-    assert [attempt.endpoint.text for node in (1, 2, 5) if (attempt := made.upstreams["c"].pick(None, 0, node)) is not None] == [
+    assert [attempt.endpoint.text for node in (1, 2, 5) if (attempt := made.in_force.upstreams["c"].pick(None, 0, node)) is not None] == [
         "127.0.0.1:9001",
         "127.0.0.1:9002",
     ]
-    assert made.clusters["c"].brokers == {node: SeenBroker(node, f"k{node}", 9000 + node, None) for node in (1, 2)}
+    assert made.in_force.clusters["c"].brokers == {node: SeenBroker(node, f"k{node}", 9000 + node, None) for node in (1, 2)}
     assert [ports_told(made, "p", node) for node in (1, 2, 3)] == [9101, 9102, 9092]
     assert made.routes["o"].brokers is None
     for name, first in (("p", ADDRESSES_HEAD), ("o", 0)):
@@ -85,16 +98,16 @@ def test_an_upstream_has_the_endpoints_of_its_bootstrap_and_of_each_broker() -> 
 
 def test_a_change_of_brokers_keeps_the_bootstrap_and_the_reverse() -> None:
     made = settings()
-    kept = made.upstreams["c"].endpoints[3]
+    kept = made.in_force.upstreams["c"].endpoints[3]
     change(made, brokers={"c": row(2, 3)})
     assert endpoints(made) == [*BOOT, (2, "127.0.0.1:9002"), (3, "127.0.0.1:9003")]
-    assert made.upstreams["c"].endpoints[2] is kept, "with its state"
+    assert made.in_force.upstreams["c"].endpoints[2] is kept, "with its state"
     assert [ports_told(made, "p", node) for node in (1, 2, 3)] == [9092, 9102, 9103]
     change(made, endpoints={"c": BOOTSTRAP[:1]})
     assert endpoints(made) == [BOOT[0], (2, "127.0.0.1:9002"), (3, "127.0.0.1:9003")]
     change(made, endpoints={"c": BOOTSTRAP[1:]}, brokers={"c": row()})
     assert endpoints(made) == BOOT[1:]
-    assert made.clusters["c"].brokers == {}
+    assert made.in_force.clusters["c"].brokers == {}
     made.prepare(1, {"brokers": {"c": row(7)}})
     made.abort(1)
     assert endpoints(made) == BOOT[1:]
@@ -115,11 +128,11 @@ def test_brokers_that_appear_later_have_channel_options_for_their_own_names() ->
         for name, options in route.upstream_options.items():
             assert options.tls is not None
             assert options.tls.server_name == name
-        assert all(endpoint.server_name in after for endpoint in made.upstreams["c"].endpoints)
+        assert all(endpoint.server_name in after for endpoint in made.in_force.upstreams["c"].endpoints)
 
 
-def test_a_listener_with_hosts_reads_the_server_name_and_one_with_ports_does_not(tmp_path: Any) -> None:
-    certificate, key = TlsWorld.make(tmp_path).server
+def test_a_listener_with_hosts_reads_the_server_name_and_one_with_ports_does_not(tls_world: TlsWorld) -> None:
+    certificate, key = tls_world.server
     listeners = tuple(dataclasses.replace(item, tls=ListenerTls(certificate=certificate, key=key)) for item in CONFIG.listeners)
     made = settings(dataclasses.replace(CONFIG, listeners=listeners))
     stores = {name: None if route.options.tls is None else route.options.tls.store for name, route in made.routes.items()}
@@ -182,3 +195,14 @@ def test_endpoints_of_the_configuration_are_numbers_or_come_with_their_addresses
         literal("name:3")
     with pytest.raises(ConfigError, match="the upstream u has no endpoint with the host 'other'"):
         endpoints_of(upstream, [["other", INET, "127.0.0.1", 1]])
+
+
+def test_versions_that_are_not_known_pass_in_the_answer_before_authentication_as_in_those_of_brokers() -> None:
+    sasl = ListenerSasl(mechanisms=("PLAIN",), users="/users")
+    for kafka, narrows in ((None, True), (KafkaRules(), True), (KafkaRules(unknown_versions="pass"), False)):
+        listeners = (dataclasses.replace(CONFIG.listeners[0], sasl=sasl, kafka=kafka), *CONFIG.listeners[1:])
+        route = settings(dataclasses.replace(CONFIG, listeners=listeners)).routes["p"]
+        authenticators = route.options.authenticators
+        assert isinstance(authenticators, SaslServerAuthenticators)
+        assert route.brokers is not None
+        assert (authenticators._settings.narrows, route.brokers.narrow) == (narrows, narrows)

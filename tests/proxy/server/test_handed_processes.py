@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 import socket
 import struct
 import time
@@ -81,50 +80,6 @@ def test_a_connection_is_answered_by_a_handler_process() -> None:
         assert wire.read_closed(records(handler, 1)[0], 0) == number
         until(lambda: process.cells.cell("framegate.handler.requests", "plain", "answer") == 1)
         assert process.cells.cell("framegate.handler.queue.size", "plain") == 0
-
-
-def test_a_socket_that_does_not_arrive_is_reported_and_without_a_handler_process_a_connection_ends_in_time() -> None:
-    with processor(CONFIG) as process:
-        process.handover.send(b"77 1 -1 @handler 3.4")
-        assert process.notice("log")["fields"]["error"] == "handler process 3.4: no descriptor to be had"
-        assert process.notice("parted") == {"type": "parted", "pair": 77, "error": "no descriptor to be had"}
-        client = process.connect()
-        client.sendall(frame(b"question"))
-        assert receive_all(client) == b""
-        client.close()
-        closed = process.notice("closed")["row"]
-        assert (closed["cause"], closed["detail"]) == ("handler_failed", "no handler process")
-
-
-def test_after_a_record_that_cannot_be_another_socket_takes_the_connections_that_had_no_request() -> None:
-    """The handler process lives. Who had a request there is lost, who had none goes on, and no descriptor is left."""
-    config = dataclasses.replace(CONFIG, handlers=HandlersConfig(timeout_ms=10_000))
-    with processor(config) as process:
-
-        def descriptors() -> int:
-            while len(process.ask("list")["rows"]) < 2:
-                pass
-            return len(os.listdir(f"/proc/{process.popen.pid}/fd"))
-
-        busy, calm = process.connect(), process.connect()
-        before = descriptors()
-        for _ in range(20):
-            with hand(process, "0.1") as handler:
-                handler.sendall(HELLO)
-                calm.sendall(frame(b"calm"))
-                answer(handler, records(handler, 2)[1])
-                assert read_exactly(calm, 8) == frame(b"calm")
-                busy.sendall(frame(b"busy"))
-                records(handler, 2)
-                handler.sendall(wire.encode_closed(5))
-                assert handler.recv(1) == b""
-            parted = process.notice("parted")
-            assert "a record of kind 3" in parted["error"]
-            assert receive_all(busy) == b""
-            busy.close()
-            assert process.notice("closed")["row"]["cause"] == "handler_failed"
-            busy = process.connect()
-        assert descriptors() == before
 
 
 def test_a_drain_and_the_end_leave_the_handler_process_with_the_end_of_its_socket() -> None:

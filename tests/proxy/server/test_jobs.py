@@ -6,12 +6,13 @@ import struct
 import pytest
 
 from framegate.proxy.cause import Cause
-from framegate.proxy.config.limits import LimitsConfig, RateLimits, limits_to_wire
-from framegate.proxy.config.model import TapConfig, TapRule, rules_to_wire
+from framegate.proxy.config.limits import LimitsConfig
+from framegate.proxy.config.model import TapConfig, TapRule
 from framegate.proxy.network import mute
 from framegate.proxy.relay import ending, handling
 from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.cases import each_of
+from tests.fakes.changes import change
 from tests.fakes.handled import HandledWorld
 from tests.fakes.runs import run_of
 from tests.fakes.steered import Steered
@@ -270,35 +271,35 @@ def gated(pairs) -> list[bool]:
 
 
 @pytest.mark.parametrize(
-    "change",
+    "values",
     [
-        {"tap_rules": rules_to_wire((TapRule(name="some", on_full="mute"),))},
-        {"limits": limits_to_wire(LimitsConfig(request_bytes_rate=1000), {"l": RateLimits()})},
+        {"rules": (TapRule(name="some", on_full="mute"),)},
+        {"node": LimitsConfig(request_bytes_rate=1000)},
     ],
 )
-def test_open_pairs_follow_rules_and_limits_in_slices_and_the_commit_is_answered_after_the_last(tapped, change):
+def test_open_pairs_follow_rules_and_limits_in_slices_and_the_commit_is_answered_after_the_last(tapped, values):
     pairs = [tapped.world.pair()[2] for _ in range(20)]
     tapped.commands.handle({"type": "list", "id": 1, "after": 0, "limit": 100, "listener": None})
-    put(tapped, 2, change)
+    put(tapped, 2, change(tapped.settings.config, **values))
     late = tapped.world.pair()[2]
     assert gated([*pairs, late]) == [False] * 20 + [True]
     step(tapped)
     assert (gated(pairs), tapped.answers) == ([True] * 8 + [False] * 12, [])
-    if "limits" in change:
+    if "node" in values:
         abort(tapped, pairs.pop(15))
     else:
         ending.end(pairs.pop(15), Cause.ADMIN, "", "internal")
     step(tapped)
     step(tapped)
     assert (gated(pairs), tapped.answers) == ([True] * 19, [{"type": "committed", "id": 2}])
-    assert {pair.upstream.channel.gated for pair in pairs} == {"tap_rules" in change}, "a rule has both directions, and this limit has one"
+    assert {pair.upstream.channel.gated for pair in pairs} == {"rules" in values}, "a rule has both directions, and this limit has one"
     tapped.work()
     assert [answer["id"] for answer in tapped.answers] == [2, 1]
 
 
 def test_the_end_of_the_processor_answers_a_commit_whose_pairs_have_not_all_followed(tapped):
     clients(tapped, 20)
-    put(tapped, 2, {"tap_rules": []})
+    put(tapped, 2, change(tapped.settings.config, rules=()))
     step(tapped)
     tapped.commands.end()
     assert tapped.answers == [{"type": "committed", "id": 2}]

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from framegate.proxy.cells import CellWriter, State
-from framegate.proxy.config.model import TapRule
 from framegate.proxy.tap.gap import Gap
 from framegate.proxy.tap.record import REASON_QUEUE_FULL
-from framegate.proxy.tap.rules import TapRules
 from tests.fakes.disk import FakeDisk
 from tests.fakes.loop import Act, LoopBench
 
@@ -118,37 +116,6 @@ def test_a_tap_thread_that_raises_or_dies_loses_one_block_says_so_and_goes_on(tm
 
 
 # The end.
-
-
-def test_a_source_that_waits_for_the_log_goes_on_when_its_rule_has_expired(tmp_path: Path) -> None:
-    """The disk is full for good; the rule that mutes has an end."""
-    disk = FakeDisk(room=0)
-    with LoopBench(str(tmp_path), disk) as bench:
-        assert bench.tap is not None
-        tap, pairs = bench.tap, bench.relay.pairs
-        client = bench.connect()
-
-        def begin() -> None:
-            ends_ns = bench.selector.now_ns + pairs.wall_offset_ns + 300_000_000
-            bench.relay.retap(TapRules((TapRule(name="keep", on_full="mute", expires_ns=ends_ns),), tap))
-            client.sendall(bytes(4) * 10)
-            bench.when(lambda: bool(pairs._starved), lambda: client.sendall(bytes(4) * 7))
-            bench.when(lambda: not pairs._starved and received() == 17, stop)
-
-        def stop() -> None:
-            disk.room = None
-            bench.send(STOP)
-
-        def received() -> int:
-            return sum(int(pair.client.frames) for pair in pairs.open.values())
-
-        def fill() -> None:
-            tap._queue_size = 1  # as if much more was waiting
-            begin()
-
-        bench.when_open(1, fill)
-        assert bench.loop.run([])
-        assert tap.frames_matched_request == 10
 
 
 @pytest.mark.parametrize("how", ["a second stop", "a third SIGTERM"])

@@ -48,7 +48,6 @@ from framegate.proxy.server.schema import check, schema_of
 from tests.fakes import kafka_frames
 from tests.fakes.cases import each_of
 from tests.fakes.rows import decode_line
-from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
 from tests.fakes.world import World, frame
 
@@ -239,8 +238,8 @@ def test_in_plaintext_there_is_no_handshake_and_a_connect_has_its_time(world):
     assert tuple(world.row[name] for name in OPENING) == (None, 0, began_ns, 1)
 
 
-def test_an_attempt_that_goes_on_has_no_time_yet_and_one_that_is_given_up_has_it(tmp_path):
-    world = World(upstream_tls=TlsWorld.make(tmp_path).client_settings())
+def test_an_attempt_that_goes_on_has_no_time_yet_and_one_that_is_given_up_has_it(tls_world):
+    world = World(upstream_tls=tls_world.client_settings())
     client, pair = world.client()
     world.until(lambda: pair.upstream.channel is not None and pair.upstream.channel.connected_ns)
     began_ns = world.clock.ns
@@ -281,15 +280,14 @@ def test_a_connect_that_came_to_nothing_has_its_time_too():
 
 
 @pytest.mark.parametrize("good", [True, False])
-def test_a_handshake_has_its_time_whether_it_came_to_something_or_not(tmp_path, good):
-    tls = TlsWorld.make(tmp_path)
-    world = World(client_tls=tls.server_settings())
+def test_a_handshake_has_its_time_whether_it_came_to_something_or_not(tls_world, good):
+    world = World(client_tls=tls_world.server_settings())
     client, pair = world.client()
     world.poll()
     assert opening_of(access_line(pair, 0), "access") == (None, None, None, 0), "it goes on"
     world.clock.ns += 11
     if good:
-        context = tls.client_settings().context
+        context = tls_world.client_settings().context
         shaking = threading.Thread(target=lambda: context.wrap_socket(client, server_hostname="localhost").detach())
         shaking.start()
         world.until(lambda: pair.state.value == "open")

@@ -25,19 +25,14 @@ CONFIG = ProxyConfig(
 )
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> TlsWorld:
-    return TlsWorld.make(tmp_path)
-
-
-def row(world: TlsWorld, number: int) -> StoresRow:
-    certificate, key = (Path(path).read_text() for path in world.server)
+def row(tls_world: TlsWorld, number: int) -> StoresRow:
+    certificate, key = (Path(path).read_text() for path in tls_world.server)
     return pack_stores({"listener/a": Store(number, f"f{number}", {"c": certificate, "k": key})})
 
 
-def test_without_a_row_files_are_read_here(world: TlsWorld) -> None:
-    listener = dataclasses.replace(CONFIG.listeners[0], tls=ListenerTls(certificate=world.server[0], key=world.server[1]))
-    upstream = dataclasses.replace(CONFIG.upstreams[0], tls=UpstreamTls(ca=world.authority))
+def test_without_a_row_files_are_read_here(tls_world: TlsWorld) -> None:
+    listener = dataclasses.replace(CONFIG.listeners[0], tls=ListenerTls(certificate=tls_world.server[0], key=tls_world.server[1]))
+    upstream = dataclasses.replace(CONFIG.upstreams[0], tls=UpstreamTls(ca=tls_world.authority))
     stores = Stores(dataclasses.replace(CONFIG, listeners=(listener,), upstreams=(upstream,)), None)
     made = stores.upstream("u", "host")
     assert made is not None
@@ -45,27 +40,27 @@ def test_without_a_row_files_are_read_here(world: TlsWorld) -> None:
     assert stores.listener("a") is not None
 
 
-def test_a_row_without_a_files_content_is_refused_and_an_upstream_without_tls_has_no_settings(world: TlsWorld) -> None:
-    stores = Stores(CONFIG, row(world, 1))
+def test_a_row_without_a_files_content_is_refused_and_an_upstream_without_tls_has_no_settings(tls_world: TlsWorld) -> None:
+    stores = Stores(CONFIG, row(tls_world, 1))
     assert (stores.listener("b"), stores.upstream("u", "host")) == (None, None)
-    broken = row(world, 2)
+    broken = row(tls_world, 2)
     broken["contents"].clear()
     with pytest.raises(ConfigError, match="was not sent along"):
-        stores.prepare(broken)
+        Stores(CONFIG, broken, stores)
 
 
-def test_over_fifty_stores_the_old_contexts_go_with_their_last_connection(world: TlsWorld) -> None:
-    stores = Stores(CONFIG, row(world, 1))
+def test_over_fifty_stores_the_old_contexts_go_with_their_last_connection(tls_world: TlsWorld) -> None:
+    stores = Stores(CONFIG, row(tls_world, 1))
     contexts = []
     with net_bench() as net:
         options = net.options(tls=stores.listener("a"))
         ours, peer = tcp_pair()
-        channels = [net.register(ours, 1, options), net.register(peer, 2, net.options(side="upstream", tls=world.client_settings()))]
+        channels = [net.register(ours, 1, options), net.register(peer, 2, net.options(side="upstream", tls=tls_world.client_settings()))]
         net.poll_until(lambda: all(channel.is_open for channel in channels))
         for number in range(2, 52):
             assert options.tls is not None
             contexts.append(weakref.ref(options.tls.context))
-            stores.put(stores.prepare(row(world, number)))
+            stores = Stores(CONFIG, row(tls_world, number), stores)
             options.tls = stores.listener("a")
         gc.collect()
         assert [reference for reference in contexts if reference() is not None] == contexts[:1], "the one that a connection runs on, and no other"
@@ -82,10 +77,10 @@ def test_over_fifty_stores_the_old_contexts_go_with_their_last_connection(world:
         assert contexts[0]() is None
 
 
-def test_who_asks_for_a_host_that_has_its_own_was_shown_that_one(world: TlsWorld) -> None:
+def test_who_asks_for_a_host_that_has_its_own_was_shown_that_one(tls_world: TlsWorld) -> None:
     named = NamedCertificate(names=("*.Example.org",), certificate="c2", key="k2")
     listener = dataclasses.replace(CONFIG.listeners[0], tls=ListenerTls(certificate="c", key="k", certificates=(named,)))
-    texts = {name: Path(path).read_text() for name, path in zip(("c", "k", "c2", "k2"), (*world.server, *world.client), strict=True)}
+    texts = {name: Path(path).read_text() for name, path in zip(("c", "k", "c2", "k2"), (*tls_world.server, *tls_world.client), strict=True)}
     stores = Stores(dataclasses.replace(CONFIG, listeners=(listener,)), pack_stores({"listener/a": Store(1, "default", texts)}))
     made = stores.listener("a")
     assert made is not None

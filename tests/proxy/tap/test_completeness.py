@@ -62,17 +62,6 @@ def test_what_is_withheld_and_sampled_is_complete_and_apart(tap: KeptTap) -> Non
     assert verdict.complete
 
 
-def test_lost_frames_are_counted_and_not_complete(tap: KeptTap) -> None:
-    processor = tap.begin(queue_size=1 << 16)
-    for _ in range(3):
-        processor.send([bytes(50_000)], at_ns=START)
-    processor.flush()
-    tap.end(processor)
-    verdict = tap.verify()
-    assert [counts(row) for row in verdict.rows] == [(3, 2, 0, 0, 1)]
-    assert (states(verdict), verdict.faults, verdict.complete) == (["lost"], [], False)
-
-
 def test_while_it_is_written_the_last_window_is_open(tap: KeptTap) -> None:
     processor = tap.begin()
     processor.block([b"a"], at_ns=START)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from framegate.proxy.tap.log_segments import open_segment, segment_seal, segments, streams
+from framegate.proxy.tap.log_segments import segment_seal, segments, streams
 from framegate.proxy.tap.record import SEAL_FINAL
 from tests.fakes.tap_log import FakeProcessor
 
@@ -54,15 +54,3 @@ def test_a_segment_sealed_while_it_is_listed_is_found(tmp_path: Path, monkeypatc
     monkeypatch.setattr(os, "listdir", listdir)
     (segment,) = segments(str(tmp_path), processor.stream)
     assert segment.sealed
-
-
-def test_a_segment_is_opened_under_the_name_that_it_has_now(tmp_path: Path) -> None:
-    processor = FakeProcessor(tmp_path)
-    processor.block([b"one"])
-    (listed,) = segments(str(tmp_path), processor.stream)
-    processor.close()
-    os.close(open_segment(listed.path))
-    (sealed,) = segments(str(tmp_path), processor.stream)
-    os.unlink(sealed.path)
-    with pytest.raises(FileNotFoundError):
-        open_segment(listed.path)

@@ -40,14 +40,6 @@ def test_a_rule_that_costs_more_of_a_core_than_it_may_is_turned_off() -> None:
     assert (use.cause, use.limit) == ("cpu", 25.0)
 
 
-def test_a_rule_without_limits_is_never_turned_off() -> None:
-    use = RuleUse("r", 0.0, 0.0)
-    use.evaluate(START)
-    use.note_loss(REASON_QUEUE_FULL, 10)
-    use.spent_ns = 10 * WINDOW_NS
-    assert not use.evaluate(START + WINDOW_NS)
-
-
 def test_a_clock_that_is_set_back_begins_a_window() -> None:
     use = RuleUse("r", 1.0, 0.0)
     use.evaluate(START)

@@ -3,15 +3,7 @@ from pathlib import Path
 import pytest
 
 from framegate.proxy.tap.log_reader import first_offset, segments, streams
-from framegate.proxy.tap.record import (
-    FLAG_AT_MOST,
-    FLAG_UNKNOWN,
-    REASON_DISK_FULL,
-    REASON_NONE,
-    REASON_PROCESSOR_DIED,
-    WINDOW_NS,
-    certainty,
-)
+from framegate.proxy.tap.record import FLAG_AT_MOST, FLAG_UNKNOWN, REASON_DISK_FULL, REASON_NONE, REASON_PROCESSOR_DIED, WINDOW_NS, certainty
 from framegate.proxy.tap.recovery import ends_finally, seal_dead
 from framegate.proxy.tap.settlement import Bound, Entry, missing_entries, recovery_stream, settled_end, write_settlement
 from framegate.proxy.tap.sums import PairSums, WindowSums

@@ -27,6 +27,7 @@ def blocks(root: Path, count: int) -> FakeProcessor:
 def test_frames_are_added_up_by_listener_direction_and_window(tmp_path: Path) -> None:
     processor = FakeProcessor(tmp_path)
     processor.send([b"one", b"two"])
+    processor.send([b"more"], connection=2)
     processor.send([b"three"], direction="response", at_ns=START_NS + 5)
     processor.flush()
     processor.send([b"four"], at_ns=START_NS + WINDOW_NS)
@@ -35,10 +36,10 @@ def test_frames_are_added_up_by_listener_direction_and_window(tmp_path: Path) ->
     assert trouble == ""
     assert set(sums.pairs) == {REQUEST, RESPONSE}
     assert sums.of(REQUEST).windows == {
-        MINUTE: WindowSums(2, 14, 2, 14, START_NS),
+        MINUTE: WindowSums(3, 22, 3, 22, START_NS),
         MINUTE + 1: WindowSums(1, 8, 0, 0, START_NS + WINDOW_NS),
     }
-    assert (sums.of(REQUEST).frames, sums.of(REQUEST).stated, sums.of(REQUEST).last_ns) == (3, 2, START_NS + WINDOW_NS)
+    assert (sums.of(REQUEST).frames, sums.of(REQUEST).stated, sums.of(REQUEST).last_ns) == (4, 3, START_NS + WINDOW_NS)
     assert sums.of(RESPONSE).windows == {MINUTE: WindowSums(1, 9, 1, 9, START_NS + 5)}
     assert sums.of(("other", "request")) == PairSums()
 

@@ -202,15 +202,3 @@ def test_no_frame_passes_what_was_reserved_and_an_idle_log_reserves_nothing(tmp_
     assert tally.reserved > tally.frames
     assert log.close()
     assert tally.reserved == tally.frames
-
-
-def test_a_flood_is_told_seldom(tmp_path: Path) -> None:
-    told = Told()
-    log = Log(tmp_path, reserve=told)
-    for millisecond in range(1, 101):
-        for _ in range(100):
-            log.send(START, 20)
-        log.writer.tallies.update_reserves(millisecond * MS)
-        log.writer.write_queued()
-    assert len(told.values) < 100
-    assert told.values[-1][1] - told.values[-1][0] <= 10 * 2000

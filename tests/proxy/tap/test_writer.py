@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from framegate.proxy.config.model import TapRule
 from framegate.proxy.network.run import Buffer
@@ -241,69 +239,6 @@ def test_the_last_piece_ends_its_block(tmp_path: Path) -> None:
     assert log.writer.blocks_handed == 1, "a frame in one piece has nothing to be joined"
     log.flush()
     assert [frame.body for frame in read_frames(log.root)] == [BODY, BODY]
-
-
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("send"), st.integers(1, 4), st.integers(1, 5)),
-        st.tuples(st.just("part"), st.integers(5, 8), st.sampled_from([300, 700])),
-        st.tuples(st.just("part"), st.integers(5, 8), st.sampled_from([300, 700])),
-        st.tuples(st.just("short"), st.integers(5, 8), st.just(0)),
-        st.tuples(st.just("tick"), st.sampled_from([0, 1, 25, 150, 1100]), st.just(0)),
-        st.tuples(st.just("write"), st.just(0), st.just(0)),
-        st.tuples(st.just("room"), st.sampled_from([0, 100, 5000]), st.just(0)),
-        st.tuples(st.just("break"), st.sampled_from([errno.EIO, errno.ENOSPC]), st.just(0)),
-        st.tuples(st.just("repair"), st.just(0), st.just(0)),
-    ),
-    max_size=60,
-)
-
-
-def act(log: Log, disk: FakeDisk, step: tuple[str, int, int]) -> None:
-    action, value, frames = step
-    if action == "send":
-        log.send(bytes(700), connection=value, frames=frames)
-    elif action == "part":
-        start = log.begun.get(value, 0)
-        end = min(start + frames, END)
-        log.part(BODY, start, end, connection=value)
-        log.begun[value] = end % END
-    elif action == "short":
-        log.point(value).cut_short(1000)
-        log.begun[value] = 0
-    elif action == "tick":
-        log.tick(value * MS)
-    elif action == "write":
-        log.writer.write_queued()
-    elif action == "room":
-        disk.room = value
-    elif action == "break":
-        disk.broken = value
-    else:
-        disk.room = None
-        disk.broken = 0
-
-
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(steps=STEPS)
-def test_whatever_happens_every_matched_frame_is_in_the_log_or_in_a_gap(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
-) -> None:
-    disk = FakeDisk()
-    log = Log(tmp_path_factory.mktemp("log"), disk, flush_size=4000, queue_size=9000, segment_size=12_000)
-    for step in steps:
-        act(log, disk, step)
-    act(log, disk, ("repair", 0, 0))
-    assert log.writer.flush_and_close(1000)
-    log.assert_settled()
-    for connection in log.sent:
-        found = log.numbers(connection)
-        missing = [gap for gap in log.gaps() if gap.connection == connection]
-        assert all(gap.frames > 0 or gap.reason == "partial_frame" for gap in missing)
-        assert len(found) + sum(gap.frames for gap in missing) == log.sent[connection]
-        assert found == sorted(set(found))
-    for frame in read_frames(log.root):
-        assert frame.body == bytes(700) if frame.connection < 5 else BODY.startswith(frame.body)
 
 
 WRITER = """

@@ -1,0 +1,204 @@
+"""``framegate config``: the configuration of a running framegate, shown, compared, applied and saved; and what its keys mean."""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata, send
+from framegate.control.cli.explain import explain
+from framegate.control.cli.local import print_faults
+from framegate.control.cli.options import Change, admin_options, change_options, example
+from framegate.control.cli.output import as_dict, counted, print_json, print_note, print_table, word, write_text
+
+if TYPE_CHECKING:
+    from framegate.control.v1 import configuration_service_pb2 as pb2
+
+__all__ = ["config", "difference_rows"]
+
+MAX_TEXT: Final = 240 * 1024
+"""Bytes of a file that fits into a request."""
+_PATIENCE_S: Final = 60.0
+"""A configuration is read and checked, and each processor may take half a minute."""
+_FILE: Final = click.Path(exists=True, dir_okay=False, allow_dash=True)
+_HEADINGS: Final = ("KEY", "IN FORCE", "NEW", "EFFECT")
+_SAVED: Final = "# Written by `framegate config save`. For the meaning of a key: `framegate config explain KEY`.\n"
+
+
+@click.group(
+    epilog=example(
+        "framegate config show", "framegate config diff framegate.yaml", "framegate config apply framegate.yaml --reason 'two more listeners'"
+    )
+)
+def config() -> None:
+    """The configuration: show what a running framegate has, compare it with a file, apply a file while traffic flows, save what was set by hand."""
+
+
+config.add_command(explain)
+
+
+@config.command(epilog=example("framegate config show", "framegate config show --effective", "framegate config show -o json"))
+@click.option("--effective", is_flag=True, help="What is in force: with what was set by hand, and with the keys that have their default.")
+@admin_options
+def show(effective: bool, address: str, output: str) -> None:
+    """Show the configuration as YAML, as it was loaded from the file last. Comments are not kept, and paths are absolute."""
+    found = _get(address, in_force=effective, defaults=effective)
+    if output == "json":
+        print_json(as_dict(found))
+        return
+    write_text(found.text)
+    if found.difference_count and not effective:
+        print_note(f"{counted(found.difference_count, 'value')} in force differ from it: framegate config show --effective, framegate status")
+
+
+@config.command(epilog=example("framegate config diff framegate.yaml", "framegate config diff", "framegate config diff - < new.yaml"))
+@click.argument("file", type=_FILE, required=False)
+@admin_options
+def diff(file: str | None, address: str, output: str) -> None:
+    """Show what applying a configuration would change, and when each change would be in force: now, for new connections, or after a restart.
+
+    FILE is read here (- is standard input); relative paths in it start at the folder of framegate's own file, and the files that it names are read by
+    framegate. Without FILE, framegate reads its own file.
+
+    Exit codes: 0 success, with or without differences; 2 the configuration has faults.
+    """
+    answer = _apply(address, file, _read(file), output, Change(dry_run=True))
+    _print_differences(answer, output)
+
+
+@config.command(
+    epilog=example(
+        "framegate config apply framegate.yaml --dry-run",
+        "framegate config apply framegate.yaml --reason 'larger frames for billing'",
+        "framegate config apply      # framegate's own file, as SIGHUP does",
+    )
+)
+@click.argument("file", type=_FILE, required=False)
+@change_options()
+@admin_options
+def apply(file: str | None, change: Change, address: str, output: str) -> None:
+    """Apply a whole configuration while traffic flows: in every processor, or nothing of it. What was set by hand is replaced.
+
+    FILE is as of `framegate config diff`. It is not written to framegate's own file, which the next restart loads. A configuration with a fault, or
+    with a change that needs a restart, changes nothing.
+
+    Exit codes: 0 success; 1 a change needs a restart, or the state does not allow it; 2 the configuration has faults; 4 another configuration is in
+    force than the one with the etag, or a processor refused.
+    """
+    text = _read(file)
+    answer = _apply(address, file, text, output, change._replace(dry_run=True))
+    if not change.dry_run:
+        answer = _apply(address, file, text, output, change._replace(etag=change.etag or answer.etag))
+    _print_differences(answer, output)
+    if change.dry_run:
+        print_note("nothing was changed: --dry-run")
+    elif output == "table":
+        print_note(f"applied, {counted(answer.difference_count, 'value')} changed; etag {answer.etag}")
+
+
+@config.command(epilog=example("framegate config save", "framegate config save -", "framegate config save /etc/framegate/framegate.yaml"))
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), required=False)
+@admin_options
+def save(file: str | None, address: str, output: str) -> None:
+    """Write the configuration in force to a file, so that a restart keeps what was set by hand.
+
+    Without FILE it is framegate's own file; - is standard output. What was in the file is kept beside it as FILE.old. The new file has no comments,
+    only keys that do not have their default, and absolute paths. The folder of a ConfigMap cannot be written: change the ConfigMap instead.
+    """
+    found = _get(address, in_force=True, defaults=False)
+    if file == "-":
+        print_json(as_dict(found)) if output == "json" else write_text(_SAVED + found.text)
+        return
+    path = os.path.realpath(file or found.file)
+    try:
+        _write(path, _SAVED + found.text)
+    except OSError as error:
+        print_note(f"{path} cannot be written: {error.strerror or error}; framegate config save - prints it")
+        sys.exit(1)
+    if path == os.path.realpath(found.file):  # framegate loads it, which changes nothing in force
+        _apply(address, None, None, output, Change(etag=found.etag, reason="config save"))
+    if output == "json":
+        print_json({"file": path, "etag": found.etag, "difference_count": found.difference_count})
+        return
+    print_note(f"{path} is written, with {counted(found.difference_count, 'value')} that the file did not have")
+
+
+def _get(address: str, *, in_force: bool, defaults: bool) -> "pb2.Configuration":
+    from framegate.control.v1 import configuration_service_pb2 as pb2
+    from framegate.control.v1.configuration_service_pb2_grpc import ConfigurationServiceStub
+
+    view = pb2.GetConfigurationRequest.VIEW_IN_FORCE if in_force else pb2.GetConfigurationRequest.VIEW_FILE
+    with calling(address) as channel:
+        request = pb2.GetConfigurationRequest(view=view, include_defaults=defaults)
+        return ConfigurationServiceStub(channel).GetConfiguration(request, timeout=CALL_TIMEOUT_S).configuration
+
+
+def _apply(address: str, file: str | None, text: str | None, output: str, change: Change) -> "pb2.ApplyConfigurationResponse":
+    """Apply a file, or check it. One with faults ends the process with 2, after all of them were printed."""
+    from framegate.control.v1 import configuration_service_pb2 as pb2
+    from framegate.control.v1.configuration_service_pb2_grpc import ConfigurationServiceStub
+
+    request = pb2.ApplyConfigurationRequest(text=text, etag=change.etag, validate_only=change.dry_run)
+    with calling(address, change=not change.dry_run) as channel:
+        method = ConfigurationServiceStub(channel).ApplyConfiguration
+        answer = method(request, timeout=_PATIENCE_S, metadata=metadata()) if change.dry_run else send(method, request, change, _PATIENCE_S)
+    if change.dry_run and (answer.faults or (answer.warnings and output == "table")):
+        print_faults(file or "framegate's file", answer.faults, answer.warnings, output)
+    if answer.faults:
+        sys.exit(2)
+    return answer
+
+
+def _read(file: str | None) -> str | None:
+    """The text of a file; None without one."""
+    if file is None:
+        return None
+    data = sys.stdin.buffer.read(MAX_TEXT + 1) if file == "-" else pathlib.Path(file).read_bytes()
+    if len(data) > MAX_TEXT:
+        raise click.UsageError(f"{file} is larger than {MAX_TEXT // 1024} KiB: put it in place of framegate's own file, and give no FILE")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{file} is not UTF-8") from error
+
+
+def difference_rows(found: "Iterable[pb2.Difference]") -> list[tuple[str, str, str, str]]:
+    """Differences as rows of a table."""
+    rows = []
+    for item in found:
+        before, after = (getattr(item, name) if item.HasField(name) else "-" for name in ("before", "after"))
+        rows.append((item.path, before, after, word(type(item).Effect.Name(item.effect), "EFFECT_").replace("_", " ")))
+    return rows
+
+
+def _print_differences(answer: "pb2.ApplyConfigurationResponse", output: str) -> None:
+    if output == "json":
+        print_json(as_dict(answer))
+    elif answer.differences:
+        print_table(_HEADINGS, difference_rows(answer.differences))
+    else:
+        print_note("there is no difference")
+
+
+def _write(path: str, text: str) -> None:
+    """Replace a file in one step, with the permissions that it has; the old one stays as ``.old``."""
+    handle, new = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".framegate")
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if os.path.exists(path):
+            shutil.copy2(path, f"{path}.old")
+        shutil.copymode(path, new) if os.path.exists(path) else os.chmod(new, 0o644)
+        os.replace(new, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(new)
+        raise

@@ -1,0 +1,409 @@
+"""A whole configuration applied while traffic flows, in every processor or in none, in two phases (``control.fleet.two_phases``).
+
+    check       the etag, what needs a restart, the shares of the pool
+    stage       what can fail is made beside what is in force: sockets that listen, addresses of upstreams, certificates
+    change      one change in all processors; what was staged is taken back if it is not decided
+    decide      the new state is in force in this process. Listeners that are gone take what waits in their backlogs, and no more
+    done        every processor has it: new listeners accept
+
+Counters of listeners and upstreams that are gone stay until their last connection has ended (``_settle``).
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from framegate.control.accept.acceptor import Acceptor
+from framegate.control.accept.listening import Listening, rebound
+from framegate.control.accept.resolver import Names, Resolution, Resolver, in_thread
+from framegate.control.configuration.capacity import fitted
+from framegate.control.configuration.cgroup import container
+from framegate.control.configuration.child import Loaded
+from framegate.control.configuration.difference import Difference, differences, etag_of
+from framegate.control.errors import AbortedError, ControlError, EtagError, FailedPreconditionError, StartError
+from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.fleet.supervisor import Supervisor
+from framegate.control.logs import RowLog
+from framegate.control.meters import Meters
+from framegate.control.rotation.rotation import Rotation
+from framegate.control.rotation.tls_stores import TlsStores
+from framegate.control.steering.brokers import Brokers
+from framegate.control.steering.checks import Checks
+from framegate.control.steering.identities import Identities
+from framegate.control.steering.pool import Pool, equal_shares, too_small
+from framegate.control.steering.rows import LogRows
+from framegate.control.steering.taps import Taps
+from framegate.control.steering.transactions import Transaction, Transactions
+from framegate.control.task_monitor import TaskMonitor
+from framegate.proxy.cells import LISTENER, UPSTREAM, CellLayout, Place
+from framegate.proxy.config.limits import limits_in_force
+from framegate.proxy.config.model import ProxyConfig, difference_to_wire, largest_whole
+from framegate.proxy.server.messages import Change, ClusterRow, Endpoints
+from framegate.proxy.server.rows import Store, pack_stores
+from framegate.proxy.tap.record import DIRECTIONS
+
+if TYPE_CHECKING:
+    from framegate.control.fleet.handlers import Handlers
+    from framegate.control.fleet.identity import StagedIdentity
+
+__all__ = ["Applied", "Configuration"]
+
+T = TypeVar("T")
+SETTLE_S: Final = 1.0
+SETTLE_LIMIT_S: Final = 120.0
+_TRIES: Final = 5
+_CLOSED_S: Final = 2.0
+
+
+class Applied(NamedTuple):
+    """A configuration that was applied: what was in force before and is now, and the differences."""
+
+    before: ProxyConfig
+    after: ProxyConfig
+    differences: tuple[Difference, ...]
+
+
+class _ChangedError(Exception):
+    """Another change was made while this one was staged: it is staged again."""
+
+
+class _Staged(NamedTuple):
+    """What a configuration needs, beside what is in force.
+
+    Attributes:
+        listeners: all of them.
+        found: addresses of upstreams that are new, or have other endpoints.
+        stores: certificates of sections that are new, or other ones.
+        identity: what authentication needs; None: there is none.
+        handlers: slots of handler processes that take the place of all others; None: the present ones stay.
+    """
+
+    listeners: dict[str, Listening]
+    found: dict[str, Resolution]
+    stores: dict[str, Store]
+    identity: "StagedIdentity | None"
+    handlers: set[int] | None
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """``found``, as it goes over the link."""
+        return {name: resolution.addresses for name, resolution in self.found.items()}
+
+
+class _Planned(NamedTuple):
+    """The change, without the share of a processor; and what follows from it in this process."""
+
+    change: Change
+    layout: CellLayout
+    shares: dict[int, int]
+    brokers: dict[str, ClusterRow]
+
+
+class Configuration:
+    """Applies configurations. Event loop only."""
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        acceptor: Acceptor,
+        resolver: Resolver,
+        certificates: TlsStores,
+        rotation: Rotation,
+        pool: Pool,
+        taps: Taps,
+        checks: Checks,
+        brokers: Brokers,
+        identities: Identities,
+        new_handlers: Callable[[ProxyConfig], "Handlers"],
+        log_rows: LogRows,
+        transactions: Transactions,
+        meters: Meters,
+        log: RowLog,
+        task_monitor: TaskMonitor,
+    ) -> None:
+        self._supervisor: Final = supervisor
+        self._acceptor: Final = acceptor
+        self._resolver: Final = resolver
+        self._certificates: Final = certificates
+        self._rotation: Final = rotation
+        self._pool: Final = pool
+        self._taps: Final = taps
+        self._checks: Final = checks
+        self._brokers: Final = brokers
+        self._identities: Final = identities
+        self._new_handlers: Final = new_handlers
+        self._log_rows: Final = log_rows
+        self._transactions: Final = transactions
+        self._meters: Final = meters
+        self._log: Final = log
+        self._lock: Final = asyncio.Lock()
+        self._gone: dict[str, int] = {}  # upstreams that were removed, and when, as of ``Handover.accepted_ns``
+        self._settler = task_monitor.repeat("configuration", self._settle, SETTLE_S, SETTLE_LIMIT_S)
+
+    def close(self) -> None:
+        """End the background task."""
+        self._settler.cancel()
+
+    @property
+    def etag(self) -> str:
+        """Identifies the configuration in force."""
+        return etag_of(self._config)
+
+    @property
+    def _config(self) -> ProxyConfig:
+        return self._supervisor.desired.config
+
+    async def apply(self, loaded: Loaded, etag: str = "", *, validate_only: bool = False) -> Applied:
+        """Put a configuration in force. One that is equal changes nothing.
+
+        Args:
+            loaded: the configuration, and the files that it names.
+            etag: that of the configuration that the caller has seen; empty: replace any.
+            validate_only: only check, and return the result; no address is bound.
+
+        Raises:
+            EtagError: the configuration has changed. FailedPreconditionError: a change needs a restart (NEEDS_RESTART, with the keys), a share of the
+            pool would be too small, an address cannot be used, or the proxy drains; nothing is applied. AbortedError: a processor refused; none has
+            it. UnavailableError: it is decided, and not confirmed everywhere, or processors could not be started.
+        """
+        after = fitted(loaded.config, container())
+        if validate_only:
+            return Applied(self._config, after, self._checked(after, etag))
+
+        async def make(transaction: Transaction) -> Applied:
+            async with self._lock:
+                return await self._apply(loaded, after, etag, transaction)
+
+        return await self._transactions.change("configuration", make)
+
+    def _checked(self, after: ProxyConfig, etag: str) -> tuple[Difference, ...]:
+        """The differences from what is in force. Raises what ``apply`` raises before anything is staged."""
+        if etag and etag != self.etag:
+            raise EtagError("configuration", self._config.node)
+        if self._acceptor.stopped or self._pool.draining:
+            raise FailedPreconditionError("the proxy drains", reason="DRAINING")
+        found = differences(self._config, after)
+        refused = [item.path for item in found if item.effect == "restart"]
+        if refused:
+            text = f"nothing is applied: a restart is needed to change {', '.join(refused)}"
+            raise FailedPreconditionError(text, reason="NEEDS_RESTART", keys=",".join(refused))
+        return found
+
+    async def _apply(self, loaded: Loaded, after: ProxyConfig, etag: str, transaction: Transaction) -> Applied:
+        first, found = self._config, self._checked(after, etag)
+        if found:
+            async with contextlib.AsyncExitStack() as undo:
+                await self._enlarge(first, after, undo)
+                for _ in range(_TRIES):
+                    with contextlib.suppress(_ChangedError):
+                        await self._change(loaded, after, transaction)
+                        undo.pop_all()
+                        break
+                else:
+                    raise AbortedError("nothing is applied: other changes were made meanwhile", reason="CONFIGURATION_CHANGED")
+            if after.processors < len(self._pool.wanted_slots()):
+                await self._pool.set_processors(after.processors, "configuration")
+        self._pool.size_origin = "configuration" if loaded.config.memory_pool.size else "container"
+        self._pool.processors_origin = "configuration" if loaded.config.processors else "container"
+        return Applied(first, self._config, found)
+
+    async def _enlarge(self, before: ProxyConfig, after: ProxyConfig, undo: contextlib.AsyncExitStack) -> None:
+        """Have as much memory and as many processors as the new configuration, if it has more; each step is taken back with ``undo``."""
+        if after.memory_pool.size > before.memory_pool.size:
+            await self._pool.set_size(after.memory_pool.size, "configuration")
+            undo.push_async_callback(self._pool.set_size, before.memory_pool.size, self._pool.size_origin)
+        if after.processors > before.processors:
+            await self._pool.set_processors(after.processors, "configuration")
+            undo.push_async_callback(self._pool.set_processors, before.processors, self._pool.processors_origin)
+
+    async def _change(self, loaded: Loaded, after: ProxyConfig, transaction: Transaction) -> None:
+        before = self._config
+        staged = await self._stage(loaded, before, after)
+        planned = _Planned(Change(), self._supervisor.desired.layout, self._supervisor.desired.shares, {})
+
+        def check() -> None:
+            nonlocal planned
+            if self._config is not before:
+                raise _ChangedError
+            planned = self._plan(before, after, staged)
+            self._supervisor.make_room(planned.layout)
+
+        def build(slot: int) -> Change:
+            return Change(**planned.change, share=planned.shares[slot])
+
+        def commit(desired: DesiredState) -> None:
+            names = [item.name for item in after.upstreams]
+            desired.config, desired.shares = after, planned.shares
+            desired.endpoints = _those({**desired.endpoints, **staged.endpoints}, names)
+            desired.stores = _those({**desired.stores, **staged.stores}, self._certificates.owners(after))
+            desired.brokers = _those({**desired.brokers, **planned.brokers}, [item.name for item in after.upstreams if item.kafka is not None])
+            desired.failing = _those(desired.failing, names)
+            desired.retired = planned.change.get("retired", desired.retired)
+            self._follow_layout(planned.layout)
+
+        def decided() -> None:
+            transaction.decide()
+            self._put(before, after, staged, loaded)
+
+        async with self._pool.scaling:
+            try:
+                await self._supervisor.change(build, commit, check, decided, lambda: self._begin(after, staged))
+            except BaseException:
+                if not transaction.decided:
+                    await self._release(staged)
+                raise
+        self._taps.made()
+
+    def _plan(self, before: ProxyConfig, after: ProxyConfig, staged: _Staged) -> _Planned:
+        layout = self._supervisor.desired.layout.after(after, self._kept(before, after))
+        change = Change(config=difference_to_wire(before, after))
+        brokers = self._brokers.rows(after, staged.listeners)
+        if layout is not self._supervisor.desired.layout:
+            change["cells"] = layout.wire
+        if staged.found:
+            change["endpoints"] = staged.endpoints
+        if brokers:
+            change["brokers"] = brokers
+        if staged.handlers is not None and self._supervisor.handlers is not None:
+            change["retired"] = self._supervisor.handlers.retire(staged.handlers)
+        if staged.stores:
+            change["stores"] = pack_stores(staged.stores)
+        return _Planned(change, layout, self._shares(before, after), brokers)
+
+    def _shares(self, before: ProxyConfig, after: ProxyConfig) -> dict[int, int]:
+        """The shares of the pool under another configuration. Raises FailedPreconditionError: one would be too small."""
+        wanted, size = self._pool.wanted_slots(), after.memory_pool.size
+        shares = self._supervisor.desired.shares if size == before.memory_pool.size else equal_shares(size, len(wanted))
+        least = min(shares[slot] for slot in wanted)
+        if least < max(largest_whole(after)):
+            raise too_small(least, max(largest_whole(after)))
+        return shares
+
+    async def _stage(self, loaded: Loaded, before: ProxyConfig, after: ProxyConfig) -> _Staged:
+        known = {item.name: item.addresses for item in before.upstreams}
+        fresh = [item for item in after.upstreams if item.addresses != known.get(item.name)]
+        names = Names(fresh)
+        found = await in_thread(names.ask) if names.any else names.ask()
+        stores = self._certificates.staged(after, loaded.tls_files, loaded.certificates)
+        try:
+            identity = await self._identities.stage(after)
+            await self._closed()
+            listeners = rebound(self._acceptor.listeners, self._acceptor.leaving, after.listeners)
+            staged = _Staged(listeners, found, stores, identity, None)
+            if _handling(before) == _handling(after):
+                return staged
+            try:
+                return staged._replace(handlers=await self._stage_handlers(after))
+            except BaseException:
+                await self._release(staged)
+                raise
+        except StartError as error:
+            raise FailedPreconditionError(f"nothing is applied: {error}", reason=error.reason, **error.metadata) from error
+
+    async def _closed(self) -> None:
+        """Wait until the sockets of listeners that went before are closed: their addresses may be wanted again."""
+        with contextlib.suppress(TimeoutError):  # then the address is in use
+            async with asyncio.timeout(_CLOSED_S):
+                while self._acceptor.closing:
+                    await asyncio.sleep(0.002)
+
+    async def _stage_handlers(self, after: ProxyConfig) -> set[int]:
+        if self._supervisor.handlers is None:
+            self._supervisor.handlers = handlers = self._new_handlers(after)
+            for processor in self._supervisor.running:
+                handlers.enter(processor)
+        return await self._supervisor.handlers.stage(after)
+
+    async def _release(self, staged: _Staged) -> None:
+        """Take back what was staged."""
+        if staged.handlers is not None and self._supervisor.handlers is not None:
+            await self._supervisor.handlers.release(staged.handlers)
+        for name, listening in staged.listeners.items():
+            if self._acceptor.listeners.get(name) is not listening:
+                listening.close()
+
+    def _begin(self, after: ProxyConfig, staged: _Staged) -> None:
+        """Every processor has the configuration: connections may come."""
+        if staged.handlers is not None and self._supervisor.handlers is not None:
+            self._supervisor.handlers.follow(staged.handlers, after.drain.timeout_ms)
+        self._acceptor.accept_new()
+
+    def _put(self, before: ProxyConfig, after: ProxyConfig, staged: _Staged, loaded: Loaded) -> None:
+        """Have the parts of this process follow the configuration, which is decided."""
+        removed = {item.name for item in before.upstreams} - {item.name for item in after.upstreams}
+        self._gone.update(dict.fromkeys(removed, self._acceptor.now_ns()))
+        for listener in after.listeners:
+            staged.listeners[listener.name].configure(listener)
+        self._acceptor.put(staged.listeners)
+        self._acceptor.set_limits(
+            limits_in_force(after.limits, {item.name: item.limits for item in after.listeners}), after.limits.protected_listener
+        )
+        self._meters.prepare([item.name for item in after.listeners])
+        self._resolver.follow(after.upstreams, staged.found)
+        self._certificates.follow(after, loaded.certificates, self._rotation)
+        self._rotation.configure(after.rotation)
+        self._identities.follow(staged.identity)
+        self._checks.follow(after)
+        self._brokers.follow(after)
+        self._taps.replaced(before, after)
+        self._log_rows.set_level(after.log.level)
+
+    # --- what is gone --------------------------------------------------------------------------------------------------------------
+
+    def _kept(self, before: ProxyConfig, after: ProxyConfig) -> set[Place]:
+        """The owners of counters that are not in a configuration, and still count: they have connections, or their frames are in the tap's sums."""
+        self._supervisor.connections.count_handed()
+        self._acceptor.settle()
+        # A processor may get connections of a listener that goes now after it has the change.
+        oldest = min((next(iter(processor.open)) for processor in self._supervisor.alive if processor.open), default=1 << 63)
+        listeners = self._acceptor.leaving.keys() | self._tapped()
+        upstreams = {name for name, gone_ns in self._gone.items() if gone_ns >= oldest}
+        if before is not after:
+            listeners |= {item.name for item in before.listeners}
+            upstreams |= {item.name for item in before.upstreams}
+        return {(LISTENER, name) for name in listeners} | {(UPSTREAM, name) for name in upstreams}
+
+    def _tapped(self) -> set[str]:
+        if self._config.tap is None:
+            return set()
+        readers = [reader for _, reader in self._supervisor.cells]
+        names = self._supervisor.desired.layout.names(LISTENER)
+        return {name for name in names for direction in DIRECTIONS for reader in readers if reader.cell("framegate.tap.seen", name, direction)}
+
+    def _follow_layout(self, layout: CellLayout) -> None:
+        """Count by another layout, and drop what is known of owners without a place in it."""
+        former = self._supervisor.desired.layout
+        self._supervisor.follow_layout(layout)
+        for kind, name in set(former.places) - set(layout.places):
+            if kind == LISTENER:
+                self._meters.forget(name)
+            else:
+                self._gone.pop(name, None)
+
+    async def _settle(self) -> None:
+        """Give up the counters of listeners and upstreams that are gone and have no connection any more."""
+        layout = self._supervisor.desired.layout
+
+        def check() -> None:
+            nonlocal layout
+            layout = self._supervisor.desired.layout.after(self._config, self._kept(self._config, self._config))
+
+        check()
+        if self._lock.locked() or layout is self._supervisor.desired.layout:
+            return
+        try:
+            await self._supervisor.change(lambda slot: Change(cells=layout.wire), lambda desired: self._follow_layout(layout), check)
+        except ControlError as error:
+            self._log.write("counters_kept", level="warning", error=str(error))
+
+
+def _handling(config: ProxyConfig) -> tuple[object, ...]:
+    """What handler processes follow from; they are the same for another order of listeners."""
+    handlers = sorted((item.name, item.handler) for item in config.listeners if item.handler is not None)
+    return (handlers, config.handlers) if handlers else ()
+
+
+def _those(values: Mapping[str, T], names: Iterable[str]) -> dict[str, T]:
+    """The values of these names that there are."""
+    return {name: values[name] for name in names if name in values}

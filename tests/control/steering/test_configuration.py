@@ -1,0 +1,497 @@
+"""framegate.control.steering.configuration: a whole configuration is in force everywhere or nowhere, while real processors serve."""
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import signal
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from framegate.control.configuration.child import Loaded
+from framegate.control.configuration.tls_files import describe_files, read_tls_files
+from framegate.control.errors import AbortedError, ControlError, EtagError, FailedPreconditionError
+from framegate.control.fleet import handler_process, two_phases
+from framegate.control.fleet.processor import COMMAND
+from framegate.control.identity.users_file import changing
+from framegate.control.steering.configuration import Applied
+from framegate.proxy.cells import LISTENER
+from framegate.proxy.config.model import (
+    MIB,
+    BrokersConfig,
+    DrainConfig,
+    HandlersConfig,
+    KafkaCluster,
+    ListenerConfig,
+    ListenerTimeouts,
+    ListenerTls,
+    MemoryPoolConfig,
+    ProxyConfig,
+    RotationConfig,
+    UpstreamConfig,
+)
+from framegate.proxy.config.sasl import ListenerSasl
+from tests.fakes.brokers import FakeBroker
+from tests.fakes.fleet import ECHO, Client, Fleet, facts, fleet, fleet_config, until
+from tests.fakes.sasl_frames import handshake, plain_token, stored, token
+from tests.fakes.scenario import run_by
+from tests.fakes.tls import TlsWorld
+from tests.fakes.upstream import ScriptedUpstream
+
+DRAIN = DrainConfig(timeout_ms=2_000, quiet_ms=50)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+class Live(Fleet):
+    """Real processors in front of an echo; ``other`` is another one."""
+
+    def __init__(self, processors: int, upstream: ScriptedUpstream, other: ScriptedUpstream) -> None:
+        self.other = UpstreamConfig(name="v", endpoints=(other.address,))
+        config = dataclasses.replace(fleet_config(processors), drain=DRAIN)
+        super().__init__(config, command=COMMAND, endpoint=("127.0.0.1", upstream.port), handlers=handler_process.COMMAND)
+
+    @property
+    def config(self) -> ProxyConfig:
+        return self.desired.config
+
+    async def apply(self, config: ProxyConfig, **how: Any) -> Applied:
+        files = read_tls_files(config)
+        return await self.steering.configuration.apply(Loaded(config, [], files, describe_files(files)), **how)
+
+    def added(self, *names: str, **given: Any) -> ProxyConfig:
+        """The configuration in force, with further listeners in front of ``other``."""
+        more = tuple(ListenerConfig(**{"name": name, "address": "127.0.0.1:0", "upstream": "v", "max_receive_size": MIB, **given}) for name in names)
+        return dataclasses.replace(self.config, listeners=(*self.config.listeners, *more), upstreams=(self.config.upstreams[0], self.other))
+
+    def port(self, listener: str) -> int:
+        return self.acceptor.listeners[listener].port
+
+    async def answers(self, listener: str, times: int = 4) -> bool:
+        """Whether new connections of a listener are served, by every processor."""
+        for number in range(times):
+            client = await self.connect(listener)
+            body = b"%d" % number
+            if await client.echo(len(body).to_bytes(4, "big") + body) != len(body).to_bytes(4, "big") + body:
+                return False
+            await client.close()
+        return True
+
+
+@contextlib.asynccontextmanager
+async def live(processors: int = 2) -> AsyncIterator[Live]:
+    with ScriptedUpstream() as upstream, ScriptedUpstream() as other:
+        made = Live(processors, upstream, other)
+        try:
+            async with asyncio.timeout(60):
+                await made.supervisor.start_slots(range(processors))
+                made.acceptor.start()
+                made.steering.state.serving = True
+                yield made
+        finally:
+            await made.close()
+
+
+def run(scenario: Callable[..., Awaitable[None]], processors: int = 2) -> None:
+    async def main() -> None:
+        async with live(processors) as made:
+            await scenario(made)
+
+    asyncio.run(main())
+
+
+def run_fake(scenario: Callable[[Fleet], Awaitable[None]], processors: int = 2, mode: str = "") -> None:
+    async def main() -> None:
+        async with fleet(processors, mode) as made:
+            await scenario(made)
+
+    asyncio.run(main())
+
+
+def free_ports(count: int) -> int:
+    """The first of so many ports in a row that nobody uses."""
+    for _ in range(100):
+        first = free_port()
+        if first + count < 65_536 and not any(reaches(first + number) for number in range(count)):
+            return first
+    raise AssertionError("no ports are free")
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+def reaches(port: int) -> bool:
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def refused(made: Fleet, config: ProxyConfig, kind: type[ControlError], reason: str, **how: Any) -> ControlError:
+    """Apply what cannot be; nothing has changed then."""
+    before, revision = made.desired.config, made.desired.revision
+    listeners, layout = dict(made.acceptor.listeners), made.desired.layout
+    with pytest.raises(kind) as caught:
+        await made.steering.configuration.apply(Loaded(config, [], {}, {}), **how)
+    assert caught.value.reason == reason
+    assert (made.desired.config, made.desired.revision, made.acceptor.listeners) == (before, revision, listeners)
+    assert made.desired.layout is layout
+    return caught.value
+
+
+@run_by(run)
+async def test_listeners_come_change_and_go_and_open_connections_go_on(made: Live) -> None:
+    before = await made.connect("a")
+    applied = await made.apply(made.added("b"))
+    assert [item.path for item in applied.differences] == ["listeners[b]", "upstreams[v]"]
+    assert await made.answers("b")
+    assert await before.echo(b"\0\0\0\1x") == b"\0\0\0\1x"
+    kept = await made.connect("b")
+    short = dataclasses.replace(made.config.listeners[1], timeouts=ListenerTimeouts(idle_ms=1_000), max_receive_size=2 * MIB)
+    await made.apply(dataclasses.replace(made.config, listeners=(made.config.listeners[0], short)))
+    fresh, port = await made.connect("b"), made.port("b")
+    assert await fresh.reader.read(1) == b"", "its time without traffic is the new one"
+    assert await kept.echo(b"\0\0\0\1y") == b"\0\0\0\1y", "and this one has the old one"
+    assert made.supervisor.cells[0][1].cell("framegate.frame.size.limit", "b") == 2 * MIB
+    await made.apply(dataclasses.replace(made.config, listeners=made.config.listeners[:1], upstreams=made.config.upstreams[:1]))
+    assert not reaches(port)
+    assert await kept.reader.read(1) == b"", "it is drained"
+    await until(lambda: not made.acceptor.leaving and "b" not in made.desired.layout.names(LISTENER))
+    assert [item.name for item in made.steering.listeners.statuses()] == ["a"]
+    assert await before.echo(b"\0\0\0\1z") == b"\0\0\0\1z"
+    (row,) = [row for row in made.events if row["event"] == "closed" and row["listener"] == "b" and row["cause"] == "drained"]
+    assert row["detail"].startswith("its listener was removed")
+
+
+@run_by(run)
+async def test_an_address_moves_with_the_clients_that_wait_there_and_port_zero_stays(made: Live) -> None:
+    first, second = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    zero = made.port("a")
+    both = made.added("b", "c")
+    a, b, c = both.listeners
+    one, other = dataclasses.replace(b, address=first), dataclasses.replace(c, address=second)
+    await made.apply(dataclasses.replace(both, listeners=(a, one, other)))
+    held = await made.connect("b")
+    swapped = (a, dataclasses.replace(one, address=second), dataclasses.replace(other, address=first))
+    await made.apply(dataclasses.replace(both, listeners=swapped))
+    assert [made.acceptor.listeners[name].address for name in "bc"] == [second, first]
+    for name in "abc":
+        assert await made.answers(name)
+    assert made.port("a") == zero
+    assert await held.echo(b"\0\0\0\1x") == b"\0\0\0\1x"
+    assert made.acceptor.listeners["b"].open == 1, "it still counts at its listener"
+    await held.close()
+    await until(lambda: made.steering.listeners.connections() == 0)
+
+
+@run_by(run, 1)
+async def test_a_unix_socket_can_come_move_and_go(made: Live, *, tmp_path: Path) -> None:
+    address = f"unix:{tmp_path / 'here.sock'}"
+
+    def ask() -> bytes:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(5)
+            sock.connect(str(tmp_path / "here.sock"))
+            sock.sendall(b"\0\0\0\1x")
+            return sock.recv(5)
+
+    config = made.added("b", address=address)
+    await made.apply(config)
+    assert await asyncio.to_thread(ask) == b"\0\0\0\1x"
+    renamed = dataclasses.replace(config.listeners[1], name="c")
+    await made.apply(dataclasses.replace(config, listeners=(config.listeners[0], renamed)))
+    assert await asyncio.to_thread(ask) == b"\0\0\0\1x"
+    await made.apply(dataclasses.replace(config, listeners=config.listeners[:1]))
+    await until(lambda: not (tmp_path / "here.sock").exists())
+
+
+@run_by(run, 1)
+async def test_what_cannot_be_applied_changes_nothing_and_releases_what_was_bound(made: Live) -> None:
+    taken, free = free_port(), free_port()
+    with socket.create_server(("127.0.0.1", taken)):
+        config = made.added("b", address=f"127.0.0.1:{free}")
+        busy = dataclasses.replace(config.listeners[1], name="c", address=f"127.0.0.1:{taken}")
+        both = dataclasses.replace(config, listeners=(*config.listeners, busy))
+        error = await refused(made, both, FailedPreconditionError, "LISTENER_ADDRESS_UNUSABLE")
+        assert (error.metadata["listener"], reaches(free)) == ("c", False)
+    await refused(made, dataclasses.replace(config, node="other"), FailedPreconditionError, "NEEDS_RESTART")
+    await refused(made, config, EtagError, "ETAG_MISMATCH", etag="beef")
+    pool = dataclasses.replace(config, memory_pool=MemoryPoolConfig(size=MIB // 2))
+    await refused(made, pool, FailedPreconditionError, "POOL_BELOW_MAX_RECEIVE_SIZE")
+    handled = made.added("b", upstream=None, handler="nowhere:handle")
+    await refused(made, handled, FailedPreconditionError, "HANDLER_START_FAILED")
+    assert made.steering.state.handler_processes() == []
+    revision, etag = made.desired.revision, made.steering.configuration.etag
+    assert (await made.apply(made.config, etag=etag)).differences == ()
+    shown = await made.apply(config, validate_only=True)
+    assert [item.path for item in shown.differences] == ["listeners[b]", "upstreams[v]"]
+    assert (made.desired.revision, reaches(free), made.steering.configuration.etag) == (revision, False, etag)
+    made.acceptor.stop()
+    await refused(made, config, FailedPreconditionError, "DRAINING")
+
+
+@run_by(run)
+async def test_handlers_come_change_and_go_with_processes_of_their_own(made: Live, *, tmp_path: Path) -> None:
+    async def says(client: Client, body: bytes) -> bytes:
+        return (await client.echo(len(body).to_bytes(4, "big") + body))[4:]
+
+    def running() -> list[tuple[int, str]]:
+        return [(item.slot, item.handlers[0].handler) for item in made.steering.state.handler_processes() if item.handlers]
+
+    plain = await made.connect("a")
+    await made.apply(made.added("b", upstream=None, handler=ECHO))
+    assert running() == [(0, ECHO)]
+    held = await made.connect("b")
+    assert await says(held, b"one") == b"one"
+    (tmp_path / "louder.py").write_text("def upper(frame, context):\n    return frame.upper()\n")
+    other, (a, b) = "louder:upper", made.config.listeners
+    listeners = a, dataclasses.replace(b, handler=other)
+    await made.apply(dataclasses.replace(made.config, listeners=listeners, handlers=HandlersConfig(path=(str(tmp_path),))))
+    assert running() == [(0, ECHO), (1, other)]
+    fresh = await made.connect("b")
+    assert await says(fresh, b"two") == b"TWO"
+    assert await held.reader.read(1) == b"", "it is drained with its handler"
+    await until(lambda: running() == [(1, other)])
+    await made.apply(dataclasses.replace(made.config, listeners=made.config.listeners[:1]))
+    assert await fresh.reader.read(1) == b""
+    await until(lambda: running() == [])
+    assert made.steering.state.health().ready
+    assert await says(plain, b"three") == b"three"
+
+
+@run_by(run)
+async def test_certificates_come_change_and_go_with_their_listeners(made: Live, *, tmp_path: Path) -> None:
+    world = TlsWorld.make(tmp_path)
+
+    async def shown(listener: str) -> str:
+        """The serial number of the certificate that a new client is shown."""
+
+        def ask() -> str:
+            context = ssl.create_default_context(cafile=world.authority)
+            context.check_hostname = False
+            with socket.create_connection(("127.0.0.1", made.port(listener)), 5) as sock, context.wrap_socket(sock) as tls:
+                return str(cast(Any, tls.getpeercert())["serialNumber"])
+
+        return await asyncio.to_thread(ask)
+
+    await made.apply(made.added("b", tls=world.listener()))
+    first = await shown("b")
+    held = ssl.create_default_context(cafile=world.authority)
+    held.check_hostname = False
+    reader, writer = await asyncio.open_connection("127.0.0.1", made.port("b"), ssl=held)
+    (a, b) = made.config.listeners
+    other = ListenerTls(certificate=world.client[0], key=world.client[1])
+    await made.apply(dataclasses.replace(made.config, listeners=(a, dataclasses.replace(b, tls=other))))
+    assert await shown("b") != first
+    writer.write(b"\0\0\0\1x")
+    assert await reader.readexactly(5) == b"\0\0\0\1x", "an open connection keeps the certificate that it was shown"
+    writer.close()
+    assert [(item.owner, item.store) for item in made.certificates.statuses(made.rotation)] == [("listener/b", 2)]
+    assert set(made.rotation._watched) == {("listener/b", "tls")}
+    await made.apply(dataclasses.replace(made.config, listeners=(a, dataclasses.replace(b, tls=None))))
+    assert await made.answers("b")
+    assert (made.rotation._watched, made.desired.stores, made.certificates.ends) == ({}, {}, {})
+
+
+@run_by(run)
+async def test_users_come_change_and_go_with_their_listeners(made: Live, *, tmp_path: Path) -> None:
+    files = [tmp_path / "one", tmp_path / "two"]
+    for file, password in zip(files, ("first", "second"), strict=True):
+        with changing(file) as users:
+            users.add("alice", {mechanism: stored(mechanism, password) for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")})
+
+    async def lets_in(password: str) -> bool:
+        client = await made.connect("b")
+        await client.echo(framed(handshake("PLAIN", 1)))
+        answer = await client.echo(framed(token(plain_token(password, "alice"), 2)))
+        await client.close()
+        return answer[9:11] == b"\0\0"
+
+    sasl = [ListenerSasl(mechanisms=("PLAIN",), users=str(file)) for file in files]
+    config = made.added("b", protocol="kafka", sasl=sasl[0])
+    await made.apply(config)
+    assert [await lets_in(password) for password in ("first", "second")] == [True, False]
+    assert [item.name for item in (await made.steering.users.list("b")).users] == ["alice"]
+    b = dataclasses.replace(config.listeners[1], sasl=sasl[1])
+    await made.apply(dataclasses.replace(made.config, listeners=(config.listeners[0], b)))
+    assert [await lets_in(password) for password in ("first", "second")] == [False, True]
+    assert [item.source.paths for item in made.rotation._watched.values()] == [(str(files[1]),)]
+    files[0].write_text("nonsense")
+    assert "is no file of users" in str(await refused(made, config, FailedPreconditionError, "IDENTITY_FILE"))
+    await made.apply(dataclasses.replace(made.config, listeners=(config.listeners[0], dataclasses.replace(b, sasl=None))))
+    assert made.rotation._watched == {}
+    assert await made.answers("b")
+
+
+@run_by(run)
+async def test_a_cluster_comes_with_ports_for_its_brokers_and_goes(made: Live) -> None:
+    first = free_ports(3)
+    ports = f"{first}-{first + 2}"
+    async with FakeBroker() as broker:
+        broker.brokers = [broker.named(0), broker.named(1)]
+        cluster = UpstreamConfig(name="k", kafka=KafkaCluster(bootstrap=(f"127.0.0.1:{broker.port}",)))
+        made.steering.brokers.start()
+        listener = ListenerConfig(
+            name="b", address="127.0.0.1:0", upstream="k", protocol="kafka", brokers=BrokersConfig(ports=ports), max_receive_size=MIB
+        )
+        config = dataclasses.replace(made.config, listeners=(*made.config.listeners, listener), upstreams=(*made.config.upstreams, cluster))
+        await made.apply(config)
+        await until(lambda: len(made.desired.brokers["k"]["listeners"]["b"]["brokers"]) == 2)
+        assert [(item.node, item.state) for item in await made.steering.brokers.statuses()] == [(0, "up"), (1, "up")]
+        assert [reaches(first), reaches(first + 1), reaches(first + 2)] == [True, True, False]
+        moved = dataclasses.replace(listener, brokers=BrokersConfig(ports=f"{first + 1}-{first + 2}"))
+        await made.apply(dataclasses.replace(config, listeners=(config.listeners[0], moved)))
+        await until(lambda: [reaches(first), reaches(first + 1), reaches(first + 2)] == [False, True, True])
+        await until(lambda: [row[2] for row in made.desired.brokers["k"]["listeners"]["b"]["brokers"]] == [first + 1, first + 2])
+        await made.apply(dataclasses.replace(config, listeners=config.listeners[:1], upstreams=config.upstreams[:1]))
+        await until(lambda: not any(reaches(first + number) for number in range(3)))
+        assert (made.desired.brokers, made.steering.brokers.clusters) == ({}, {})
+
+
+@run_by(run_fake, 2, "refuse@1")
+async def test_a_processor_that_refuses_takes_the_change_back_everywhere(made: Fleet) -> None:
+    port = free_port()
+    more = ListenerConfig(name="b", address=f"127.0.0.1:{port}", upstream="u", max_receive_size=MIB)
+    config = dataclasses.replace(made.desired.config, listeners=(*made.desired.config.listeners, more))
+    await refused(made, config, AbortedError, "CHANGE_REFUSED")
+    assert not reaches(port)
+    assert [set(each["max_receive_size"]) for each in await facts(made)] == [{"a"}] * 2
+
+
+@pytest.mark.parametrize("mode", ["dying@1", "quitting@1"])
+def test_a_processor_that_dies_meanwhile_has_it_when_it_starts_again(mode: str) -> None:
+    async def scenario(made: Fleet) -> None:
+        more = ListenerConfig(name="b", address="127.0.0.1:0", upstream="u", max_receive_size=MIB)
+        config = dataclasses.replace(made.desired.config, listeners=(*made.desired.config.listeners, more))
+        await made.steering.configuration.apply(Loaded(config, [], {}, {}))
+        os.environ["FAKE_PROCESSOR"] = ""
+        await until(lambda: made.ends and len(made.supervisor.running) == 2)
+        assert [set(each["max_receive_size"]) for each in await facts(made)] == [{"a", "b"}] * 2
+
+    run_fake(scenario, 2, mode)
+
+
+@run_by(run)
+async def test_a_processor_that_stands_still_changes_nothing_and_the_next_change_is_made(made: Live, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(two_phases, "PATIENCE_S", 0.3)
+    pid = made.supervisor.running[1].pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await refused(made, made.added("b"), AbortedError, "PROCESSOR_SILENT")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    monkeypatch.setattr(two_phases, "PATIENCE_S", 30)
+    await made.apply(made.added("b"))
+    assert await made.answers("b")
+
+
+@run_by(run)
+async def test_a_processor_killed_while_a_configuration_is_applied_has_it_afterwards(made: Live) -> None:
+    for number in range(4):
+        killed = made.supervisor.running[number % 2].pid
+        applying = asyncio.create_task(made.apply(made.added(f"b{number}") if number % 2 == 0 else dataclasses.replace(
+            made.config, listeners=made.config.listeners[:1], upstreams=made.config.upstreams[:1]
+        )))  # fmt: skip
+        await asyncio.sleep(0.002 * number)
+        os.kill(killed, signal.SIGKILL)
+        await applying
+        await until(lambda killed=killed: killed not in [each.pid for each in made.supervisor.running] and len(made.supervisor.running) == 2)
+        for item in made.config.listeners:
+            assert await made.answers(item.name)
+
+
+@run_by(run)
+async def test_a_cancelled_application_is_made_or_taken_back(made: Live) -> None:
+    first, second = made.config, made.added("b")
+    seen = set()
+    for number in range(12):
+        wanted = second if made.config == first else first
+        task = asyncio.create_task(made.apply(wanted))
+        await asyncio.sleep(0.001 * number)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await until(lambda: not made.steering.transactions._running)
+        seen.add(made.config == wanted)
+        assert set(made.acceptor.listeners) == {item.name for item in made.config.listeners}
+        assert made.config in (first, second)
+        for item in made.config.listeners:
+            assert await made.answers(item.name, 2)
+    assert seen == {True, False}
+
+
+@run_by(run)
+async def test_a_hundred_listeners_come_at_once_and_traffic_goes_on(made: Live) -> None:
+    async def traffic() -> int:
+        count, client = 0, await made.connect("a")
+        while not stop.is_set():
+            body = b"%8d" % count
+            assert await client.echo(b"\0\0\0\x08" + body) == b"\0\0\0\x08" + body
+            count += 1
+        return count
+
+    stop = asyncio.Event()
+    talking = asyncio.create_task(traffic())
+    config, began = made.added(*(f"l{number}" for number in range(100))), time.monotonic()
+    await made.apply(config)
+    took_s = time.monotonic() - began
+    stop.set()
+    assert await talking > 0
+    assert took_s < 3, "0.3 s on a quiet machine"
+    assert await made.answers("l0")
+    assert await made.answers("l99")
+
+
+@run_by(run)
+async def test_applying_again_and_again_grows_nothing(made: Live) -> None:
+    async def once(number: int) -> None:
+        first = dataclasses.replace(made.config, listeners=made.config.listeners[:1], upstreams=made.config.upstreams[:1])
+        await made.apply(dataclasses.replace(first, rotation=RotationConfig(poll_ms=1_000 + number)))
+        await made.apply(made.added(f"b{number}", "c"))
+        assert await made.answers("c", 1)
+        made.supervisor.connections.count_handed()
+        await until(lambda: made.acceptor.open == 0)
+        await made.steering.configuration._settle()
+
+    def size() -> tuple[int, ...]:
+        pids = [os.getpid(), *(each.pid for each in made.supervisor.running)]
+        return len(made.desired.layout.places), len(made.meters._values), *(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids)
+
+    for number in range(6):
+        await once(number)
+    before = size()
+    for number in range(6, 30):
+        await once(number)
+    grown = [now - then for now, then in zip(size(), before, strict=True)]
+    assert max(grown) <= 2, "of each at most what one application needs for a moment"
+
+
+@run_by(run, 1)
+async def test_the_pool_and_the_number_of_processors_are_applied_too(made: Live) -> None:
+    larger = dataclasses.replace(made.config, processors=3, memory_pool=MemoryPoolConfig(size=30 * MIB, shares={"a": 20}))
+    await made.apply(larger)
+    assert [len(made.supervisor.running), *made.desired.shares.values()] == [3, 10 * MIB, 10 * MIB, 10 * MIB]
+    assert made.config == larger
+    assert await made.answers("a", 6)
+    smaller = dataclasses.replace(made.config, processors=1, memory_pool=MemoryPoolConfig(size=12 * MIB))
+    await made.apply(smaller)
+    assert (len(made.supervisor.running), made.desired.shares, made.config) == (1, {0: 12 * MIB}, smaller)
+
+
+@run_by(run, 1)
+async def test_clients_in_the_backlog_of_a_listener_that_goes_are_served(made: Live) -> None:
+    await made.apply(made.added("b"))
+    listening = made.acceptor.listeners["b"]
+    made.acceptor._epoll.modify(listening.sock.fileno(), 0)
+    client = await made.connect("b")
+    await made.apply(dataclasses.replace(made.config, listeners=made.config.listeners[:1], upstreams=made.config.upstreams[:1]))
+    assert await client.echo(b"\0\0\0\1x") in (b"\0\0\0\1x", b"")
+    await until(lambda: any(row["event"] == "closed" and row["listener"] == "b" for row in made.events))

@@ -1,0 +1,188 @@
+"""The file beside what is in force: applied by a call, a signal or by itself, all of it or nothing; the processors are fakes."""
+
+import asyncio
+import dataclasses
+import functools
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framegate.control.configuration.document import ConfigurationError
+from framegate.control.configuration.writing import as_yaml
+from framegate.control.errors import AbortedError, EtagError, FailedPreconditionError, UnavailableError
+from framegate.control.events import Event, Row
+from framegate.control.files import digest
+from framegate.control.steering.configuration_file import KIND, ConfigurationFile
+from framegate.proxy.config.model import FileConfig
+from tests.fakes.plane import FakePlane, fake_config
+
+SIZE = "listeners[kafka].max_receive_size"
+
+
+class Bench:
+    """A plane whose file is there, and the rows that are published."""
+
+    def __init__(self, folder: Path) -> None:
+        self.plane = FakePlane(fake_config(f"unix:{folder}/admin.sock"))
+        self.made: ConfigurationFile = self.plane.parts.configuration_file
+        self._subscription = self.plane.parts.events.subscribe()
+
+    def close(self) -> None:
+        self._subscription.close()
+        self.plane.close()
+
+    def rows(self) -> list[Row]:
+        """Those since the last call."""
+        return [
+            item.row
+            for item in self._subscription.take()
+            if isinstance(item, Event) and item.name in ("configuration_applied", "configuration_refused")
+        ]
+
+    def text(self, size: int = 4096, **values: Any) -> str:
+        return as_yaml(dataclasses.replace(self.plane.limited(size), **values), "/")
+
+    @property
+    def size(self) -> int:
+        return self.plane.config.listeners[0].max_receive_size
+
+
+def beside(test: Callable[[Bench], Awaitable[None]]) -> Callable[[], None]:
+    @functools.wraps(test)
+    def run_test() -> None:
+        async def main() -> None:
+            with tempfile.TemporaryDirectory() as folder:
+                bench = Bench(Path(folder))
+                try:
+                    await test(bench)
+                finally:
+                    bench.close()
+
+        asyncio.run(main())
+
+    del run_test.__wrapped__
+    return run_test
+
+
+@beside
+async def test_a_text_is_applied_and_is_then_what_differs_from_the_file(bench: Bench) -> None:
+    etag = bench.made.etag
+    loaded, applied = await bench.made.apply(bench.text(), etag)
+    assert ([item.path for item in applied.differences], loaded.digest, bench.size) == ([SIZE], b"", 4096)
+    assert [(item.path, *item.texts) for item in bench.made.by_hand] == [(SIZE, "100MiB", "4KiB")]
+    assert bench.rows() == [{"event": "configuration_applied", "by": "call", "file": "", "count": 1, "keys": [SIZE], "etag": bench.made.etag}]
+    with pytest.raises(EtagError):
+        await bench.made.apply(bench.text(1), etag)
+    await bench.made.apply(bench.text())
+    assert bench.rows() == [], "nothing has changed"
+
+
+@beside
+async def test_a_check_alone_changes_nothing(bench: Bench) -> None:
+    _, applied = await bench.made.apply(bench.text(), validate_only=True)
+    assert ([item.path for item in applied.differences], bench.made.by_hand, bench.rows(), bench.size) == ([SIZE], (), [], 100 * 1024**2)
+
+
+@beside
+async def test_what_cannot_be_applied_changes_nothing(bench: Bench) -> None:
+    cases: list[tuple[type[Exception], str, Exception | None]] = [
+        (ConfigurationError, "node: [", None),
+        (ConfigurationError, bench.text(-1), None),
+        (FailedPreconditionError, bench.text(node="other"), None),
+        (AbortedError, bench.text(), AbortedError("no", reason="CHANGE_REFUSED")),
+    ]
+    wrong = []
+    for kind, text, bench.plane.failure in cases:
+        try:
+            await bench.made.apply(text)
+        except (ConfigurationError, FailedPreconditionError, AbortedError) as error:
+            if type(error) is kind:
+                continue
+        wrong.append((kind, text))
+    assert (wrong, bench.made.by_hand, bench.rows()) == ([], (), [])
+
+
+@beside
+async def test_the_file_replaces_what_was_set_by_hand(bench: Bench) -> None:
+    Path(bench.made.path).write_text(bench.text())
+    bench.plane.limit(1)
+    assert [item.path for item in bench.made.by_hand] == [SIZE]
+    assert await bench.made.reload() == "applied, 1 value changed"
+    assert (bench.size, bench.made.by_hand, bench.rows()[0]["file"]) == (4096, (), bench.made.path)
+    assert await bench.made.reload() == "applied, 0 values changed"
+
+
+@beside
+async def test_a_file_that_is_refused_at_a_signal_is_a_row_and_what_was_loaded_stays(bench: Bench) -> None:
+    cases: dict[str | None, str] = {
+        None: "cannot be read: No such file or directory",
+        bench.text(-1): "listeners[0].max_receive_size = -1B: is not a size",
+        bench.text(node="other"): "a restart is needed to change node",
+    }
+    file = Path(bench.made.path)
+    for text, words in cases.items():
+        if text is not None:
+            file.write_text(text)
+        said = await bench.made.reload()
+        (row,) = bench.rows()
+        assert said == f"refused: {row['reason']}"
+        assert words in said
+        assert (row["event"], row["file"], bool(row["faults"])) == ("configuration_refused", bench.made.path, "restart" not in words)
+    assert bench.made.by_hand == ()
+
+
+@beside
+async def test_a_change_that_is_decided_but_not_confirmed_is_the_files(bench: Bench) -> None:
+    Path(bench.made.path).write_text(bench.text())
+    bench.plane.failure = UnavailableError("late", reason="CHANGE_PENDING")
+    with pytest.raises(UnavailableError):
+        await bench.made.apply()
+    assert bench.made.config.listeners[0].max_receive_size == 4096
+    assert await bench.made.take({KIND: {bench.made.path: bench.text().encode()}}) == {}
+
+
+@beside
+async def test_a_changed_file_is_taken_or_refused_in_words(bench: Bench) -> None:
+    def contents(text: str | bytes) -> dict[str, dict[str, bytes]]:
+        return {KIND: {bench.made.path: text if isinstance(text, bytes) else text.encode()}}
+
+    assert await bench.made.take(contents(bench.text())) == {}
+    assert (bench.size, bench.rows()[0]["by"], bench.made.by_hand) == (4096, "watch", ())
+    texts: dict[str | bytes, str] = {b"\xff": "is not UTF-8", "node: [": "is not YAML", bench.text(node="other"): "a restart is needed"}
+    for text, words in texts.items():
+        refused = await bench.made.take(contents(text))
+        assert words in str(refused[KIND]), (text, refused)
+    assert (bench.size, bench.rows()) == (4096, [])
+
+
+@beside
+async def test_what_the_container_decides_is_not_set_by_hand(bench: Bench) -> None:
+    pool = bench.plane.parts.pool
+    asked = dataclasses.replace(bench.plane.config, processors=0, memory_pool=dataclasses.replace(bench.plane.config.memory_pool, size=0))
+    Path(bench.made.path).write_text(as_yaml(asked, "/"))
+    bench.made.config = asked
+    assert {item.path for item in bench.made.by_hand} == {"processors", "memory_pool.size"}
+    pool.processors_origin = pool.size_origin = "container"
+    assert (bench.made.by_hand, bench.made.in_force) == ((), asked)
+
+
+@beside
+async def test_the_file_is_watched_by_its_contents_and_applied_by_itself_only_if_wanted(bench: Bench) -> None:
+    rotation = bench.made._rotation
+    file = Path(bench.made.path)
+    file.write_text(bench.text())
+    await bench.made.apply()
+    assert rotation._watched[KIND, KIND].in_force == digest({str(file): file.read_bytes()})
+    for _ in range(2):
+        await rotation.look()
+    assert (bench.made.changed, bench.made.refusal) == (False, None)
+    file.write_text(bench.text(8192))
+    for _ in range(3):
+        await rotation.look()
+    assert (bench.made.changed, bench.size) == (True, 4096)
+    bench.plane.desired.config = dataclasses.replace(bench.plane.config, config=FileConfig(watch=True))
+    await rotation.look()
+    assert (bench.made.changed, bench.size) == (False, 8192)
