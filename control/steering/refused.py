@@ -22,7 +22,10 @@ class RefusedFrames:
         supervisor.on_refused = self.note
 
     def note(self, row: RefusedFrameRow) -> None:
-        """Keep a row; the oldest of its listener is dropped."""
+        """Keep a row; the oldest of its listener, and those of listeners that were removed, are dropped."""
+        if row["listener"] not in self._kept:
+            names = {item.name for item in self._supervisor.desired.config.listeners}
+            self._kept = {name: rows for name, rows in self._kept.items() if name in names}
         self._kept.setdefault(row["listener"], deque(maxlen=KEPT)).append(row)
 
     def latest(self, listener: str) -> list[RefusedFrameRow]:

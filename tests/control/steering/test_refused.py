@@ -18,5 +18,8 @@ async def test_the_last_hundred_of_a_listener_are_kept_the_latest_first(made: Fl
     for size in range(KEPT + 1):
         made.supervisor.on_refused(refused_frame_row(listener="a", size=size))
         assert [row["size"] for row in refused.latest("a")] == list(range(size, max(size - KEPT, -1), -1))
-    with pytest.raises(NotFoundError):
-        refused.latest("none")
+    for name in ("gone", "gone too"):  # of connections that outlive their listener
+        made.supervisor.on_refused(refused_frame_row(listener=name))
+        assert list(refused._kept) == ["a", name]
+        with pytest.raises(NotFoundError):
+            refused.latest(name)
