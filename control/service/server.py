@@ -117,7 +117,7 @@ def _api_server(parts: Parts, closed: ClosedChannels, observe: CallObserver | No
         Explanations(parts.explanations),
         Handlers(parts.state),
         KafkaRules(parts.kafka_rules),
-        Limits(parts.limits),
+        Limits(parts.limits, parts.sizes),
         Listeners(parts.listeners, parts.refused_frames),
         Logs(parts.log),
         Pools(parts.pool, parts.state, parts.channels),

@@ -31,6 +31,7 @@ from framegate.control.steering.rates import LIMIT_S as RATES_LIMIT_S
 from framegate.control.steering.rates import Rates
 from framegate.control.steering.refused import RefusedFrames
 from framegate.control.steering.rows import ACCESS_LIMIT_S, AccessRows, Audit, LogRows, interval_s
+from framegate.control.steering.sizes import Sizes
 from framegate.control.steering.sizing import Chosen, Sizing
 from framegate.control.steering.state import ALIVE_MS, State
 from framegate.control.steering.taps import MAX_RULES, STOPPED_EVENT, Rules, TapLosses, Taps
@@ -62,6 +63,7 @@ class Parts:
     channels: Channels
     explanations: Explanations
     refused_frames: RefusedFrames
+    sizes: Sizes
     limits: Limits
     kafka_rules: RulesAboutKafka
     pool: Pool
@@ -147,6 +149,7 @@ class Steering(Parts):
             channels=channels,
             explanations=Explanations(supervisor, channels, listeners, upstreams, pool),
             refused_frames=RefusedFrames(supervisor),
+            sizes=Sizes(lambda: supervisor.cells),
             limits=Limits(supervisor, acceptor, self.transactions, pool),
             kafka_rules=RulesAboutKafka(supervisor, self.transactions),
             pool=pool,
@@ -178,6 +181,7 @@ class Steering(Parts):
         meters.gauge("config.revision", lambda: float(supervisor.desired.revision))
 
     def _tick(self) -> None:
+        self.sizes.look()
         if self._losses is not None:
             self._losses.look()
 

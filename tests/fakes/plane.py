@@ -63,6 +63,7 @@ from framegate.control.steering.listeners import Listeners, Upstreams
 from framegate.control.steering.pool import Pool, equal_shares
 from framegate.control.steering.refused import RefusedFrames
 from framegate.control.steering.rows import Audit, LogRows
+from framegate.control.steering.sizes import Sizes
 from framegate.control.steering.state import State
 from framegate.control.steering.steering import Parts
 from framegate.control.steering.taps import Taps
@@ -582,6 +583,7 @@ class FakePlane(State):
             channels=channels,
             explanations=Explanations(supervisor, channels, listeners, upstreams, pool, lambda: self.now_ns),
             refused_frames=RefusedFrames(supervisor),
+            sizes=Sizes(lambda: supervisor.cells),
             limits=Limits(supervisor, acceptor, transactions, pool),
             kafka_rules=RulesAboutKafka(supervisor, transactions),
             pool=pool,
