@@ -195,7 +195,9 @@ class Acceptor:
         """Accept on the listeners that are new. Event loop only."""
         for listening in self.listeners.values():
             descriptor = listening.sock.fileno()
-            if descriptor >= 0 and descriptor not in self._by_fd:
+            if self._stopping:
+                listening.close()
+            elif descriptor >= 0 and descriptor not in self._by_fd:
                 self._by_fd[descriptor] = listening
                 self._epoll.register(descriptor, select.EPOLLIN)
 

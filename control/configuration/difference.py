@@ -5,17 +5,15 @@ Kafka) by position. A configuration has no secrets, only paths of files that hol
 """
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from framegate.control.configuration.schema import file_key
 from framegate.control.configuration.writing import flow
 from framegate.proxy.config.key import Effect, Key, keys
-from framegate.proxy.config.model import ProxyConfig, to_wire
+from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["Difference", "differences", "etag_of"]
+__all__ = ["Difference", "differences"]
 
 _NAMES: Final = ("name", "network", "address")
 
@@ -41,11 +39,6 @@ class Difference(NamedTuple):
         """Both values in one line, as they are written in a file; None: there is none."""
         before, after = (None if value is None else flow(value, self.key) for value in (self.before, self.after))
         return before, after
-
-
-def etag_of(config: ProxyConfig) -> str:
-    """Identifies a configuration."""
-    return hashlib.blake2b(json.dumps(to_wire(config), sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def differences(before: ProxyConfig, after: ProxyConfig) -> tuple[Difference, ...]:

@@ -20,7 +20,7 @@ from framegate.control.accept.resolver import Names, Resolution, Resolver, in_th
 from framegate.control.configuration.capacity import fitted
 from framegate.control.configuration.cgroup import container
 from framegate.control.configuration.child import Loaded
-from framegate.control.configuration.difference import Difference, differences, etag_of
+from framegate.control.configuration.difference import Difference, differences
 from framegate.control.errors import AbortedError, ControlError, EtagError, FailedPreconditionError, StartError
 from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.supervisor import Supervisor
@@ -34,7 +34,7 @@ from framegate.control.steering.identities import Identities
 from framegate.control.steering.pool import Pool, equal_shares, too_small
 from framegate.control.steering.rows import LogRows
 from framegate.control.steering.taps import Taps
-from framegate.control.steering.transactions import Transaction, Transactions
+from framegate.control.steering.transactions import Transaction, Transactions, etag_of
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.cells import LISTENER, UPSTREAM, CellLayout, Place
 from framegate.proxy.config.limits import limits_in_force
@@ -181,14 +181,17 @@ class Configuration:
         """The differences from what is in force. Raises what ``apply`` raises before anything is staged."""
         if etag and etag != self.etag:
             raise EtagError("configuration", self._config.node)
-        if self._acceptor.stopped or self._pool.draining:
-            raise FailedPreconditionError("the proxy drains", reason="DRAINING")
+        self._check_serves()
         found = differences(self._config, after)
         refused = [item.path for item in found if item.effect == "restart"]
         if refused:
             text = f"nothing is applied: a restart is needed to change {', '.join(refused)}"
             raise FailedPreconditionError(text, reason="NEEDS_RESTART", keys=",".join(refused))
         return found
+
+    def _check_serves(self) -> None:
+        if self._acceptor.stopped or self._pool.draining:
+            raise FailedPreconditionError("the proxy drains", reason="DRAINING")
 
     async def _apply(self, loaded: Loaded, after: ProxyConfig, etag: str, transaction: Transaction) -> Applied:
         first, found = self._config, self._checked(after, etag)
@@ -226,6 +229,7 @@ class Configuration:
             nonlocal planned
             if self._config is not before:
                 raise _ChangedError
+            self._check_serves()
             planned = self._plan(before, after, staged)
             self._supervisor.make_room(planned.layout)
 

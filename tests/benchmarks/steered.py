@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 from candidates import Framegate
@@ -33,12 +34,10 @@ class Control:
     def mute(self, listener: str, *, muted: bool = True) -> int:
         """Mute every channel of a listener, or take that back; how many."""
         selector = channel_service_pb2.ChannelSelector(filter=f"listener={listener}")
-        method, request = (
-            (self._channels.MuteChannels, channel_service_pb2.MuteChannelsRequest)
-            if muted
-            else (self._channels.UnmuteChannels, channel_service_pb2.UnmuteChannelsRequest)
-        )
-        return int(method(request(selector=selector, reason="bench", max_affected_count=100_000), timeout=SECONDS).affected_count)
+        terms: dict[str, Any] = {"selector": selector, "reason": "bench", "max_affected_count": 100_000}
+        if muted:
+            return int(self._channels.MuteChannels(channel_service_pb2.MuteChannelsRequest(**terms), timeout=SECONDS).affected_count)
+        return int(self._channels.UnmuteChannels(channel_service_pb2.UnmuteChannelsRequest(**terms), timeout=SECONDS).affected_count)
 
     def list(self, listener: str) -> int:
         """Every channel of a listener, page by page; how many."""

@@ -370,7 +370,10 @@ def test_mute_unmute_and_close_say_for_whom_they_are_in_force(processor: Process
     assert (answer["affected"], answer["missing"], answer["undone"]) == ([first], [5], [])
     rows = processor.ask("list", after=0, limit=5, listener=None)["rows"]
     assert [row["muted"] for row in rows] == [["admin"], []]
-    assert sorted(processor.ask("unmute", listener="a")["affected"]) == [first, second]
+    processor.ask("mute", connections=[first, second], reason="test", action=7)
+    assert processor.ask("unmute", lifts=8)["affected"] == []
+    assert sorted(processor.ask("unmute", lifts=7)["affected"]) == [first, second]
+    assert processor.ask("throttle", connections=[first], request_rate=5)["affected"] == [first]
     assert processor.ask("close", connections=[second], reason="test")["affected"] == [second]
     processor.until(lambda: processor.closed)
     assert [(row["id"], row["cause"], row["listener"], row["peer"]) for row in processor.closed] == [(second, "admin", "a", "client-2")]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.framegate import Framegate
+from tests.fakes.framegate import Framegate, run_cli
 from tests.fakes.upstream import ask
 
 Row = dict[str, Any]
@@ -66,6 +66,28 @@ def test_sighup_applies_the_file_and_a_bad_one_changes_nothing(tmp_path: Path, p
         write(path, limited(proxy.config, 4096))
         assert reload(proxy) == "applied, 1 value changed"
         assert (limit(proxy), proxy.metric("framegate_config_differences")) == (4096, 0)
+
+
+def test_what_was_set_by_hand_is_saved_and_loads_to_what_is_in_force(tmp_path: Path, plain: Row) -> None:
+    with Framegate(tmp_path, plain) as proxy:
+        for words in (
+            ("limits", "set", "--listener", "plain", "--max-receive-size", "8KiB", "--connections", "7"),
+            ("pool", "set", "--size", "9MiB"),
+        ):
+            assert proxy.cli(*words).returncode == 0
+        before = proxy.json("config", "show")
+        assert [item["path"] for item in before["differences"]] == [
+            "listeners[plain].max_receive_size",
+            "listeners[plain].limits.connections",
+            "memory_pool.size",
+        ]
+        saved = proxy.json("config", "save")
+        assert (saved["file"], saved["etag"], saved["difference_count"]) == (str(tmp_path / "framegate.yaml"), before["etag"], 3)
+        after = proxy.json("config", "show")
+        assert (after["etag"], after["differences"], after["file_state"]) == (before["etag"], [], "FILE_STATE_LOADED")
+        assert run_cli("check", "--config", saved["file"]).returncode == 0
+        assert reload(proxy) == "applied, 0 values changed"
+        assert (limit(proxy), proxy.metric("framegate_config_differences")) == (8192, 0)
 
 
 def swap(folder: Path, config: Row | str, number: int) -> None:

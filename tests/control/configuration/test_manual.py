@@ -73,8 +73,16 @@ def test_facts_of_a_key_come_from_the_code() -> None:
     assert {key: entry(key).facts for key in said} == said
     effects = {name: item.effect for name, item in entries().items()}
     wanted = {
-        "now": ("processors", "limits.connections", "limits.overrides.access", "log.level", "listeners.max_receive_size", "tap.rules.on_full"),
-        "new connections": ("listeners", "listeners.address", "listeners.tls.key", "upstreams.sasl.user"),
+        "now": (
+            "processors",
+            "upstreams.endpoints.weight",
+            "limits.connections",
+            "limits.overrides.access",
+            "log.level",
+            "listeners.max_receive_size",
+            "tap.rules.on_full",
+        ),
+        "new connections": ("listeners", "listeners.address", "listeners.tls.key", "upstreams.tls.ca"),
         "restart": ("node", "tap.directory", "log.format", "admin.address"),
     }
     assert {effect: tuple(name for name in names if effects[name] == effect) for effect, names in wanted.items()} == wanted

@@ -106,7 +106,7 @@ async def test_every_processor_has_the_brokers_and_clients_reach_them_by_port(ma
         assert client.writer.get_extra_info("peername")[1] == port
         assert await client.echo(b"x") == b"x"
     listed, _ = await made.steering.channels.page()
-    assert sorted(row["broker"] for row in listed) == [0, 2]
+    assert sorted(look.row["broker"] for look in listed) == [0, 2]
     await until(lambda: made.acceptor.listeners["a"].open == 2)
     statuses = await made.steering.brokers.statuses()
     assert [(item.node, item.state, item.connections, item.rack, item.address) for item in statuses] == [

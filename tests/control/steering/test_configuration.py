@@ -126,6 +126,11 @@ def free_ports(count: int) -> int:
     raise AssertionError("no ports are free")
 
 
+def watched(made: Fleet) -> dict[tuple[str, str], tuple[str, ...]]:
+    """The files of listeners and upstreams that are watched, by owner and kind."""
+    return {key: item.source.paths for key, item in made.rotation._watched.items() if "/" in key[0]}
+
+
 def framed(body: bytes) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
@@ -295,10 +300,10 @@ async def test_certificates_come_change_and_go_with_their_listeners(made: Live, 
     assert await reader.readexactly(5) == b"\0\0\0\1x", "an open connection keeps the certificate that it was shown"
     writer.close()
     assert [(item.owner, item.store) for item in made.certificates.statuses(made.rotation)] == [("listener/b", 2)]
-    assert set(made.rotation._watched) == {("listener/b", "tls")}
+    assert watched(made) == {("listener/b", "tls"): world.client}
     await made.apply(dataclasses.replace(made.config, listeners=(a, dataclasses.replace(b, tls=None))))
     assert await made.answers("b")
-    assert (made.rotation._watched, made.desired.stores, made.certificates.ends) == ({}, {}, {})
+    assert (watched(made), made.desired.stores, made.certificates.ends) == ({}, {}, {})
 
 
 @run_by(run)
@@ -323,11 +328,11 @@ async def test_users_come_change_and_go_with_their_listeners(made: Live, *, tmp_
     b = dataclasses.replace(config.listeners[1], sasl=sasl[1])
     await made.apply(dataclasses.replace(made.config, listeners=(config.listeners[0], b)))
     assert [await lets_in(password) for password in ("first", "second")] == [False, True]
-    assert [item.source.paths for item in made.rotation._watched.values()] == [(str(files[1]),)]
+    assert list(watched(made).values()) == [(str(files[1]),)]
     files[0].write_text("nonsense")
     assert "is no file of users" in str(await refused(made, config, FailedPreconditionError, "IDENTITY_FILE"))
     await made.apply(dataclasses.replace(made.config, listeners=(config.listeners[0], dataclasses.replace(b, sasl=None))))
-    assert made.rotation._watched == {}
+    assert watched(made) == {}
     assert await made.answers("b")
 
 
@@ -344,7 +349,7 @@ async def test_a_cluster_comes_with_ports_for_its_brokers_and_goes(made: Live) -
         )
         config = dataclasses.replace(made.config, listeners=(*made.config.listeners, listener), upstreams=(*made.config.upstreams, cluster))
         await made.apply(config)
-        await until(lambda: len(made.desired.brokers["k"]["listeners"]["b"]["brokers"]) == 2)
+        await until(lambda: len(made.steering.brokers.clusters["k"].brokers) == 2)
         assert [(item.node, item.state) for item in await made.steering.brokers.statuses()] == [(0, "up"), (1, "up")]
         assert [reaches(first), reaches(first + 1), reaches(first + 2)] == [True, True, False]
         moved = dataclasses.replace(listener, brokers=BrokersConfig(ports=f"{first + 1}-{first + 2}"))
@@ -495,3 +500,20 @@ async def test_clients_in_the_backlog_of_a_listener_that_goes_are_served(made: L
     await made.apply(dataclasses.replace(made.config, listeners=made.config.listeners[:1], upstreams=made.config.upstreams[:1]))
     assert await client.echo(b"\0\0\0\1x") in (b"\0\0\0\1x", b"")
     await until(lambda: any(row["event"] == "closed" and row["listener"] == "b" for row in made.events))
+
+
+@run_by(run, 1)
+async def test_a_drain_that_begins_meanwhile_leaves_no_address_open(made: Live, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    config = made.added("b", address=f"127.0.0.1:{port}")
+    put = made.acceptor.put
+
+    def put_and_stop(listeners: Any) -> None:
+        put(listeners)
+        made.acceptor.stop()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(made.acceptor, "put", put_and_stop)
+        await made.apply(config)
+    assert (made.config, reaches(port)) == (config, False)
+    await refused(made, dataclasses.replace(config, listeners=config.listeners[:1]), FailedPreconditionError, "DRAINING")

@@ -22,7 +22,7 @@ async def test_connections_are_those_that_are_open_now(made: Fleet) -> None:
     assert listeners.connections() == 0
     ids = await open_channels(made, 3)
     assert (listeners.connections(), [item.connections for item in listeners.statuses()]) == (3, [3])
-    await made.steering.channels.act("close", ids[:2], reason="test")
+    await made.steering.channels.act("close", ids[:2])
     await until(lambda: listeners.connections() == 1)
 
 
