@@ -160,6 +160,7 @@ class Proxy:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
             raise
+        self._on_stop(log.written.close)
         self._on_stop(events.close)  # before the service ends, so that its subscribers get the waiting events, and then the end
         await starting
         await steering.brokers.looked()

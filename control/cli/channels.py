@@ -19,11 +19,11 @@ from framegate.control.cli.output import age_text, as_dict, counted, print_field
 if TYPE_CHECKING:
     from framegate.control.v1.channel_service_pb2 import Cause
 
-__all__ = ["channels"]
+__all__ = ["TEXTS", "WIDE_COLUMNS", "channels", "open_cells"]
 
 F = TypeVar("F", bound=Callable[..., object])
 _EXAMPLE: Final = "listener=kafka client_id=billing-* held>1MiB waiting=memory"
-_TEXTS: Final = ("listener", "address", "principal", "client_id", "software", "upstream", "endpoint", "state", "waiting")
+TEXTS: Final = ("listener", "address", "principal", "client_id", "software", "upstream", "endpoint", "state", "waiting")
 _WINDOW_MS: Final = 500
 _WIDE: Final = 180
 """Columns of a terminal from which on the list is wide."""
@@ -91,13 +91,13 @@ def list_(
         while True:
             asked = pb2.ListChannelsRequest(page_size=min(limit + 1, PAGE_SIZE), filter=chosen)
             if sort:
-                asked.order_by = sort if sort in _TEXTS else f"{sort} desc"
+                asked.order_by = sort if sort in TEXTS else f"{sort} desc"
             if output == "json" or any(name.endswith("_rate") for name in names):
                 asked.rate_window.FromMilliseconds(min(_WINDOW_MS, watch or _WINDOW_MS))
             rows = _listed(stub.ListChannels, asked, limit + 1)
             if watch and output == "table":
                 click.clear()
-            cells = functools.partial(_open_cells, names=names, now=time.time())
+            cells = functools.partial(open_cells, names=names, now=time.time())
             _print(rows[:limit], output, [name.upper().replace("_", " ") for name in names], cells)
             _say_rest(len(rows) > limit, limit, rows, output, "open channels", matched=bool(chosen))
             if not watch:
@@ -127,9 +127,9 @@ def _say_rest(cut: bool, limit: int, rows: Sequence[object], output: str, what: 
 def _column_names(columns: str | None, output: str) -> Sequence[str]:
     if columns is None:
         wide = output == "table" and sys.stdout is not None and sys.stdout.isatty() and shutil.get_terminal_size().columns >= _WIDE
-        return _WIDE_COLUMNS if wide else _COLUMNS
+        return WIDE_COLUMNS if wide else _COLUMNS
     if columns == "wide":
-        return _WIDE_COLUMNS
+        return WIDE_COLUMNS
     names = [name.strip() for name in columns.split(",")]
     for name in names:
         if name not in _CELLS:
@@ -234,13 +234,14 @@ _COLUMNS: Final = (
     "id", "listener", "address", "client_id", "upstream", "state", "waiting", "in_flight", "held", "request_frames", "response_frames",
     "request_bytes", "response_bytes", "age",
 )  # fmt: skip
-_WIDE_COLUMNS: Final = (
+WIDE_COLUMNS: Final = (
     "id", "listener", "address", "principal", "client_id", "software", "endpoint", "state", "age", "request_bytes_rate", "response_bytes_rate",
     "request_frames_rate", "response_frames_rate", "in_flight", "oldest", "held", "waiting",
 )  # fmt: skip
 
 
-def _open_cells(row: dict[str, Any], names: Sequence[str], now: float) -> Sequence[Any]:
+def open_cells(row: dict[str, Any], names: Sequence[str], now: float) -> Sequence[Any]:
+    """The cells of an open channel, in columns of these names. ``now``: seconds since 1970."""
     return [_CELLS[name](row, now) for name in names]
 
 

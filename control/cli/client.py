@@ -60,7 +60,7 @@ EXIT_CODES: Final = {
 _ANSWERED: Final = ("AUDIT_BLOCKED",)
 """Reasons of an UNAVAILABLE call for which the admin API and the processors were reached, so that the exit code is ``EXIT_FAILED``."""
 _UNKNOWN: Final = "; the change may have taken effect"
-_OPTIONS: Final = {"ttl": "expires", "silenced_events": "events", "validate_only": "dry_run"}
+_OPTIONS: Final = {"ttl": "expires", "resume_token": "token", "filter": "chosen", "silenced_events": "events", "validate_only": "dry_run"}
 """The options that set a field of another name, besides those of ``FIELD_NAMES``."""
 _REFUSALS: Final = ("failed to connect", "name resolution", "DNS")
 

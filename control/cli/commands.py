@@ -24,14 +24,17 @@ _MODULES: Final = {
     "pool": "pools",
     "kafka-rules": "kafka_rules",
     **dict.fromkeys(("brokers", "upstreams"), "listeners"),
-    **{name: name for name in ("certificates", "channels", "config", "doctor", "handlers", "init", "inject", "limits", "listeners", "log")},
-    **{name: name for name in ("pipeline", "tap", "taps", "users")},
+    **{name: name for name in ("certificates", "channels", "config", "doctor", "events", "handlers", "init", "inject", "limits", "listeners", "log")},
+    **{name: name for name in ("pipeline", "tap", "taps", "top", "users")},
+    "explain": "explanations",
 }
 """The module of each command."""
 
 _PAGES: Final = {
     **dict.fromkeys(("init", "completion"), "getting-started"),
-    **dict.fromkeys(("check", "config", "doctor", "serve", "channels", "listeners", "log", "status", "drain"), "operating"),
+    **dict.fromkeys(
+        ("check", "config", "doctor", "serve", "channels", "events", "explain", "listeners", "log", "status", "drain", "top"), "operating"
+    ),
     "upstreams": "upstreams",
     "handlers": "handlers",
     "brokers": "kafka",

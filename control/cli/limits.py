@@ -9,7 +9,7 @@ import click
 from framegate.control.cli.client import CALL_TIMEOUT_S, EXIT_NOT_FOUND, calling, pages, send
 from framegate.control.cli.kinds import LISTENER, MAX_INT64, SIZE
 from framegate.control.cli.options import Change, admin_options, change_options, example
-from framegate.control.cli.output import as_dict, print_json, print_line, print_messages, print_note, print_table, size_text
+from framegate.control.cli.output import age_text, as_dict, counted, print_json, print_line, print_messages, print_note, print_table, size_text
 
 if TYPE_CHECKING:
     from framegate.control.v1 import limit_service_pb2 as pb2
@@ -123,9 +123,19 @@ def set_(
         stub = LimitServiceStub(channel)
         if listener is not None:
             request = pb2.UpdateLimitRequest(limit=pb2.Limit(listener=listener, max_receive_size_bytes=max_receive_size, **quotas))
-            _print([send(stub.UpdateLimit, request, change).limit], output)
+            answer = send(stub.UpdateLimit, request, change)
+            _print([answer.limit], output)
+            if answer.HasField("size_forecast") and max_receive_size is not None and output == "table":
+                print_note(_forecast_text(answer.size_forecast))
         else:
             _print_node(_set_node(stub, per_address, network, quotas, access, remove, change), output)
+
+
+def _forecast_text(found: "pb2.SizeForecast") -> str:
+    """What the limit would have refused."""
+    least, most = found.least_refused_count, found.most_refused_count
+    count = counted(most, "frame") if least == most else f"{least:,} to {counted(most, 'frame')}"
+    return f"it would have refused {count} of the {found.frame_count:,} that clients sent in the last {age_text(found.window.seconds)}"
 
 
 def _canonical(network: str) -> str:

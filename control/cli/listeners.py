@@ -6,7 +6,7 @@ from typing import Final
 import click
 
 from framegate.control.cli.client import calling, pages
-from framegate.control.cli.kinds import UPSTREAM
+from framegate.control.cli.kinds import LISTENER, UPSTREAM
 from framegate.control.cli.options import admin_options, example
 from framegate.control.cli.output import as_dict, field_word, print_json, print_messages, print_note, print_table, size_text, time_text, word
 
@@ -15,6 +15,7 @@ __all__ = ["brokers", "listeners", "upstreams"]
 _HEADINGS: Final = (
     "NAME", "ADDRESS", "PROTOCOL", "TLS", "UPSTREAM", "MAX RECEIVE SIZE", "REQUESTS", "ANSWERS", "OPEN", "AT MOST", "ACCEPTING", "HANDLER",
 )  # fmt: skip
+_REFUSED_HEADINGS: Final = ("TIME", "ID", "SIDE", "ADDRESS", "PRINCIPAL", "CLIENT ID", "SIZE", "LIMIT", "FIRST BYTES")
 _UPSTREAM_HEADINGS: Final = ("NAME", "ADDRESS", "BROKER", "STATE", "SINCE", "WHY", "OPEN", "WEIGHT", "ZONE", "TLS")
 
 
@@ -45,6 +46,32 @@ def list_listeners(address: str, output: str) -> None:
         list_page = pb2_grpc.ListenerServiceStub(channel).ListListeners
         found = [item for page in pages(list_page, pb2.ListListenersRequest()) for item in page.listeners]
     print_messages(found, output, _HEADINGS, cells)
+
+
+@listeners.command(epilog=example("framegate listeners refused clients"))
+@click.argument("name", type=LISTENER)
+@admin_options
+def refused(name: str, address: str, output: str) -> None:
+    """List the frames whose size was refused last, up to 100, the latest first: when, from whom, how large they say they are, and how they begin.
+
+    FIRST BYTES are at most 16, in hexadecimal, with the header. They are not kept of frames of an authentication (listeners[].sasl), and nothing is
+    kept of connections of another protocol, such as TLS or HTTP.
+    """
+    from framegate.control.v1 import listener_service_pb2 as pb2
+    from framegate.control.v1 import listener_service_pb2_grpc as pb2_grpc
+
+    def cells(item: pb2.RefusedFrame) -> tuple[object, ...]:
+        return (
+            time_text(item.time.ToJsonString()), item.channel_id, field_word(item, "side"), item.peer_address, item.principal or "-",
+            item.client_id or "-", item.size_bytes, item.limit_bytes, item.head.hex(" ", 4) or "-",
+        )  # fmt: skip
+
+    with calling(address) as channel:
+        list_page = pb2_grpc.ListenerServiceStub(channel).ListRefusedFrames
+        found = [item for page in pages(list_page, pb2.ListRefusedFramesRequest(listener=name)) for item in page.refused_frames]
+    print_messages(found, output, _REFUSED_HEADINGS, cells)
+    if not found and output == "table":
+        print_note("no frames were refused")
 
 
 @click.group(epilog=example("framegate upstreams list"))

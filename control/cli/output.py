@@ -33,6 +33,7 @@ __all__ = [
     "print_table",
     "shown",
     "size_text",
+    "table_text",
     "time_text",
     "word",
     "write_bytes",
@@ -149,12 +150,17 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table with numbers aligned right; nothing when there are no rows."""
+    write_text(table_text(columns, rows))
+
+
+def table_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """The text of a table with numbers aligned right; empty when there are no rows."""
     from rich.console import Console
     from rich.table import Table
 
     lines = [[shown(cell) for cell in row] for row in rows]
     if not lines:
-        return
+        return ""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         numeric = all(line[index].replace(".", "", 1).split(" ")[0].isdigit() for line in lines)
@@ -163,7 +169,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         table.add_row(*line)
     drawn = io.StringIO()
     Console(file=drawn, width=_WIDE, highlight=False, markup=False).print(table)
-    write_text("".join(f"{line.rstrip()}\n" for line in drawn.getvalue().splitlines()))
+    return "".join(f"{line.rstrip()}\n" for line in drawn.getvalue().splitlines())
 
 
 def print_messages(messages: Iterable[Any], output: str, columns: Sequence[str], cells: Callable[[Any], Sequence[Any]]) -> None:

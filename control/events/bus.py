@@ -48,6 +48,12 @@ class Bus:
         """The number of the last event; 0 before the first."""
         return self._newest
 
+    @property
+    def oldest(self) -> int:
+        """The number of the oldest event that is kept; one more than the newest if there is none."""
+        with self._lock:
+            return self._newest - len(self._history) + 1
+
     def publish(self, row: Row, *, level: str = "info", line: Row | str | None = None, size: int = _ROW_BYTES, reserved: bool = False) -> int:
         """Publish an event and return its number.
 
@@ -96,26 +102,34 @@ class Bus:
         return failures
 
     def subscribe(
-        self, names: Collection[str] = (), after: int | None = None, *, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES
+        self,
+        names: Collection[str] = (),
+        after: int | None = None,
+        *,
+        max_events: int = MAX_EVENTS,
+        max_bytes: int = MAX_BYTES,
+        only_kept: bool = False,
     ) -> Subscription:
         """A queue of the events that are published from now on, or after a given number. On a closed bus its iteration ends.
 
         Args:
             names: the events to receive; empty: all.
-            after: the last number that was seen, 0 for none; None: the newest there is.
+            after: the last number that was seen, 0 for none; None: the newest there is. If events after it are no longer kept, a gap comes first.
             max_events, max_bytes: of the queue.
+            only_kept: no event that is published later.
 
         Raises:
-            FailedPreconditionError: some of the events after it are no longer kept (EVENTS_TOO_OLD), or the number is not of this process
-                (EVENTS_UNKNOWN). To continue, take a snapshot and subscribe again.
+            FailedPreconditionError: there is no such event in this process (EVENTS_UNKNOWN).
         """
         with self._lock:
             start = self._newest if after is None else self._checked(after)
-            made = Subscription(self._lock, start, names, Backlog(max_events, max_bytes), self._remove, self._on_failure)
+            backlog = Backlog(max_events, max_bytes)
+            backlog.miss(start + 1, self._newest - len(self._history))
+            made = Subscription(self._lock, start, names, backlog, self._remove, self._on_failure)
             for event, size in self._history:
                 if event.sequence > start:
                     made.offer(event, "", size)
-            if self._closed:
+            if self._closed or only_kept:
                 made.end()
             else:
                 self._set_subscriptions([*self.subscriptions, made])
@@ -132,12 +146,9 @@ class Bus:
             self._set_subscriptions(self.subscriptions)
 
     def _checked(self, after: int) -> int:
-        facts = {"newest": str(self._newest), "oldest": str(self._newest - len(self._history) + 1)}
         if not 0 <= after <= self._newest:
-            raise FailedPreconditionError(f"there is no event {after} of this process", reason="EVENTS_UNKNOWN", **facts)
-        if after < self._newest - len(self._history):
-            text = f"the events after {after} are not kept any more: the oldest is {facts['oldest']}"
-            raise FailedPreconditionError(text, reason="EVENTS_TOO_OLD", **facts)
+            text = f"there is no event {after} of this process"
+            raise FailedPreconditionError(text, reason="EVENTS_UNKNOWN", newest=str(self._newest))
         return after
 
     def close(self) -> None:

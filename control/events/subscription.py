@@ -3,9 +3,7 @@
 A slow subscriber gets a gap with the numbers that it missed in place of the events that did not fit; other subscribers are not affected. No code of
 the subscriber runs in the thread that publishes.
 
-A watch over gRPC works like this: subscribe; send a snapshot, as of ``after``; then the bookmark ``after``; then the events of the subscription.
-Events that happen while the snapshot is made wait in the queue, and the snapshot may include them already. A client that reconnects subscribes after
-the last number that it saw, and needs no snapshot as long as the bus still keeps the events after that number.
+A client that reconnects subscribes after the last number that it saw. A gap comes first if the bus does not keep all events after that number.
 """
 
 import asyncio
@@ -48,6 +46,11 @@ class Backlog:
     def __iter__(self) -> Iterator[tuple[Event, int]]:
         """The events, oldest first, each with its size."""
         return iter(self._events)
+
+    def miss(self, first: int, last: int) -> None:
+        """Report the events with these numbers as dropped; before the first event is put in. None if ``last < first``."""
+        if first <= last:
+            self._first_dropped, self._last_dropped, self._dropped = first, last, last - first + 1
 
     def extend(self, events: Sequence[Event], sizes: Sequence[int]) -> None:
         """Put events at the end; ``sizes`` are the lengths of their rows as JSON, in bytes."""

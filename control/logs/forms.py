@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 from framegate.control.logs.catalog import EVENTS
 from framegate.proxy.config.log import LogFormat
 
-__all__ = ["Form", "JsonForm", "TextForm", "as_json", "form_of"]
+__all__ = ["Form", "JsonForm", "TextForm", "as_json", "fields_of", "form_of"]
 
 
 def as_json(value: Any) -> str:
@@ -121,11 +121,11 @@ class TextForm(Form):
 
     def lines(self, moment: str, level: str, event: str, texts: Sequence[str], dropped: int) -> str:
         count = {"rows_dropped": dropped} if dropped else {}
-        rows = [_fields(text) for text in texts]
+        rows = [fields_of(text) for text in texts]
         return "\n".join(self.row(moment, level, event, {**(count if number == 0 else {}), **row}) for number, row in enumerate(rows))
 
 
-def _fields(text: str) -> dict[str, Any]:
+def fields_of(text: str) -> dict[str, Any]:
     """The fields of a JSON text; of a text that is no JSON object, the text itself."""
     try:
         fields = json.loads(text)

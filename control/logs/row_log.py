@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from framegate.control.errors import InvalidArgumentError, Violation
-from framegate.control.events import Event, Subscriber
+from framegate.control.events import Bus, Event, Subscriber
 from framegate.control.logs.catalog import EVENTS
-from framegate.control.logs.forms import Form, JsonForm, as_json
+from framegate.control.logs.forms import Form, JsonForm, as_json, fields_of
 from framegate.proxy.config.log import LEVELS, LogFormat, LogLevel
 
 __all__ = ["Levels", "LibraryRows", "RowCopy", "RowLog", "audit_line", "check_silenced"]
@@ -35,6 +35,8 @@ _PLACES: Final = 1_000
 _PLACE_BYTES: Final = 16 * 1024 * 1024
 """The bound of all rows with a reserved place together; places that were reserved before it was reached are still filled."""
 _BATCH_BYTES: Final = 256 * 1024
+_ROW_BYTES: Final = 1_024
+"""The assumed size of a row that is not text yet."""
 _PAUSE_S: Final = 0.005
 """Between two batches: rows that come fast are written together."""
 _REPR: Final = reprlib.Repr()
@@ -117,6 +119,7 @@ class RowLog(Subscriber):
         dropped: rows that were dropped since the start.
         on_failure: called in the writing thread with the exception of a row that cannot be written as JSON; a row ``row_failed`` takes its place.
         copy_to: gets a copy of each row, whether stdout has room for it or not; None: copies are not made. It must not block or raise.
+        written: publishes each row, whether stdout has room for it or not.
         span_fields: returns the fields of the span in which a row is written.
     """
 
@@ -128,6 +131,7 @@ class RowLog(Subscriber):
         self._form = form or JsonForm()
         self.on_failure: Failure = lambda error: None
         self.copy_to: Callable[[RowCopy], None] | None = None
+        self.written = Bus(on_failure=lambda error: self.on_failure(error))
         self.span_fields: Callable[[], dict[str, str]] = dict
         self._descriptor = descriptor
         self._capacity = capacity
@@ -182,9 +186,13 @@ class RowLog(Subscriber):
         if kept:
             self._queue.put(rows._replace(content=kept))
 
-    def _copy(self, row: RowCopy) -> None:
+    def _copy(self, row: RowCopy, size: int = _ROW_BYTES) -> None:
         if self.copy_to is not None:
             self.copy_to(row)
+        if isinstance(row.content, dict):
+            self.written.publish({"event": row.event, **row.content}, level=row.level, size=size)
+        else:
+            self.written.publish_lines(row.event, [(0, text, functools.partial(fields_of, text)) for text in row.content], level=row.level)
 
     def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:
         """Queue the rows of events that happened together. See ``Subscriber``."""
@@ -219,11 +227,12 @@ class RowLog(Subscriber):
         now_s = time.time()
         try:
             fields = {**fields, **self.span_fields()}
-            self._copy(RowCopy(now_s, "info", event, fields))
             text = as_json(fields)
         except Exception as error:  # a key or a value that JSON does not know: the row stays, as far as possible
             self.on_failure(error)
-            text = as_json({"unreadable": _REPR.repr(fields)})
+            fields = {"unreadable": _REPR.repr(fields)}
+            text = as_json(fields)
+        self._copy(RowCopy(now_s, "info", event, fields), len(text))
         with self._lock:
             self._taken_bytes += len(text)
         self._queue.put(RowCopy(now_s, "info", event, (text,), reserved=True))

@@ -11,11 +11,12 @@ refusal is delayed, so that a flood of refused calls takes no time from other ca
 """
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -38,7 +39,7 @@ from framegate.proxy.config.model import AdminConfig
 if TYPE_CHECKING:
     from framegate.control.telemetry.traces import CallSpan, CallSpans
 
-__all__ = ["CLIENT_KEY", "MAX_CALLS", "MAX_REQUEST", "CallInterceptor", "CallObserver", "Context", "blocked", "caller", "note"]
+__all__ = ["CLIENT_KEY", "MAX_CALLS", "MAX_REQUEST", "MAX_WATCHERS", "CallInterceptor", "CallObserver", "Context", "blocked", "caller", "note"]
 
 Context = grpc.aio.ServicerContext[Any, Any]
 CallObserver = Callable[[str, str, float], None]
@@ -46,6 +47,8 @@ CallObserver = Callable[[str, str, float], None]
 
 MAX_CALLS: Final = 64
 """Calls of one role in progress at once, including those that wait for a drain; others are refused before their request is read."""
+MAX_WATCHERS: Final = 100
+"""Calls in progress at once whose answer is a stream of rows; they are not counted among those of their role."""
 _REQUEST_S: Final = 10.0
 """The time in which a request must arrive."""
 _REFUSALS: Final = 10
@@ -77,7 +80,7 @@ def note(before: Any = None, after: Any = None) -> None:
 
 
 class _Calls:
-    """The calls of one role. Attributes: ``running``: in progress."""
+    """The calls of one role, or the watchers. Attributes: ``running``: in progress."""
 
     def __init__(self) -> None:
         self.running = 0
@@ -112,6 +115,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._tracer = tracer
         self._request_ids = RequestIds()
         self._calls = {role: _Calls() for role in (*ROLES.values(), Role.ROLE_UNSPECIFIED)}
+        self._watchers = _Calls()
         self._changes: set[asyncio.Task[Any]] = set()
 
     async def intercept_service(
@@ -125,16 +129,24 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if handler.unary_unary is not None:  # as a stream, whose request is read when the call is allowed
             inner = self._unary(method, handler.unary_unary, handler.request_deserializer)
             return grpc.stream_unary_rpc_method_handler(inner, None, handler.response_serializer)
+        if handler.unary_stream is not None:
+            parse = handler.request_deserializer
+            watch = self._stream(method, lambda data, context: handler.unary_stream(_parsed(data, parse), context), watches=True)
+            return grpc.unary_stream_rpc_method_handler(watch, None, handler.response_serializer)
         if handler.stream_stream is not None:
             stream = self._stream(method, handler.stream_stream)
             return grpc.stream_stream_rpc_method_handler(stream, handler.request_deserializer, handler.response_serializer)
         raise AssertionError(f"no service here has a method of the kind of {method}")
 
-    def _allowed(self, method: str, peer: Peer | None) -> "_Calls":
-        """The calls of the caller's role, or the error with which a call is refused."""
+    def _allowed(self, method: str, peer: Peer | None, *, watches: bool = False) -> "_Calls":
+        """The calls of the caller's role, or all watchers; or the error with which a call is refused."""
         needed = access_of(method).role
         if peer is None or peer.role < needed:
             raise self._role_needed(method, needed, peer)
+        if watches and self._watchers.running >= MAX_WATCHERS:
+            raise ExhaustedError(f"{MAX_WATCHERS} watchers are connected", reason="TOO_MANY_WATCHERS", limit=str(MAX_WATCHERS))
+        if watches:
+            return self._watchers
         calls = self._calls[peer.role]
         if calls.running >= MAX_CALLS:
             text = f"{MAX_CALLS} calls of the role {role_name(peer.role)} are in progress"
@@ -226,30 +238,35 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if error is not None and not isinstance(error, ControlError):
             _log.error("a change failed", exc_info=error)
 
-    def _stream(self, method: str, inner: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[[Any, Any], AsyncIterator[Any]]:
+    def _stream(
+        self, method: str, inner: Callable[[Any, Any], AsyncGenerator[Any]], *, watches: bool = False
+    ) -> Callable[[Any, Any], AsyncIterator[Any]]:
+        """A handler whose answer is a stream. ``watches``: it counts among the watchers."""
+
         async def call(requests: Any, context: Context) -> AsyncIterator[Any]:
             started = time.perf_counter()
-            code = grpc.StatusCode.OK
+            code, failure = grpc.StatusCode.OK, None
             span = self._span(method, context, current=False)  # a generator's steps may run in other contexts
             peer = self._peers.find(context.peer())
             calls: _Calls | None = None
-            failure: ControlError | None = None
             try:
-                calls = self._allowed(method, peer)
+                calls = self._allowed(method, peer, watches=watches)
                 calls.running += 1
-                async for response in inner(requests, context):
-                    yield response
+                async with contextlib.aclosing(inner(requests, context)) as responses:
+                    async for response in responses:
+                        yield response
             except BaseException as error:
                 code = _code(error)
-                if calls is not None or not isinstance(error, ControlError):
+                if not isinstance(error, ControlError):
                     raise
                 failure = error.with_traceback(None)
             finally:
                 if calls is not None:
                     calls.running -= 1
-                self._ended(method, code, started, span)
+                self._ended(method, code, started, span, getattr(failure, "reason", ""))
             if failure is not None:
-                await self._calls[Role.ROLE_UNSPECIFIED if peer is None else peer.role].wait()
+                if calls is None:
+                    await self._calls[Role.ROLE_UNSPECIFIED if peer is None else peer.role].wait()
                 await context.abort_with_status(rpc_status.to_status(status_of(failure)))
 
         return call

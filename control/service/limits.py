@@ -2,11 +2,13 @@
 
 from typing import Final
 
+from framegate.control.service.convert import duration
 from framegate.control.service.interceptor import Context
 from framegate.control.service.update import Resource, fill, update
 from framegate.control.service.validate import check_required, page
 from framegate.control.status import Limit
 from framegate.control.steering import limits as steering
+from framegate.control.steering.sizes import Sizes
 from framegate.control.steering.transactions import etag_of
 from framegate.control.v1 import limit_service_pb2 as pb2
 from framegate.control.v1.limit_service_pb2_grpc import LimitServiceServicer
@@ -21,8 +23,9 @@ NODE: Final = Resource(pb2.NodeLimits, LimitsConfig, "node_limits", fixed=("prot
 class Limits(LimitServiceServicer):
     """Shows and changes the limits of clients."""
 
-    def __init__(self, limits: steering.Limits) -> None:
+    def __init__(self, limits: steering.Limits, sizes: Sizes) -> None:
         self._limits = limits
+        self._sizes = sizes
 
     async def ListLimits(self, request: pb2.ListLimitsRequest, context: Context) -> pb2.ListLimitsResponse:
         """One page of limits, by listener name."""
@@ -36,7 +39,14 @@ class Limits(LimitServiceServicer):
         return pb2.GetLimitResponse(limit=limit_message(limit))
 
     async def UpdateLimit(self, request: pb2.UpdateLimitRequest, context: Context) -> pb2.UpdateLimitResponse:
-        return pb2.UpdateLimitResponse(limit=limit_message(await update(request, LIMIT, self._limits.change)))
+        after = await update(request, LIMIT, self._limits.change)
+        if not request.validate_only:
+            return pb2.UpdateLimitResponse(limit=limit_message(after))
+        found = self._sizes.forecast(after.listener, after.max_receive_size)
+        forecast = pb2.SizeForecast(
+            window=duration(int(found.window_s * 1e9)), frame_count=found.frames, least_refused_count=found.least, most_refused_count=found.most
+        )
+        return pb2.UpdateLimitResponse(limit=limit_message(after), size_forecast=forecast)
 
     async def GetNodeLimits(self, request: pb2.GetNodeLimitsRequest, context: Context) -> pb2.GetNodeLimitsResponse:
         return pb2.GetNodeLimitsResponse(node_limits=node_message(self._limits.get_node()))

@@ -7,14 +7,17 @@ from framegate.control.service.validate import check_required, page
 from framegate.control.status import BrokerStatus, HandlerProcessStatus, ListenerStatus, UpstreamStatus
 from framegate.control.steering import listeners
 from framegate.control.steering.brokers import Brokers
+from framegate.control.steering.refused import RefusedFrames
 from framegate.control.steering.state import State
 from framegate.control.v1 import handler_service_pb2 as handler_pb2
 from framegate.control.v1 import listener_service_pb2 as listener_pb2
 from framegate.control.v1 import upstream_service_pb2 as upstream_pb2
+from framegate.control.v1.channel_service_pb2 import Cause, Side
 from framegate.control.v1.handler_service_pb2_grpc import HandlerServiceServicer
 from framegate.control.v1.listener_service_pb2_grpc import ListenerServiceServicer
 from framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceServicer
-from framegate.proxy.server.rows import EndpointRow
+from framegate.proxy.network.connection_id import format_connection_id
+from framegate.proxy.server.rows import EndpointRow, RefusedFrameRow
 
 __all__ = ["Handlers", "Listeners", "Upstreams"]
 
@@ -22,8 +25,9 @@ __all__ = ["Handlers", "Listeners", "Upstreams"]
 class Listeners(ListenerServiceServicer):
     """Shows where clients connect."""
 
-    def __init__(self, steered: listeners.Listeners) -> None:
+    def __init__(self, steered: listeners.Listeners, refused: RefusedFrames) -> None:
         self._listeners = steered
+        self._refused = refused
 
     async def ListListeners(self, request: listener_pb2.ListListenersRequest, context: Context) -> listener_pb2.ListListenersResponse:
         """One page of listeners, by name."""
@@ -37,6 +41,28 @@ class Listeners(ListenerServiceServicer):
             if status.name == request.name:
                 return listener_pb2.GetListenerResponse(listener=_listener(status))
         raise NotFoundError("listener", request.name)
+
+    async def ListRefusedFrames(self, request: listener_pb2.ListRefusedFramesRequest, context: Context) -> listener_pb2.ListRefusedFramesResponse:
+        """One page of the frames that were refused last, the latest first."""
+        check_required(request.listener, "listener")
+        rows = [(f"{row['id']}/{row['side']}", row) for row in self._refused.latest(request.listener)]
+        chosen, token = page(rows, request.page_size, request.page_token)
+        return listener_pb2.ListRefusedFramesResponse(refused_frames=map(_refused_frame, chosen), next_page_token=token)
+
+
+def _refused_frame(row: RefusedFrameRow) -> listener_pb2.RefusedFrame:
+    return listener_pb2.RefusedFrame(
+        channel_id=format_connection_id(row["id"]),
+        time=timestamp(row["time_ns"]),
+        side=Side.Value(f"SIDE_{row['side'].upper()}"),
+        peer_address=row["peer"],
+        principal=row["principal"],
+        client_id=row["client_id"],
+        cause=Cause.Value(f"CAUSE_{row['cause'].upper()}"),
+        size_bytes=row["size"],
+        limit_bytes=row["limit"],
+        head=bytes.fromhex(row["head"]),
+    )
 
 
 def _listener(status: ListenerStatus) -> listener_pb2.Listener:

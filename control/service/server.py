@@ -10,7 +10,9 @@ from framegate.control.service.access import METHODS
 from framegate.control.service.certificates import Certificates
 from framegate.control.service.channels import Channels, ClosedChannels
 from framegate.control.service.configuration import Configurations
-from framegate.control.service.interceptor import MAX_REQUEST, CallInterceptor, CallObserver
+from framegate.control.service.events import Events
+from framegate.control.service.explanations import Explanations
+from framegate.control.service.interceptor import MAX_CALLS, MAX_REQUEST, MAX_WATCHERS, CallInterceptor, CallObserver
 from framegate.control.service.kafka_rules import KafkaRules
 from framegate.control.service.limits import Limits
 from framegate.control.service.logs import Logs
@@ -34,7 +36,7 @@ SERVICE_NAMES: Final = tuple(dict.fromkeys(method.partition("/")[0] for method i
 _REFLECTION: Final = "grpc.reflection.v1alpha.ServerReflection"
 _MOST_BYTES: Final = 4 * MAX_REQUEST
 """Requests above it are refused by gRPC itself, by their header, so without a reason: to give one, it would have to read them into memory."""
-_MOST_STREAMS: Final = 100
+_MOST_STREAMS: Final = MAX_CALLS + MAX_WATCHERS
 """Calls of one connection; the client keeps further ones until one has ended."""
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
@@ -112,10 +114,12 @@ def _api_server(
         Certificates(parts.certificates, parts.rotation),
         Channels(parts.channels, closed, parts.state),
         Configurations(parts.configuration_file),
+        Events(parts.rows),
+        Explanations(parts.explanations),
         Handlers(parts.state),
         KafkaRules(parts.kafka_rules),
-        Limits(parts.limits),
-        Listeners(parts.listeners),
+        Limits(parts.limits, parts.sizes),
+        Listeners(parts.listeners, parts.refused_frames),
         Logs(parts.log),
         Pools(parts.pool, parts.state, parts.channels),
         Proxies(parts),

@@ -18,7 +18,7 @@ import dataclasses
 import heapq
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from framegate.control.configuration.units import parse_duration_ms, parse_size
@@ -26,7 +26,7 @@ from framegate.control.errors import InvalidArgumentError, Violation
 from framegate.proxy.config.matching import address_matcher, text_matcher
 from framegate.proxy.server.rows import OpenRow
 
-__all__ = ["FIELDS", "MAX_COMPARISONS", "MAX_LENGTH", "STANDING", "Comparison", "Filter", "Look", "Order", "Rates", "rates_between"]
+__all__ = ["FIELDS", "MAX_COMPARISONS", "MAX_LENGTH", "STANDING", "Comparison", "Field", "Filter", "Look", "Order", "Rates", "rates_between"]
 
 MAX_LENGTH: Final = 1_000
 """Characters of a filter."""
@@ -72,7 +72,7 @@ class Field(NamedTuple):
     """A field: its kind, and how it is read; ``rated``: it needs ``Look.rates``."""
 
     kind: Kind
-    read: Callable[[Look], Any]
+    read: Callable[[Any], Any]
     rated: bool = False
 
 
@@ -162,9 +162,9 @@ class Comparison:
     operator: str
     value: str
 
-    def test(self) -> Callable[[Look], bool]:
+    def test(self, fields: Mapping[str, Field]) -> Callable[[Any], bool]:
         """Whether it holds. Raises ValueError with a sentence about the operator or the value."""
-        kind, read, _ = FIELDS[self.name]
+        kind, read, _ = fields[self.name]
         textual = kind in ("text", "address", "words")
         if textual and self.operator not in _EITHER:
             raise ValueError(f"{self.name} takes the operators = and !=, not {self.operator}")
@@ -184,6 +184,7 @@ class Filter:
     Args:
         text: see the module; empty: all channels match.
         field: the name of the request's field, for errors.
+        fields: that comparisons can name; those of channels, unless others are given.
 
     Attributes:
         text: with single spaces between the comparisons.
@@ -194,12 +195,13 @@ class Filter:
         InvalidArgumentError: says at which character it cannot be read, and what is allowed there.
     """
 
-    def __init__(self, text: str = "", field: str = "filter") -> None:
+    def __init__(self, text: str = "", field: str = "filter", fields: Mapping[str, Field] = FIELDS) -> None:
         if len(text) > MAX_LENGTH:
             raise InvalidArgumentError([Violation(field, f"must have at most {MAX_LENGTH} characters, not {len(text)}")])
         self.comparisons: tuple[Comparison, ...] = ()
         self.rated = False
-        self._tests: list[Callable[[Look], bool]] = []
+        self._fields = fields
+        self._tests: list[Callable[[Any], bool]] = []
         words: list[str] = []
         position = 0
         while rest := text[position:].lstrip():
@@ -216,18 +218,18 @@ class Filter:
         self.text = " ".join(words)
 
     def _add(self, name: str, op: str, value: str) -> None:
-        if name not in FIELDS:
-            raise ValueError(f"there is no field {name[:64]}; the fields are {', '.join(FIELDS)}")
+        if name not in self._fields:
+            raise ValueError(f"there is no field {name[:64]}; the fields are {', '.join(self._fields)}")
         if len(self.comparisons) == MAX_COMPARISONS:
             raise ValueError(f"a filter has at most {MAX_COMPARISONS} comparisons")
         if value.startswith('"'):
             value = re.sub(r"\\(.)", r"\1", value[1:-1])
         comparison = Comparison(name, op, value)
-        self._tests.append(comparison.test())
+        self._tests.append(comparison.test(self._fields))
         self.comparisons += (comparison,)
-        self.rated |= FIELDS[name].rated
+        self.rated |= self._fields[name].rated
 
-    def matches(self, look: Look) -> bool:
+    def matches(self, look: Any) -> bool:
         """Whether all comparisons hold."""
         return all(test(look) for test in self._tests)
 

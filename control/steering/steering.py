@@ -20,6 +20,7 @@ from framegate.control.steering.checks import Checks
 from framegate.control.steering.configuration import Configuration
 from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.steering.drain import Drain
+from framegate.control.steering.explanation import Explanations
 from framegate.control.steering.identities import Identities
 from framegate.control.steering.kafka_rules import RulesAboutKafka
 from framegate.control.steering.limits import EVICTION_INTERVAL_S, EVICTION_LIMIT_S, Eviction, Limits
@@ -28,7 +29,9 @@ from framegate.control.steering.pool import Pool
 from framegate.control.steering.rates import INTERVAL_S as RATES_INTERVAL_S
 from framegate.control.steering.rates import LIMIT_S as RATES_LIMIT_S
 from framegate.control.steering.rates import Rates
+from framegate.control.steering.refused import RefusedFrames
 from framegate.control.steering.rows import ACCESS_LIMIT_S, AccessRows, Audit, LogRows, interval_s
+from framegate.control.steering.sizes import Sizes
 from framegate.control.steering.sizing import Chosen, Sizing
 from framegate.control.steering.state import ALIVE_MS, State
 from framegate.control.steering.taps import MAX_RULES, STOPPED_EVENT, Rules, TapLosses, Taps
@@ -54,9 +57,13 @@ class Parts:
 
     state: State
     events: Bus
+    rows: Bus
     audit: Audit
     log: LogRows
     channels: Channels
+    explanations: Explanations
+    refused_frames: RefusedFrames
+    sizes: Sizes
     limits: Limits
     kafka_rules: RulesAboutKafka
     pool: Pool
@@ -111,6 +118,7 @@ class Steering(Parts):
         listeners = Listeners(supervisor, acceptor)
         pool = Pool(supervisor, self.transactions, log, task_monitor)
         channels = Channels(supervisor, self.transactions)
+        upstreams = Upstreams(supervisor, resolver, log)
         drain = Drain(supervisor, acceptor, listeners, pool, self.transactions, events)
         taps = Taps(supervisor, self.transactions, tapped, self._losses)
         brokers = Brokers(supervisor, acceptor, channels, log, events, meters, task_monitor)
@@ -137,16 +145,20 @@ class Steering(Parts):
         super().__init__(
             state=State(supervisor, meters, task_monitor, pool, drain),
             events=events,
+            rows=log.written,
             audit=Audit(log, events, config.log.audit.on_failure, audit_file, meters),
             log=log_rows,
             channels=channels,
+            explanations=Explanations(supervisor, channels, listeners, upstreams, pool),
+            refused_frames=RefusedFrames(supervisor),
+            sizes=Sizes(lambda: supervisor.cells),
             limits=Limits(supervisor, acceptor, self.transactions, pool),
             kafka_rules=RulesAboutKafka(supervisor, self.transactions),
             pool=pool,
             taps=taps,
             drain=drain,
             listeners=listeners,
-            upstreams=Upstreams(supervisor, resolver, log),
+            upstreams=upstreams,
             brokers=brokers,
             certificates=certificates,
             rotation=rotation,
@@ -171,6 +183,7 @@ class Steering(Parts):
         meters.gauge("config.revision", lambda: float(supervisor.desired.revision))
 
     def _tick(self) -> None:
+        self.sizes.look()
         if self._losses is not None:
             self._losses.look()
 

@@ -23,10 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from framegate.control.v1 import options_pb2 as framegate_dot_control_dot_v1_dot_options__pb2
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(framegate/control/v1/limit_service.proto\x12\x14\x66ramegate.control.v1\x1a\"framegate/control/v1/options.proto\x1a google/protobuf/field_mask.proto\"\xfb\x03\n\x05Limit\x12\x10\n\x08listener\x18\x01 \x01(\t\x12#\n\x16max_receive_size_bytes\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12!\n\x14max_connection_count\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12#\n\x16\x63onnections_per_second\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12%\n\x18request_bytes_per_second\x18\x05 \x01(\x03H\x03\x88\x01\x01\x12&\n\x19response_bytes_per_second\x18\x06 \x01(\x03H\x04\x88\x01\x01\x12&\n\x19request_frames_per_second\x18\x07 \x01(\x03H\x05\x88\x01\x01\x12\'\n\x1aresponse_frames_per_second\x18\x08 \x01(\x03H\x06\x88\x01\x01\x12\x0c\n\x04\x65tag\x18\t \x01(\tB\x19\n\x17_max_receive_size_bytesB\x17\n\x15_max_connection_countB\x19\n\x17_connections_per_secondB\x1b\n\x19_request_bytes_per_secondB\x1c\n\x1a_response_bytes_per_secondB\x1c\n\x1a_request_frames_per_secondB\x1d\n\x1b_response_frames_per_second\"\xa3\x03\n\rAddressLimits\x12!\n\x14max_connection_count\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12#\n\x16\x63onnections_per_second\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12%\n\x18request_bytes_per_second\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12&\n\x19response_bytes_per_second\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12&\n\x19request_frames_per_second\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\'\n\x1aresponse_frames_per_second\x18\x06 \x01(\x03H\x05\x88\x01\x01\x42\x17\n\x15_max_connection_countB\x19\n\x17_connections_per_secondB\x1b\n\x19_request_bytes_per_secondB\x1c\n\x1a_response_bytes_per_secondB\x1c\n\x1a_request_frames_per_secondB\x1d\n\x1b_response_frames_per_second\"\xe9\x03\n\rLimitOverride\x12\x0f\n\x07network\x18\x01 \x01(\t\x12\x33\n\x06\x61\x63\x63\x65ss\x18\x02 \x01(\x0e\x32#.framegate.control.v1.NetworkAccess\x12!\n\x14max_connection_count\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12#\n\x16\x63onnections_per_second\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12%\n\x18request_bytes_per_second\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12&\n\x19response_bytes_per_second\x18\x06 \x01(\x03H\x03\x88\x01\x01\x12&\n\x19request_frames_per_second\x18\x07 \x01(\x03H\x04\x88\x01\x01\x12\'\n\x1aresponse_frames_per_second\x18\x08 \x01(\x03H\x05\x88\x01\x01\x42\x17\n\x15_max_connection_countB\x19\n\x17_connections_per_secondB\x1b\n\x19_request_bytes_per_secondB\x1c\n\x1a_response_bytes_per_secondB\x1c\n\x1a_request_frames_per_secondB\x1d\n\x1b_response_frames_per_second\"\xbc\x04\n\nNodeLimits\x12!\n\x14max_connection_count\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12#\n\x16\x63onnections_per_second\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12%\n\x18request_bytes_per_second\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12&\n\x19response_bytes_per_second\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12&\n\x19request_frames_per_second\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\'\n\x1aresponse_frames_per_second\x18\x06 \x01(\x03H\x05\x88\x01\x01\x12\x38\n\x0bper_address\x18\x07 \x01(\x0b\x32#.framegate.control.v1.AddressLimits\x12\x36\n\toverrides\x18\x08 \x03(\x0b\x32#.framegate.control.v1.LimitOverride\x12\x1a\n\x12protected_listener\x18\t \x01(\t\x12\x0c\n\x04\x65tag\x18\n \x01(\tB\x17\n\x15_max_connection_countB\x19\n\x17_connections_per_secondB\x1b\n\x19_request_bytes_per_secondB\x1c\n\x1a_response_bytes_per_secondB\x1c\n\x1a_request_frames_per_secondB\x1d\n\x1b_response_frames_per_second\":\n\x11ListLimitsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Z\n\x12ListLimitsResponse\x12+\n\x06limits\x18\x01 \x03(\x0b\x32\x1b.framegate.control.v1.Limit\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"#\n\x0fGetLimitRequest\x12\x10\n\x08listener\x18\x01 \x01(\t\">\n\x10GetLimitResponse\x12*\n\x05limit\x18\x01 \x01(\x0b\x32\x1b.framegate.control.v1.Limit\"\xac\x01\n\x12UpdateLimitRequest\x12*\n\x05limit\x18\x01 \x01(\x0b\x32\x1b.framegate.control.v1.Limit\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\"A\n\x13UpdateLimitResponse\x12*\n\x05limit\x18\x01 \x01(\x0b\x32\x1b.framegate.control.v1.Limit\"\x16\n\x14GetNodeLimitsRequest\"N\n\x15GetNodeLimitsResponse\x12\x35\n\x0bnode_limits\x18\x01 \x01(\x0b\x32 .framegate.control.v1.NodeLimits\"\xbc\x01\n\x17UpdateNodeLimitsRequest\x12\x35\n\x0bnode_limits\x18\x01 \x01(\x0b\x32 .framegate.control.v1.NodeLimits\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\"Q\n\x18UpdateNodeLimitsResponse\x12\x35\n\x0bnode_limits\x18\x01 \x01(\x0b\x32 .framegate.control.v1.NodeLimits*b\n\rNetworkAccess\x12\x1e\n\x1aNETWORK_ACCESS_UNSPECIFIED\x10\x00\x12\x18\n\x14NETWORK_ACCESS_ALLOW\x10\x01\x12\x17\n\x13NETWORK_ACCESS_DENY\x10\x02\x32\xb9\x04\n\x0cLimitService\x12\x65\n\nListLimits\x12\'.framegate.control.v1.ListLimitsRequest\x1a(.framegate.control.v1.ListLimitsResponse\"\x04\xc8\xf3\x18\x01\x12_\n\x08GetLimit\x12%.framegate.control.v1.GetLimitRequest\x1a&.framegate.control.v1.GetLimitResponse\"\x04\xc8\xf3\x18\x01\x12p\n\x0bUpdateLimit\x12(.framegate.control.v1.UpdateLimitRequest\x1a).framegate.control.v1.UpdateLimitResponse\"\x0c\xc8\xf3\x18\x02\xd0\xf3\x18\x01\xd8\xf3\x18\x01\x12n\n\rGetNodeLimits\x12*.framegate.control.v1.GetNodeLimitsRequest\x1a+.framegate.control.v1.GetNodeLimitsResponse\"\x04\xc8\xf3\x18\x01\x12\x7f\n\x10UpdateNodeLimits\x12-.framegate.control.v1.UpdateNodeLimitsRequest\x1a..framegate.control.v1.UpdateNodeLimitsResponse\"\x0c\xc8\xf3\x18\x02\xd0\xf3\x18\x01\xd8\xf3\x18\x01\x42 Z\x1e\x66ramegate/control/v1;controlv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(framegate/control/v1/limit_service.proto\x12\x14\x66ramegate.control.v1\x1a\"framegate/control/v1/options.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\"\xfb\x03\n\x05Limit\x12\x10\n\x08listener\x18\x01 \x01(\t\x12#\n\x16max_receive_size_bytes\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12!\n\x14max_connection_count\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12#\n\x16\x63onnections_per_second\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12%\n\x18request_bytes_per_second\x18\x05 \x01(\x03H\x03\x88\x01\x01\x12&\n\x19response_bytes_per_second\x18\x06 \x01(\x03H\x04\x88\x01\x01\x12&\n\x19request_frames_per_second\x18\x07 \x01(\x03H\x05\x88\x01\x01\x12\'\n\x1aresponse_frames_per_second\x18\x08 \x01(\x03H\x06\x88\x01\x01\x12\x0c\n\x04\x65tag\x18\t \x01(\tB\x19\n\x17_max_receive_size_bytesB\x17\n\x15_max_connection_countB\x19\n\x17_connections_per_secondB\x1b\n\x19_request_bytes_per_secondB\x1c\n\x1a_response_bytes_per_secondB\x1c\n\x1a_request_frames_per_secondB\x1d\n\x1b_response_frames_per_second\"\xa3\x03\n\rAddressLimits\x12!\n\x14max_connection_count\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12#\n\x16\x63onnections_per_second\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12%\n\x18request_bytes_per_second\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12&\n\x19response_bytes_per_second\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12&\n\x19request_frames_per_second\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\'\n\x1aresponse_frames_per_second\x18\x06 \x01(\x03H\x05\x88\x01\x01\x42\x17\n\x15_max_connection_countB\x19\n\x17_connections_per_secondB\x1b\n\x19_request_bytes_per_secondB\x1c\n\x1a_response_bytes_per_secondB\x1c\n\x1a_request_frames_per_secondB\x1d\n\x1b_response_frames_per_second\"\xe9\x03\n\rLimitOverride\x12\x0f\n\x07network\x18\x01 \x01(\t\x12\x33\n\x06\x61\x63\x63\x65ss\x18\x02 \x01(\x0e\x32#.framegate.control.v1.NetworkAccess\x12!\n\x14max_connection_count\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12#\n\x16\x63onnections_per_second\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12%\n\x18request_bytes_per_second\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12&\n\x19response_bytes_per_second\x18\x06 \x01(\x03H\x03\x88\x01\x01\x12&\n\x19request_frames_per_second\x18\x07 \x01(\x03H\x04\x88\x01\x01\x12\'\n\x1aresponse_frames_per_second\x18\x08 \x01(\x03H\x05\x88\x01\x01\x42\x17\n\x15_max_connection_countB\x19\n\x17_connections_per_secondB\x1b\n\x19_request_bytes_per_secondB\x1c\n\x1a_response_bytes_per_secondB\x1c\n\x1a_request_frames_per_secondB\x1d\n\x1b_response_frames_per_second\"\xbc\x04\n\nNodeLimits\x12!\n\x14max_connection_count\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12#\n\x16\x63onnections_per_second\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12%\n\x18request_bytes_per_second\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12&\n\x19response_bytes_per_second\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12&\n\x19request_frames_per_second\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\'\n\x1aresponse_frames_per_second\x18\x06 \x01(\x03H\x05\x88\x01\x01\x12\x38\n\x0bper_address\x18\x07 \x01(\x0b\x32#.framegate.control.v1.AddressLimits\x12\x36\n\toverrides\x18\x08 \x03(\x0b\x32#.framegate.control.v1.LimitOverride\x12\x1a\n\x12protected_listener\x18\t \x01(\t\x12\x0c\n\x04\x65tag\x18\n \x01(\tB\x17\n\x15_max_connection_countB\x19\n\x17_connections_per_secondB\x1b\n\x19_request_bytes_per_secondB\x1c\n\x1a_response_bytes_per_secondB\x1c\n\x1a_request_frames_per_secondB\x1d\n\x1b_response_frames_per_second\":\n\x11ListLimitsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Z\n\x12ListLimitsResponse\x12+\n\x06limits\x18\x01 \x03(\x0b\x32\x1b.framegate.control.v1.Limit\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"#\n\x0fGetLimitRequest\x12\x10\n\x08listener\x18\x01 \x01(\t\">\n\x10GetLimitResponse\x12*\n\x05limit\x18\x01 \x01(\x0b\x32\x1b.framegate.control.v1.Limit\"\xac\x01\n\x12UpdateLimitRequest\x12*\n\x05limit\x18\x01 \x01(\x0b\x32\x1b.framegate.control.v1.Limit\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\"|\n\x13UpdateLimitResponse\x12*\n\x05limit\x18\x01 \x01(\x0b\x32\x1b.framegate.control.v1.Limit\x12\x39\n\rsize_forecast\x18\x02 \x01(\x0b\x32\".framegate.control.v1.SizeForecast\"\x87\x01\n\x0cSizeForecast\x12)\n\x06window\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0b\x66rame_count\x18\x02 \x01(\x03\x12\x1b\n\x13least_refused_count\x18\x03 \x01(\x03\x12\x1a\n\x12most_refused_count\x18\x04 \x01(\x03\"\x16\n\x14GetNodeLimitsRequest\"N\n\x15GetNodeLimitsResponse\x12\x35\n\x0bnode_limits\x18\x01 \x01(\x0b\x32 .framegate.control.v1.NodeLimits\"\xbc\x01\n\x17UpdateNodeLimitsRequest\x12\x35\n\x0bnode_limits\x18\x01 \x01(\x0b\x32 .framegate.control.v1.NodeLimits\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\"Q\n\x18UpdateNodeLimitsResponse\x12\x35\n\x0bnode_limits\x18\x01 \x01(\x0b\x32 .framegate.control.v1.NodeLimits*b\n\rNetworkAccess\x12\x1e\n\x1aNETWORK_ACCESS_UNSPECIFIED\x10\x00\x12\x18\n\x14NETWORK_ACCESS_ALLOW\x10\x01\x12\x17\n\x13NETWORK_ACCESS_DENY\x10\x02\x32\xb9\x04\n\x0cLimitService\x12\x65\n\nListLimits\x12\'.framegate.control.v1.ListLimitsRequest\x1a(.framegate.control.v1.ListLimitsResponse\"\x04\xc8\xf3\x18\x01\x12_\n\x08GetLimit\x12%.framegate.control.v1.GetLimitRequest\x1a&.framegate.control.v1.GetLimitResponse\"\x04\xc8\xf3\x18\x01\x12p\n\x0bUpdateLimit\x12(.framegate.control.v1.UpdateLimitRequest\x1a).framegate.control.v1.UpdateLimitResponse\"\x0c\xc8\xf3\x18\x02\xd0\xf3\x18\x01\xd8\xf3\x18\x01\x12n\n\rGetNodeLimits\x12*.framegate.control.v1.GetNodeLimitsRequest\x1a+.framegate.control.v1.GetNodeLimitsResponse\"\x04\xc8\xf3\x18\x01\x12\x7f\n\x10UpdateNodeLimits\x12-.framegate.control.v1.UpdateNodeLimitsRequest\x1a..framegate.control.v1.UpdateNodeLimitsResponse\"\x0c\xc8\xf3\x18\x02\xd0\xf3\x18\x01\xd8\xf3\x18\x01\x42 Z\x1e\x66ramegate/control/v1;controlv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,36 +45,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LIMITSERVICE'].methods_by_name['GetNodeLimits']._serialized_options = b'\310\363\030\001'
   _globals['_LIMITSERVICE'].methods_by_name['UpdateNodeLimits']._loaded_options = None
   _globals['_LIMITSERVICE'].methods_by_name['UpdateNodeLimits']._serialized_options = b'\310\363\030\002\320\363\030\001\330\363\030\001'
-  _globals['_NETWORKACCESS']._serialized_start=3008
-  _globals['_NETWORKACCESS']._serialized_end=3106
-  _globals['_LIMIT']._serialized_start=137
-  _globals['_LIMIT']._serialized_end=644
-  _globals['_ADDRESSLIMITS']._serialized_start=647
-  _globals['_ADDRESSLIMITS']._serialized_end=1066
-  _globals['_LIMITOVERRIDE']._serialized_start=1069
-  _globals['_LIMITOVERRIDE']._serialized_end=1558
-  _globals['_NODELIMITS']._serialized_start=1561
-  _globals['_NODELIMITS']._serialized_end=2133
-  _globals['_LISTLIMITSREQUEST']._serialized_start=2135
-  _globals['_LISTLIMITSREQUEST']._serialized_end=2193
-  _globals['_LISTLIMITSRESPONSE']._serialized_start=2195
-  _globals['_LISTLIMITSRESPONSE']._serialized_end=2285
-  _globals['_GETLIMITREQUEST']._serialized_start=2287
-  _globals['_GETLIMITREQUEST']._serialized_end=2322
-  _globals['_GETLIMITRESPONSE']._serialized_start=2324
-  _globals['_GETLIMITRESPONSE']._serialized_end=2386
-  _globals['_UPDATELIMITREQUEST']._serialized_start=2389
-  _globals['_UPDATELIMITREQUEST']._serialized_end=2561
-  _globals['_UPDATELIMITRESPONSE']._serialized_start=2563
-  _globals['_UPDATELIMITRESPONSE']._serialized_end=2628
-  _globals['_GETNODELIMITSREQUEST']._serialized_start=2630
-  _globals['_GETNODELIMITSREQUEST']._serialized_end=2652
-  _globals['_GETNODELIMITSRESPONSE']._serialized_start=2654
-  _globals['_GETNODELIMITSRESPONSE']._serialized_end=2732
-  _globals['_UPDATENODELIMITSREQUEST']._serialized_start=2735
-  _globals['_UPDATENODELIMITSREQUEST']._serialized_end=2923
-  _globals['_UPDATENODELIMITSRESPONSE']._serialized_start=2925
-  _globals['_UPDATENODELIMITSRESPONSE']._serialized_end=3006
-  _globals['_LIMITSERVICE']._serialized_start=3109
-  _globals['_LIMITSERVICE']._serialized_end=3678
+  _globals['_NETWORKACCESS']._serialized_start=3237
+  _globals['_NETWORKACCESS']._serialized_end=3335
+  _globals['_LIMIT']._serialized_start=169
+  _globals['_LIMIT']._serialized_end=676
+  _globals['_ADDRESSLIMITS']._serialized_start=679
+  _globals['_ADDRESSLIMITS']._serialized_end=1098
+  _globals['_LIMITOVERRIDE']._serialized_start=1101
+  _globals['_LIMITOVERRIDE']._serialized_end=1590
+  _globals['_NODELIMITS']._serialized_start=1593
+  _globals['_NODELIMITS']._serialized_end=2165
+  _globals['_LISTLIMITSREQUEST']._serialized_start=2167
+  _globals['_LISTLIMITSREQUEST']._serialized_end=2225
+  _globals['_LISTLIMITSRESPONSE']._serialized_start=2227
+  _globals['_LISTLIMITSRESPONSE']._serialized_end=2317
+  _globals['_GETLIMITREQUEST']._serialized_start=2319
+  _globals['_GETLIMITREQUEST']._serialized_end=2354
+  _globals['_GETLIMITRESPONSE']._serialized_start=2356
+  _globals['_GETLIMITRESPONSE']._serialized_end=2418
+  _globals['_UPDATELIMITREQUEST']._serialized_start=2421
+  _globals['_UPDATELIMITREQUEST']._serialized_end=2593
+  _globals['_UPDATELIMITRESPONSE']._serialized_start=2595
+  _globals['_UPDATELIMITRESPONSE']._serialized_end=2719
+  _globals['_SIZEFORECAST']._serialized_start=2722
+  _globals['_SIZEFORECAST']._serialized_end=2857
+  _globals['_GETNODELIMITSREQUEST']._serialized_start=2859
+  _globals['_GETNODELIMITSREQUEST']._serialized_end=2881
+  _globals['_GETNODELIMITSRESPONSE']._serialized_start=2883
+  _globals['_GETNODELIMITSRESPONSE']._serialized_end=2961
+  _globals['_UPDATENODELIMITSREQUEST']._serialized_start=2964
+  _globals['_UPDATENODELIMITSREQUEST']._serialized_end=3152
+  _globals['_UPDATENODELIMITSRESPONSE']._serialized_start=3154
+  _globals['_UPDATENODELIMITSRESPONSE']._serialized_end=3235
+  _globals['_LIMITSERVICE']._serialized_start=3338
+  _globals['_LIMITSERVICE']._serialized_end=3907
 # @@protoc_insertion_point(module_scope)

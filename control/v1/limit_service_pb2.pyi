@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -499,22 +500,66 @@ class UpdateLimitResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     LIMIT_FIELD_NUMBER: _builtins.int
+    SIZE_FORECAST_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def limit(self) -> Global___Limit:
         """The limits now in force, or with `validate_only` as they would be."""
+
+    @_builtins.property
+    def size_forecast(self) -> Global___SizeForecast:
+        """With `validate_only`: what the limit of the size would have refused of the frames that clients sent in the last 15 minutes."""
 
     def __init__(
         self,
         *,
         limit: Global___Limit | None = ...,
+        size_forecast: Global___SizeForecast | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "size_forecast", b"size_forecast"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "size_forecast", b"size_forecast"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UpdateLimitResponse: _TypeAlias = UpdateLimitResponse  # noqa: Y015
+
+@_typing.final
+class SizeForecast(_message.Message):
+    """What a limit of the size would have refused. Frames are counted in ranges of sizes, each four times as large as the one before; of the range that
+    contains the limit it is not known how many are above it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WINDOW_FIELD_NUMBER: _builtins.int
+    FRAME_COUNT_FIELD_NUMBER: _builtins.int
+    LEAST_REFUSED_COUNT_FIELD_NUMBER: _builtins.int
+    MOST_REFUSED_COUNT_FIELD_NUMBER: _builtins.int
+    frame_count: _builtins.int
+    """All frames that were received."""
+    least_refused_count: _builtins.int
+    """At least so many of them are above the limit."""
+    most_refused_count: _builtins.int
+    """At most so many of them are above the limit."""
+    @_builtins.property
+    def window(self) -> _duration_pb2.Duration:
+        """The time in which the frames were received; less than 15 minutes after a start."""
+
+    def __init__(
+        self,
+        *,
+        window: _duration_pb2.Duration | None = ...,
+        frame_count: _builtins.int = ...,
+        least_refused_count: _builtins.int = ...,
+        most_refused_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["window", b"window"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame_count", b"frame_count", "least_refused_count", b"least_refused_count", "most_refused_count", b"most_refused_count", "window", b"window"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SizeForecast: _TypeAlias = SizeForecast  # noqa: Y015
 
 @_typing.final
 class GetNodeLimitsRequest(_message.Message):

@@ -4,8 +4,10 @@ isort:skip_file
 """
 
 from collections import abc as _abc
+from framegate.control.v1 import channel_service_pb2 as _channel_service_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
@@ -134,6 +136,66 @@ class Listener(_message.Message):
 Global___Listener: _TypeAlias = Listener  # noqa: Y015
 
 @_typing.final
+class RefusedFrame(_message.Message):
+    """A frame whose size was refused, for which its connection was closed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANNEL_ID_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    SIDE_FIELD_NUMBER: _builtins.int
+    PEER_ADDRESS_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
+    channel_id: _builtins.str
+    """The id of the channel, `slot-generation-counter`."""
+    side: _channel_service_pb2.Side.ValueType
+    """Who sent it."""
+    peer_address: _builtins.str
+    """The sender's address."""
+    principal: _builtins.str
+    """The client's principal; empty: none."""
+    client_id: _builtins.str
+    """The client id of a Kafka client; empty: not known."""
+    cause: _channel_service_pb2.Cause.ValueType
+    """CAUSE_FRAME_TOO_LARGE or CAUSE_NEGATIVE_SIZE."""
+    size_bytes: _builtins.int
+    """The size that it says it has, in bytes; of a line of text: the bytes that had arrived."""
+    limit_bytes: _builtins.int
+    """The limit that held, in bytes."""
+    head: _builtins.bytes
+    """Its first 16 bytes, header included, as far as they had arrived. Empty for frames of an authentication (listeners[].sasl)."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When it was refused."""
+
+    def __init__(
+        self,
+        *,
+        channel_id: _builtins.str = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        side: _channel_service_pb2.Side.ValueType = ...,
+        peer_address: _builtins.str = ...,
+        principal: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        cause: _channel_service_pb2.Cause.ValueType = ...,
+        size_bytes: _builtins.int = ...,
+        limit_bytes: _builtins.int = ...,
+        head: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "channel_id", b"channel_id", "client_id", b"client_id", "head", b"head", "limit_bytes", b"limit_bytes", "peer_address", b"peer_address", "principal", b"principal", "side", b"side", "size_bytes", b"size_bytes", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RefusedFrame: _TypeAlias = RefusedFrame  # noqa: Y015
+
+@_typing.final
 class ListListenersRequest(_message.Message):
     """Request of ListListeners."""
 
@@ -232,3 +294,61 @@ class GetListenerResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetListenerResponse: _TypeAlias = GetListenerResponse  # noqa: Y015
+
+@_typing.final
+class ListRefusedFramesRequest(_message.Message):
+    """Request of ListRefusedFrames."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    LISTENER_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """The largest number to return; 1 to 1,000. 0 asks for the default, 100; more than 1,000 counts as 1,000."""
+    page_token: _builtins.str
+    """`next_page_token` of the page before; empty for the first page."""
+    listener: _builtins.str
+    """The listener's name. Required."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        listener: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["listener", b"listener", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRefusedFramesRequest: _TypeAlias = ListRefusedFramesRequest  # noqa: Y015
+
+@_typing.final
+class ListRefusedFramesResponse(_message.Message):
+    """Response of ListRefusedFrames."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSED_FRAMES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """The token of the next page; empty after the last page."""
+    @_builtins.property
+    def refused_frames(self) -> _containers.RepeatedCompositeFieldContainer[Global___RefusedFrame]:
+        """One page."""
+
+    def __init__(
+        self,
+        *,
+        refused_frames: _abc.Iterable[Global___RefusedFrame] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "refused_frames", b"refused_frames"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRefusedFramesResponse: _TypeAlias = ListRefusedFramesResponse  # noqa: Y015

@@ -45,6 +45,11 @@ class ListenerServiceStub:
                 request_serializer=framegate_dot_control_dot_v1_dot_listener__service__pb2.GetListenerRequest.SerializeToString,
                 response_deserializer=framegate_dot_control_dot_v1_dot_listener__service__pb2.GetListenerResponse.FromString,
                 _registered_method=True)
+        self.ListRefusedFrames = channel.unary_unary(
+                '/framegate.control.v1.ListenerService/ListRefusedFrames',
+                request_serializer=framegate_dot_control_dot_v1_dot_listener__service__pb2.ListRefusedFramesRequest.SerializeToString,
+                response_deserializer=framegate_dot_control_dot_v1_dot_listener__service__pb2.ListRefusedFramesResponse.FromString,
+                _registered_method=True)
 
 
 class ListenerServiceServicer:
@@ -69,6 +74,16 @@ class ListenerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListRefusedFrames(self, request, context):
+        """Lists the frames of a listener's connections whose size was refused last, the latest first. The proxy remembers 100 of each listener.
+
+        While a processor refuses more than can be reported, some are left out; the metrics and the log have all.
+        Failures: INVALID_ARGUMENT for a bad page token or size, NOT_FOUND when no listener has the name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ListenerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -81,6 +96,11 @@ def add_ListenerServiceServicer_to_server(servicer, server):
                     servicer.GetListener,
                     request_deserializer=framegate_dot_control_dot_v1_dot_listener__service__pb2.GetListenerRequest.FromString,
                     response_serializer=framegate_dot_control_dot_v1_dot_listener__service__pb2.GetListenerResponse.SerializeToString,
+            ),
+            'ListRefusedFrames': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRefusedFrames,
+                    request_deserializer=framegate_dot_control_dot_v1_dot_listener__service__pb2.ListRefusedFramesRequest.FromString,
+                    response_serializer=framegate_dot_control_dot_v1_dot_listener__service__pb2.ListRefusedFramesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -138,6 +158,33 @@ class ListenerService:
             '/framegate.control.v1.ListenerService/GetListener',
             framegate_dot_control_dot_v1_dot_listener__service__pb2.GetListenerRequest.SerializeToString,
             framegate_dot_control_dot_v1_dot_listener__service__pb2.GetListenerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRefusedFrames(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/framegate.control.v1.ListenerService/ListRefusedFrames',
+            framegate_dot_control_dot_v1_dot_listener__service__pb2.ListRefusedFramesRequest.SerializeToString,
+            framegate_dot_control_dot_v1_dot_listener__service__pb2.ListRefusedFramesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,12 @@ class ListenerServiceStub:
 
     Failures: NOT_FOUND when no listener has the name.
     """
+    ListRefusedFrames: _grpc.UnaryUnaryMultiCallable[_listener_service_pb2.ListRefusedFramesRequest, _listener_service_pb2.ListRefusedFramesResponse]
+    """Lists the frames of a listener's connections whose size was refused last, the latest first. The proxy remembers 100 of each listener.
+
+    While a processor refuses more than can be reported, some are left out; the metrics and the log have all.
+    Failures: INVALID_ARGUMENT for a bad page token or size, NOT_FOUND when no listener has the name.
+    """
 
 @_typing.type_check_only
 class ListenerServiceAsyncStub(ListenerServiceStub):
@@ -58,6 +64,12 @@ class ListenerServiceAsyncStub(ListenerServiceStub):
     """Gets one listener.
 
     Failures: NOT_FOUND when no listener has the name.
+    """
+    ListRefusedFrames: _aio.UnaryUnaryMultiCallable[_listener_service_pb2.ListRefusedFramesRequest, _listener_service_pb2.ListRefusedFramesResponse]  # type: ignore[assignment]
+    """Lists the frames of a listener's connections whose size was refused last, the latest first. The proxy remembers 100 of each listener.
+
+    While a processor refuses more than can be reported, some are left out; the metrics and the log have all.
+    Failures: INVALID_ARGUMENT for a bad page token or size, NOT_FOUND when no listener has the name.
     """
 
 class ListenerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -83,6 +95,18 @@ class ListenerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Gets one listener.
 
         Failures: NOT_FOUND when no listener has the name.
+        """
+
+    @_abc_1.abstractmethod
+    def ListRefusedFrames(
+        self,
+        request: _listener_service_pb2.ListRefusedFramesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_listener_service_pb2.ListRefusedFramesResponse, _abc.Awaitable[_listener_service_pb2.ListRefusedFramesResponse]]:
+        """Lists the frames of a listener's connections whose size was refused last, the latest first. The proxy remembers 100 of each listener.
+
+        While a processor refuses more than can be reported, some are left out; the metrics and the log have all.
+        Failures: INVALID_ARGUMENT for a bad page token or size, NOT_FOUND when no listener has the name.
         """
 
 def add_ListenerServiceServicer_to_server(servicer: ListenerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

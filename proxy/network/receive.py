@@ -17,7 +17,17 @@ from librt.strings import read_i16_be
 from mypy_extensions import i64
 
 from framegate.proxy.network.frame_exchange import is_sasl
-from framegate.proxy.network.framing import FRAME_TOO_LARGE, NOT_OURS, OK, SASL_TOO_LARGE, Framing, check_size, foreign_protocol, size_bucket
+from framegate.proxy.network.framing import (
+    FRAME_TOO_LARGE,
+    NEGATIVE_SIZE,
+    NOT_OURS,
+    OK,
+    SASL_TOO_LARGE,
+    Framing,
+    check_size,
+    foreign_protocol,
+    size_bucket,
+)
 from framegate.proxy.network.int32 import HEADER, INT32
 from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
 from framegate.proxy.network.pool_kinds import LeakFindingAccount
@@ -27,6 +37,7 @@ from framegate.proxy.network.stats import SideStats
 __all__ = ["NEVER_CUT", "Receive", "ReceiveLimit"]
 
 JOIN_BELOW: Final = 4096  # pieces smaller than this are joined
+REFUSED_HEAD: Final = 16
 FIRST_BYTES: Final = 8  # of a body; they identify a Kafka request
 KEY_END: Final = HEADER + 2  # of the api key of a Kafka request
 NEVER_CUT: Final = 1 << 62
@@ -60,6 +71,7 @@ class Receive:
         fault: the fault that ``feed`` found, or ``framing.OK``. Nothing may be fed after a fault.
         faulty_size: the size that was refused.
         refused_bytes: bytes of the last read that belong to the refused frame or follow it; without those ``staged`` before.
+        refused_head: the first ``REFUSED_HEAD`` bytes of the refused frame, as far as they were read, if it is too large or its size is negative.
         foreign: the name of the other protocol, if the fault is NOT_OURS.
     """
 
@@ -104,6 +116,7 @@ class Receive:
         self.fault: i64 = OK
         self.faulty_size: i64 = 0
         self.refused_bytes: i64 = 0
+        self.refused_head: bytes = b""
         self.foreign: str = ""
 
     @property
@@ -234,6 +247,8 @@ class Receive:
         if self.cut:
             return self._feed_cut(data, length)
         if self.size < 0 and not self._take_header(data, length):
+            if self.fault == FRAME_TOO_LARGE or self.fault == NEGATIVE_SIZE:
+                self._keep_head(data, 0)
             return None
         first = self.size - self.staged
         if length < first:
@@ -366,6 +381,7 @@ class Receive:
             size = self.framing.body_size(data, end)
             self.faulty_size = size if size >= 0 or fault != FRAME_TOO_LARGE else self._line_so_far(data, end)
             self.refused_bytes = len(data) - end
+            self._keep_head(data, end)
             return
         length: i64 = len(data)
         left = length - end
@@ -376,6 +392,12 @@ class Receive:
             self._body = self.framing.body_size(data, end)
             self.size = left + rest
             self.cut = not self._is_sasl_too_large(b"") and (self._cut_next or self.size > self._cut_from)
+
+    def _keep_head(self, data: bytes, end: i64) -> None:
+        """Keep the first bytes of the refused frame, which begins in the staged bytes, or at ``end``."""
+        pieces = self._pieces
+        first = b"" if pieces is None else bytes(pieces[0][:REFUSED_HEAD])
+        self.refused_head = (first + data[end : end + REFUSED_HEAD])[:REFUSED_HEAD]
 
     def _begin(self, data: bytes) -> None:
         """Stage more of an incomplete frame of known size."""

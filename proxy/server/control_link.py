@@ -26,8 +26,8 @@ from framegate.proxy.relay.relay import Relay
 from framegate.proxy.relay.route import Route
 from framegate.proxy.server.commands import Commands
 from framegate.proxy.server.link import HANDLER_PROCESS, MAX_TOGETHER, Handover, LinkError, LinkReader, LinkWriter, receive_handovers
-from framegate.proxy.server.messages import BrokersSeenNotice, DemandNotice, PartedNotice, RowsNotice
-from framegate.proxy.server.pair_rows import closed_line, demand_row, opened_line, refused_line
+from framegate.proxy.server.messages import BrokersSeenNotice, DemandNotice, FrameRefusedNotice, PartedNotice, RowsNotice
+from framegate.proxy.server.pair_rows import closed_line, demand_row, opened_line, refused_frame_row, refused_line
 from framegate.proxy.server.protocol import event_notice
 from framegate.proxy.server.rows import EventRow, HandoverFailedRow, SeenBrokerRow
 from framegate.proxy.server.settings import Settings
@@ -184,7 +184,21 @@ class ControlLink(DemandWatcher):
         """A pair is over: collect its row."""
         if self._up:
             self._collect(self._closed, closed_line(pair, self._relay.pairs.wall_offset_ns))
+            if pair.cause is Cause.FRAME_TOO_LARGE or pair.cause is Cause.NEGATIVE_SIZE:
+                self._report_refused(pair)
         self.commands.pair_changed()
+
+    def _report_refused(self, pair: Pair) -> None:
+        """Send the frame for whose size a pair was closed; while too much waits to be written it is dropped."""
+        for leg in (pair.client, pair.upstream):
+            row = refused_frame_row(pair, leg, self._relay.pairs.wall_offset_ns)
+            if row is not None:
+                try:
+                    self.writer.offer(FrameRefusedNotice(type="frame_refused", row=row))
+                except OSError:
+                    self._end()
+                    return
+                self.watch()
 
     def _collect(self, rows: list[str], line: str) -> None:
         if not self._closed and not self._opened:

@@ -10,7 +10,17 @@ declared here is public.
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from framegate.proxy.server.rows import DemandRow, EndpointRow, HolderRow, OpenRow, PartRow, SeenBrokerRow, StandingRow, StoresRow
+from framegate.proxy.server.rows import (
+    DemandRow,
+    EndpointRow,
+    HolderRow,
+    OpenRow,
+    PartRow,
+    RefusedFrameRow,
+    SeenBrokerRow,
+    StandingRow,
+    StoresRow,
+)
 
 Endpoints = dict[str, list[list[str | int]]]
 """Addresses by upstream, each ``[host, family, path]`` or ``[host, family, address, port]``."""
@@ -407,6 +417,13 @@ class DemandNotice(TypedDict):
     demands: list[DemandRow]
 
 
+class FrameRefusedNotice(TypedDict):
+    """A frame whose size was refused."""
+
+    type: Literal["frame_refused"]
+    row: RefusedFrameRow
+
+
 class PartedNotice(TypedDict):
     """A processor and a handler process are no longer connected, though both run; each reports its end of the pair of sockets.
 
@@ -456,4 +473,4 @@ class BrokersSeenNotice(TypedDict):
 
 
 HandlerNotice = LogNotice | PartedNotice
-Notice = RowsNotice | DrainedNotice | DemandNotice | QuestionNotice | ForgetNotice | BrokersSeenNotice | HandlerNotice
+Notice = RowsNotice | DrainedNotice | DemandNotice | FrameRefusedNotice | QuestionNotice | ForgetNotice | BrokersSeenNotice | HandlerNotice

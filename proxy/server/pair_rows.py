@@ -1,15 +1,20 @@
 """Rows of pairs and endpoints (``rows``). The frequent ones are written as JSON text by hand. Times are nanoseconds since 1970."""
 
 from json.encoder import encode_basestring
-from typing import Final, cast
+from typing import Final, Literal, cast
 
+from librt.strings import read_i16_be
 from mypy_extensions import i64
 
 from framegate.proxy.cause import Cause
+from framegate.proxy.errors import FrameTooLargeError, NegativeSizeError
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.connection_id import format_connection_id
-from framegate.proxy.relay.pair import Pair
+from framegate.proxy.network.frame_exchange import is_sasl
+from framegate.proxy.network.int32 import HEADER
+from framegate.proxy.network.receive import KEY_END
+from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.quotas import KeyDemand
 from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.state import PairState
@@ -24,6 +29,7 @@ from framegate.proxy.server.rows import (
     OpenRow,
     RateCounter,
     RateLevel,
+    RefusedFrameRow,
     ThrottleRow,
     TlsRow,
     TrafficRow,
@@ -36,11 +42,13 @@ __all__ = [
     "endpoint_down_row",
     "endpoint_row",
     "endpoint_up_row",
+    "head_text",
     "holder_row",
     "is_due",
     "last_active_ns",
     "open_row",
     "opened_line",
+    "refused_frame_row",
     "refused_line",
 ]
 
@@ -315,6 +323,39 @@ def holder_row(pair: Pair, channel: Channel, kind: str, size: i64, wall_offset_n
         muted=mute.cause_names(int(channel.mute_causes)),
         muted_ns=_wall(channel.mutes.first_ns, wall_offset_ns),
         last_active_ns=int(channel.last_active_ns + wall_offset_ns),
+    )
+
+
+def head_text(head: bytes, *, authenticates: bool) -> str:
+    """The beginning of a refused frame, in hexadecimal; empty if clients authenticate by SASL, and it is a request of an authentication."""
+    return "" if authenticates and len(head) >= KEY_END and is_sasl(i64(read_i16_be(head, HEADER))) else head.hex()
+
+
+def refused_frame_row(pair: Pair, leg: Leg, wall_offset_ns: i64) -> RefusedFrameRow | None:
+    """The frame for whose size the channel of a leg of a CLOSED pair was closed; None: it was closed for something else."""
+    channel, client = leg.channel, pair.client.channel
+    if channel is None or client is None:
+        return None
+    error, receive = channel.error, channel.read_half.receive
+    limit = receive.limit
+    cause: Literal["frame_too_large", "negative_size"] = "negative_size"
+    if isinstance(error, FrameTooLargeError):
+        cause, limit = "frame_too_large", error.limit
+    elif not isinstance(error, NegativeSizeError):
+        return None
+    told = None if pair.pairing is None else pair.pairing.client
+    return RefusedFrameRow(
+        id=int(pair.id),
+        listener=pair.route.listener,
+        side="downstream" if leg.is_client else "upstream",
+        peer=channel.peer if leg.is_client else pair.endpoint,
+        principal=client.principal,
+        client_id="" if told is None else told.client_id,
+        cause=cause,
+        size=int(receive.faulty_size),
+        limit=int(limit),
+        head=head_text(receive.refused_head, authenticates=leg.is_client and pair.route.authenticates),
+        time_ns=int(channel.closed_ns + wall_offset_ns),
     )
 
 

@@ -198,6 +198,31 @@ class ThrottleRow(TypedDict):
     reason: str
 
 
+class RefusedFrameRow(TypedDict):
+    """A frame whose size was refused, for which the connection was closed.
+
+    Attributes:
+        id: of the connection.
+        side: who sent it: ``downstream`` or ``upstream``; ``peer``: its address.
+        principal, client_id: of the client; empty: none, or not known yet.
+        cause: ``frame_too_large`` or ``negative_size``.
+        size, limit: of its body, in bytes; of text with a delimiter ``size`` is what had arrived.
+        head: its first 16 bytes, as far as they had arrived, in hexadecimal; empty for frames of an authentication.
+    """
+
+    id: int
+    listener: str
+    side: Literal["downstream", "upstream"]
+    peer: str
+    principal: str
+    client_id: str
+    cause: Literal["frame_too_large", "negative_size"]
+    size: int
+    limit: int
+    head: str
+    time_ns: int
+
+
 class HolderRow(TypedDict):
     """The memory that one channel of a pair holds, of one kind (``cells.MEMORY_KINDS``).
 

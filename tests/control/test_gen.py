@@ -68,7 +68,7 @@ def test_every_element_has_a_comment(path: Path) -> None:
 
 @each_of("path", PROTOS)
 def test_a_method_has_a_request_and_a_response_of_its_own(path: Path) -> None:
-    methods = re.findall(r"rpc (\w+)\((\w+)\) returns \((\w+)\) \{", path.read_text())
+    methods = re.findall(r"rpc (\w+)\((\w+)\) returns \((?:stream )?(\w+)\) \{", path.read_text())
     assert methods or path.name == "options.proto"
     assert [name for name, request, response in methods if (request, response) != (f"{name}Request", f"{name}Response")] == []
 

@@ -62,6 +62,7 @@ class MemoryLog(RowLog):
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
+        self.written = Bus(on_failure=repr)
         self.room = True
         self.behind = False
         self.dropped = 0

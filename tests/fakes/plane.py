@@ -56,12 +56,15 @@ from framegate.control.steering.channels import TERMS, Channels, Terms
 from framegate.control.steering.configuration import Applied, Configuration
 from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.steering.drain import Drain
+from framegate.control.steering.explanation import Explanations
 from framegate.control.steering.filter import Filter
 from framegate.control.steering.kafka_rules import RulesAboutKafka
 from framegate.control.steering.limits import Limits
 from framegate.control.steering.listeners import Listeners, Upstreams
 from framegate.control.steering.pool import Pool, equal_shares
+from framegate.control.steering.refused import RefusedFrames
 from framegate.control.steering.rows import Audit, LogRows, Place
+from framegate.control.steering.sizes import Sizes
 from framegate.control.steering.state import State
 from framegate.control.steering.steering import Parts
 from framegate.control.steering.taps import Taps
@@ -531,6 +534,7 @@ class FakePlane(State):
         self.desired: DesiredState = supervisor.desired
         self.rows: dict[int, OpenRow] = {}
         self.holders: list[Holder] = []
+        self.now_ns = OPENED_NS + 10 * 10**9
         self.levels = Levels()
         self.troubles: list[str] = []
         self.losing = False
@@ -550,6 +554,7 @@ class FakePlane(State):
         self.asked: list[tuple[object, ...]] = []
         self.failures: list[Exception] = []
         self._events = Bus(on_failure=self.failures.append)
+        self.written = Bus(on_failure=self.failures.append)
         self.measured: dict[tuple[str, Attributes], float] = {}
         self._supervisor = supervisor
         self._layout = CellLayout.of(config)
@@ -572,20 +577,25 @@ class FakePlane(State):
         listeners = Listeners(supervisor, acceptor)
         drain = NotedDrain(supervisor, acceptor, listeners, pool, transactions, self._events)
         drain.fake = self
+        channels, upstreams = NotedChannels(self, supervisor, transactions), Upstreams(supervisor, resolver, log)
         engine = FakeConfiguration(self)
         self.parts = Parts(
             state=self,
             events=self._events,
+            rows=self.written,
             audit=FakeAudit(self),
             log=LogRows(supervisor, log),
-            channels=NotedChannels(self, supervisor, transactions),
+            channels=channels,
+            explanations=Explanations(supervisor, channels, listeners, upstreams, pool, lambda: self.now_ns),
+            refused_frames=RefusedFrames(supervisor),
+            sizes=Sizes(lambda: supervisor.cells),
             limits=Limits(supervisor, acceptor, transactions, pool),
             kafka_rules=RulesAboutKafka(supervisor, transactions),
             pool=pool,
             taps=Taps(supervisor, transactions, lambda rules: None, losses),
             drain=drain,
             listeners=listeners,
-            upstreams=Upstreams(supervisor, resolver, log),
+            upstreams=upstreams,
             brokers=FakeBrokers(self),
             certificates=FakeCertificates(self),
             rotation=FakeRotation(self),

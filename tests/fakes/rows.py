@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.server.link import decode_row, split_line
-from framegate.proxy.server.rows import AccessRow, ChannelRow, ClosedRow, LostRow, MuteRow, OpenedRow, OpenRow, TlsRow, TrafficRow
+from framegate.proxy.server.rows import AccessRow, ChannelRow, ClosedRow, LostRow, MuteRow, OpenedRow, OpenRow, RefusedFrameRow, TlsRow, TrafficRow
 from framegate.proxy.server.schema import schema_of
 
 OPENED_NS = 1_800_000_000_500_000_000
@@ -46,6 +46,24 @@ def open_row(**changes: Any) -> OpenRow:
         last_active_ns=OPENED_NS + 10**9,
     )
     judged: OpenRow = _judged(OpenRow, {**row, **changes})
+    return judged
+
+
+def refused_frame_row(**changes: Any) -> RefusedFrameRow:
+    row = RefusedFrameRow(
+        id=CHANNEL["id"],
+        listener="kafka",
+        side="downstream",
+        peer="10.0.0.9:51000",
+        principal="CN=client",
+        client_id="billing-7",
+        cause="frame_too_large",
+        size=2_000_000,
+        limit=1_000_000,
+        head="001e8480000000030000000700046164",
+        time_ns=OPENED_NS,
+    )
+    judged: RefusedFrameRow = _judged(RefusedFrameRow, {**row, **changes})
     return judged
 
 

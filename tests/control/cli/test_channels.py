@@ -98,7 +98,7 @@ def test_a_filter_that_matches_nothing_is_no_failure_and_a_wrong_one_is(cli: Cli
     assert cli.json("channels", verb, "--filter", "listener=plain", "--reason", "x") == {"affected": [], "missing": []}
     result = cli("channels", verb, "--filter", "listner=plain", "--reason", "x", "--output", "json")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("framegate: selector.filter: character 1: there is no field listner; the fields are listener, ")
+    assert result.stderr.startswith("framegate: --filter: character 1: there is no field listner; the fields are listener, ")
 
 
 def test_an_empty_list_says_so_and_is_an_empty_list(cli: Cli) -> None:

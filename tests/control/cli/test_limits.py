@@ -4,6 +4,7 @@ import pytest
 
 from framegate.control.bounds import FIELD_NAMES
 from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
+from tests.fakes.cells import fill
 from tests.fakes.cli import Cli
 from tests.fakes.plane import FakePlane
 
@@ -131,3 +132,15 @@ def test_an_override_is_added_changed_and_removed_beside_others(cli: Cli) -> Non
 def test_what_says_nothing_or_two_things_is_wrong_usage(cli: Cli, words: tuple[str, ...]) -> None:
     assert cli("limits", *words).exit_code == 2
     assert (cli.plane.node_quotas, cli.plane.quotas["kafka"]) == (LimitsConfig(), RateLimits())
+
+
+def test_a_dry_run_of_a_size_says_what_it_would_have_refused(cli: Cli) -> None:
+    fill(cli.plane, 0, {("framegate.frame.size", "downstream", "plain"): [0, 0, 10, 1200, 0, 0, 0, 0, 0, 0, 0, 0]})
+    for size, text in (
+        ("8KiB", "it would have refused 0 to 1,200 frames of the 1,210 that clients sent in the last "),
+        ("4KiB", "it would have refused 1,200 frames of the 1,210 "),
+        ("1MiB", "it would have refused 0 frames of the 1,210 "),
+    ):
+        assert text in cli("limits", "set", "--listener", "plain", "--max-receive-size", size, "--dry-run").stderr
+    assert "refused" not in cli("limits", "set", "--listener", "plain", "--connections", "7", "--dry-run").stderr
+    assert "refused" not in cli("limits", "set", "--listener", "plain", "--max-receive-size", "8KiB").stderr

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from framegate.control.errors import InvalidArgumentError
+from framegate.control.events import Event
 from framegate.control.logs import Levels, LibraryRows, RowLog, check_silenced
 from framegate.control.logs import row_log as module
 from framegate.proxy.config.log import LEVELS, LogLevel
@@ -65,6 +66,28 @@ def test_a_row_that_is_json_already_looks_like_any_other(pipe: Pipe) -> None:
     assert (first["level"], first["event"], first["rows_dropped"], first["detail"]) == ("info", "closed", 1, 'said "no"')
     assert list(second) == ["time", "level", "event", "id"]
     assert datetime.datetime.fromisoformat(str(first["time"])).tzinfo == datetime.UTC
+
+
+def test_each_row_is_published_as_it_is_in_the_log_also_when_stdout_takes_none(pipe: Pipe) -> None:
+    reader, writer = pipe
+    for capacity in (0, 10):
+        log = RowLog(writer, capacity=capacity, levels=Levels("info"))
+        log.levels.silenced = frozenset(["opened"])
+        log.write("one", level="error", slot=1)
+        log.write("quiet", level="debug")
+        log.write_lines("opened", ['{"id": "0-1-1"}'])
+        log.write_lines("closed", ['{"id": "0-1-2"}', '{"id": "0-1-3"}'])
+        assert log.reserve()
+        log.write_reserved("audit", {"who": "ada"})
+        log.close()
+        published = log.written.subscribe(after=0, only_kept=True).take()
+        assert [(event.level, event.name, {**event.row, "event": event.name}) for event in published if isinstance(event, Event)] == [
+            ("error", "one", {"event": "one", "slot": 1}),
+            ("info", "closed", {"event": "closed", "id": "0-1-2"}),
+            ("info", "closed", {"event": "closed", "id": "0-1-3"}),
+            ("info", "audit", {"event": "audit", "who": "ada"}),
+        ]
+        assert len(lines(reader)) == (1, 4)[capacity > 0]
 
 
 def test_a_reader_that_is_gone_stops_rows_and_nothing_else() -> None:

@@ -42,7 +42,7 @@ def test_every_method_of_every_proto_file_is_known_and_has_a_role() -> None:
 
 def test_methods_that_only_show_need_the_role_view_and_all_others_are_audited() -> None:
     for method, access in METHODS.items():
-        looks = method.rpartition("/")[2].startswith(("Get", "List"))
+        looks = method.rpartition("/")[2].startswith(("Explain", "Get", "List", "Watch"))
         assert looks == (access.role == Role.ROLE_VIEW) == (not access.audited), method
 
 
@@ -54,15 +54,17 @@ async def check_every_method(at: Serving) -> None:
     """Each is answered, and leaves a row just when the table says so."""
     for name, rpc in RPCS.items():
         answer = message_factory.GetMessageClass(rpc.output_type)
-        call = at.channel.unary_unary(f"/{name}", lambda request: request.SerializeToString(), answer.FromString)
+        kind = at.channel.unary_stream if rpc.server_streaming else at.channel.unary_unary
+        call = kind(f"/{name}", lambda request: request.SerializeToString(), answer.FromString)(message_factory.GetMessageClass(rpc.input_type)())
         code = grpc.StatusCode.OK
         try:
-            await call(message_factory.GetMessageClass(rpc.input_type)())
+            await (call.read() if rpc.server_streaming else call)
         except grpc.aio.AioRpcError as error:
             code = error.code()
         assert code not in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL), name
         assert [row["method"] for row in at.plane.audits] == ([name] if METHODS[name].audited else []), name
         at.plane.audits.clear()
+        call.cancel()
 
 
 @each_of("tap", [None, TapConfig(directory="/nowhere")])

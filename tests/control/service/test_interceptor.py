@@ -162,6 +162,11 @@ def fill(message: Message, end: int, only: str = "") -> Message:
     return message
 
 
+def streams(method: str) -> bool:
+    service, _, name = method.partition("/")
+    return bool(descriptor_pool.Default().FindServiceByName(service).methods_by_name[name].server_streaming)
+
+
 def extremes(method: str) -> Iterator[Message]:
     """Requests of a method at the ends of what its fields can say."""
     service, _, name = method.partition("/")
@@ -185,7 +190,10 @@ async def test_whatever_a_request_says_its_call_has_an_answer_and_its_audit_row_
         for request in extremes(method):
             at.plane.audits.clear()
             try:
-                await at.channel.unary_unary(f"/{method}")(request.SerializeToString())
+                if streams(method):
+                    await at.channel.unary_stream(f"/{method}")(request.SerializeToString()).read()
+                else:
+                    await at.channel.unary_unary(f"/{method}")(request.SerializeToString())
                 code = grpc.StatusCode.OK
             except grpc.aio.AioRpcError as error:
                 code = error.code()

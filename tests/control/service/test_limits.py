@@ -12,6 +12,7 @@ from framegate.control.v1 import limit_service_pb2 as pb2
 from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
 from tests.control.service.served import code_of, failure_of, served
+from tests.fakes.cells import fill
 from tests.fakes.serving import Serving
 
 
@@ -133,3 +134,14 @@ def test_limits_come_back_as_they_were_what_they_do_not_say_included() -> None:
     changes = NODE.changes(message, NODE.fields, violations)
     violations.check()
     assert dataclasses.replace(limits, **{**changes, "per_address": RateLimits(**changes["per_address"])}) == limits
+
+
+@served()
+async def test_only_a_dry_run_has_a_forecast(at: Serving) -> None:
+    fill(at.plane, 1, {("framegate.frame.size", "downstream", "plain"): [3, 4, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0]})
+    stub = LimitServiceStub(at.channel)
+    request = update("plain", 1024)
+    request.validate_only = True
+    found = (await stub.UpdateLimit(request)).size_forecast
+    assert (found.frame_count, found.least_refused_count, found.most_refused_count, found.HasField("window")) == (12, 5, 5, True)
+    assert not (await stub.UpdateLimit(update("plain", 1024))).HasField("size_forecast")

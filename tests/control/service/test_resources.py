@@ -5,12 +5,14 @@ import grpc
 from framegate.control.v1 import handler_service_pb2 as handler_pb2
 from framegate.control.v1 import listener_service_pb2 as listener_pb2
 from framegate.control.v1 import upstream_service_pb2 as upstream_pb2
+from framegate.control.v1.channel_service_pb2 import CAUSE_FRAME_TOO_LARGE, SIDE_DOWNSTREAM
 from framegate.control.v1.handler_service_pb2_grpc import HandlerServiceStub
 from framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
 from framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceStub
-from tests.control.service.served import code_of, served
+from framegate.proxy.network.connection_id import parse_connection_id
+from tests.control.service.served import code_of, refused, served
 from tests.fakes.plane import broker_status, channel_row, handler_process
-from tests.fakes.rows import OPENED_NS
+from tests.fakes.rows import OPENED_NS, refused_frame_row
 from tests.fakes.serving import Serving
 
 
@@ -101,3 +103,23 @@ async def test_handler_processes_come_in_pages_by_slot(at: Serving) -> None:
     assert second.next_page_token == ""
     for request in (handler_pb2.ListHandlersRequest(page_size=-1), handler_pb2.ListHandlersRequest(page_token="?")):
         assert await code_of(stub.ListHandlers(request)) is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@served()
+async def test_refused_frames_of_a_listener_are_pages_the_latest_first(at: Serving) -> None:
+    stub = ListenerServiceStub(at.channel)
+    for number in range(3):
+        at.plane.parts.refused_frames.note(refused_frame_row(id=int(parse_connection_id(f"0-1-{number}"))))
+    first = await stub.ListRefusedFrames(listener_pb2.ListRefusedFramesRequest(listener="kafka", page_size=2))
+    rest = await stub.ListRefusedFrames(listener_pb2.ListRefusedFramesRequest(listener="kafka", page_token=first.next_page_token))
+    assert [item.channel_id for item in (*first.refused_frames, *rest.refused_frames)] == ["0-1-2", "0-1-1", "0-1-0"]
+    found = first.refused_frames[0]
+    assert (found.peer_address, found.principal, found.client_id, found.side) == ("10.0.0.9:51000", "CN=client", "billing-7", SIDE_DOWNSTREAM)
+    assert (found.cause, found.size_bytes, found.limit_bytes) == (CAUSE_FRAME_TOO_LARGE, 2_000_000, 1_000_000)
+    assert (found.head.hex(), found.time.ToNanoseconds()) == ("001e8480000000030000000700046164", OPENED_NS)
+    assert list((await stub.ListRefusedFrames(listener_pb2.ListRefusedFramesRequest(listener="plain"))).refused_frames) == []
+    for listener, answer in (
+        ("", (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", ["listener"])),
+        ("none", (grpc.StatusCode.NOT_FOUND, "LISTENER_NOT_FOUND", [])),
+    ):
+        assert await refused(stub.ListRefusedFrames(listener_pb2.ListRefusedFramesRequest(listener=listener))) == answer

@@ -128,8 +128,9 @@ async def reflected_services(channel: grpc.aio.Channel) -> list[str]:
 @served()
 async def test_a_reflection_client_finds_every_service_with_its_files(at: Serving) -> None:
     assert {name.rpartition(".")[2] for name in SERVICE_NAMES} == {
-        "CertificateService", "ChannelService", "ConfigurationService", "HandlerService", "KafkaRuleService", "LimitService", "ListenerService",
-        "LogService", "PoolService", "ProxyService", "TapService", "UpstreamService", "UserService",
+        "CertificateService", "ChannelService", "ConfigurationService", "EventService", "ExplanationService", "HandlerService",
+        "KafkaRuleService", "LimitService", "ListenerService", "LogService", "PoolService", "ProxyService",
+        "TapService", "UpstreamService", "UserService",
     }  # fmt: skip
     for name in SERVICE_NAMES:
         answer = await reflect(at.channel, reflection_pb2.ServerReflectionRequest(file_containing_symbol=name))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from framegate.proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, NOT_OURS, OK, SASL_TOO_LARGE
 from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, MemoryPool
-from framegate.proxy.network.receive import JOIN_BELOW, NEVER_CUT, VIEW_FROM, Receive, ReceiveLimit
+from framegate.proxy.network.receive import JOIN_BELOW, NEVER_CUT, REFUSED_HEAD, VIEW_FROM, Receive, ReceiveLimit
 from framegate.proxy.network.run import PART, PART_FIRST, PART_LAST, Run
 from framegate.proxy.network.stats import SideStats
 from tests.fakes.cases import each_of
@@ -68,6 +68,25 @@ def test_a_size_is_judged_before_memory_is_taken(size: int, fault: int, cut: int
         assert bench.receive.faulty_size == size
         assert bench.delivered() == frame(1)
         bench.check_released()
+
+
+def test_the_first_sixteen_bytes_of_a_refused_frame_are_kept_however_they_come() -> None:
+    body = bytes(range(1, 30))
+    wrong = {}
+    for size in (11, -1):
+        header = struct.pack(">i", size)
+        for before in (b"", frame(1)):
+            for cut in range(len(before), len(before) + 4):
+                for there in range(4, 30):
+                    bench = Bench(limit=10)
+                    data = before + (header + body)[:there]
+                    bench.feed(data[:cut]) if cut else None
+                    bench.feed(data[cut:])
+                    if bench.receive.refused_head != (header + body)[: min(there, REFUSED_HEAD)]:
+                        wrong[size, before, cut, there] = bench.receive.refused_head
+                    bench.check_released()
+    assert wrong == {}
+    assert REFUSED_HEAD == 16
 
 
 def test_the_limit_in_force_at_the_fourth_header_byte_decides() -> None:

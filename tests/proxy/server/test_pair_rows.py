@@ -2,6 +2,7 @@
 
 import json
 import socket
+import struct
 import threading
 
 import pytest
@@ -23,14 +24,27 @@ from framegate.proxy.server.pair_rows import (
     endpoint_down_row,
     endpoint_row,
     endpoint_up_row,
+    head_text,
     holder_row,
     is_due,
     open_row,
     opened_line,
+    refused_frame_row,
     refused_line,
 )
-from framegate.proxy.server.rows import AccessRow, ClosedRow, DemandRow, EndpointDownRow, EndpointRow, EndpointUpRow, HolderRow, OpenedRow, OpenRow
-from framegate.proxy.server.schema import schema_of
+from framegate.proxy.server.rows import (
+    AccessRow,
+    ClosedRow,
+    DemandRow,
+    EndpointDownRow,
+    EndpointRow,
+    EndpointUpRow,
+    HolderRow,
+    OpenedRow,
+    OpenRow,
+    RefusedFrameRow,
+)
+from framegate.proxy.server.schema import check, schema_of
 from tests.fakes import kafka_frames
 from tests.fakes.cases import each_of
 from tests.fakes.rows import decode_line
@@ -117,6 +131,39 @@ def test_a_closed_row_has_the_cause_and_the_loss_also_without_a_pair(world):
     assert (row["cause"], row["detail"], row["side"], row["state"]) == ("limit", "no descriptor to be had", "internal", "handshaking")
     assert (row["opened_ns"], row["closed_ns"], row["principal"], row["mutes"]) == (1005, 1009, None, {})
     assert {*row["frames"].values(), *row["bytes"].values(), *row["lost"].values()} == {0}
+
+
+def test_a_refused_frame_is_shown_with_its_sender_and_its_first_bytes():
+    for size, cause, limit in ((1001, "frame_too_large", 1000), (-5, "negative_size", 1000)):
+        world = World(protocol="kafka", limit=limit)
+        client, _, pair = world.pair()
+        client.sendall(kafka_frames.request(3, 0, 1, b"", b"\0\4ada1"))
+        world.until(lambda pair=pair: pair.pairing.open == 1)
+        data = struct.pack(">ihhih", size, 3, 0, 7, 4) + b"ada1 and more"
+        client.sendall(data)
+        world.until(lambda pair=pair: pair.cause is not None)
+        row = refused_frame_row(pair, pair.client, 10**18)
+        assert refused_frame_row(pair, pair.upstream, 0) is None
+        check("frame_refused", RefusedFrameRow, row)
+        assert (row["id"], row["listener"], row["side"], row["peer"], row["client_id"]) == (pair.id, "l", "downstream", "192.0.2.1:1", "ada1")
+        assert (row["cause"], row["size"], row["limit"], row["head"]) == (cause, size, limit, data[:16].hex())
+        assert row["time_ns"] == world.clock.ns + 10**18
+        world.close()
+
+
+def test_the_beginning_of_a_request_of_an_authentication_is_not_shown():
+    for key, of_sasl in ((0, False), (16, False), (17, True), (18, False), (35, False), (36, True), (37, False)):
+        for there in (5, 6, 16):
+            head = struct.pack(">ih", 1001, key)[:there].ljust(there, b"x")
+            assert head_text(head, authenticates=False) == head.hex()
+            assert head_text(head, authenticates=True) == ("" if of_sasl and there >= 6 else head.hex())
+
+
+def test_a_connection_that_ends_for_something_else_has_no_refused_frame(world):
+    _, _, pair = world.pair()
+    ending.abort(pair, Cause.ADMIN, "", "internal")
+    world.poll()
+    assert (refused_frame_row(pair, pair.client, 0), refused_frame_row(pair, pair.upstream, 0)) == (None, None)
 
 
 @pytest.mark.parametrize("told", ['said "no"', "a\\b\n\r\t\0\x1f", "naïve €\u2028\U0001f600", "\udc80", "}, {", ""])

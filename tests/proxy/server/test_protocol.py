@@ -197,7 +197,7 @@ def test_notices_are_taken() -> None:
     notice = DrainedNotice(type="drained", open=0, cut_off=1)
     assert read_notice(sent(notice)) == notice
     assert read_notice({"type": "closed", "rows": ["5 7 {}"]})["type"] == "closed"
-    assert set(NOTICES) == {"access", "brokers_seen", "opened", "closed", "demand", "drained", "forget", "log", "parted", "question"}
+    assert set(NOTICES) == {"access", "brokers_seen", "opened", "closed", "demand", "drained", "forget", "frame_refused", "log", "parted", "question"}
     parted = PartedNotice(type="parted", pair=5, error="")
     assert read_notice(sent(parted)) == parted
     assert read_notice({"type": "forget", "number": 5})["type"] == "forget"
