@@ -24,6 +24,7 @@ def test_counters_that_are_not_of_one_thing_among_many_are_there_from_the_start(
     listener = "framegate.listener"
     assert meters.snapshot() == {
         **{("framegate.accept.blocked.time", ((listener, name),)): 0 for name in ("a", "b")},
+        ("framegate.audit.failures", ()): 0,
         ("framegate.log.dropped", ()): 0,
         ("framegate.authentication.questions.refused", ()): 0,
     }

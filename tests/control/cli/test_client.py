@@ -76,14 +76,14 @@ def test_every_wrong_field_has_a_line(cli: Cli) -> None:
 
 def test_a_fault_of_the_proxy_exits_with_1(cli: Cli) -> None:
     cli.plane.failure = ZeroDivisionError("secret")
-    result = cli("channels", "unmute", "--listener", "kafka")
+    result = cli("channels", "unmute", "--filter", "listener=kafka")
     assert (result.exit_code, result.stderr) == (1, "framegate: a fault of framegate itself; its log says more (INTERNAL)\n")
 
 
 def test_a_change_that_cannot_be_audited_exits_with_1_because_the_api_answered(cli: Cli) -> None:
     for reason, code in (("AUDIT_BLOCKED", 1), ("PROCESSOR_SILENT", 5)):
         cli.plane.failure = UnavailableError("not now", reason=reason)
-        result = cli("channels", "unmute", "--listener", "kafka")
+        result = cli("channels", "unmute", "--filter", "listener=kafka")
         assert (result.exit_code, result.stderr) == (code, f"framegate: not now ({reason})\n")
 
 

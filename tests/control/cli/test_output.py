@@ -112,7 +112,7 @@ def test_a_narrow_terminal_wraps_lines_and_folds_no_cell(cli: Cli) -> None:
         os.close(ours)
     lines = text.splitlines()
     assert (code, errors, len(lines)) == (0, "", 4)
-    assert all(line.endswith("UTC") and len(line) > 100 for line in lines[1:])
+    assert all(len(line) > 80 for line in lines[1:])
     assert [line.split()[0] for line in lines[1:]] == ["0-1-1", "0-1-2", "0-1-3"]
 
 

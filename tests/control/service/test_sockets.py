@@ -84,7 +84,12 @@ def test_each_role_may_call_its_methods_and_no_others_and_is_told_which_socket_h
                     kind: Any = descriptor_pool.Default().FindServiceByName(service).methods_by_name[method]
                     request = message_factory.GetMessageClass(kind.input_type)()
                     try:
-                        await channel.unary_unary(f"/{name}")(request.SerializeToString())
+                        if kind.server_streaming:
+                            stream = channel.unary_stream(f"/{name}")(request.SerializeToString())
+                            await stream.read()
+                            stream.cancel()
+                        else:
+                            await channel.unary_unary(f"/{name}")(request.SerializeToString())
                         code, text = grpc.StatusCode.OK, ""
                     except grpc.aio.AioRpcError as error:
                         code, text = error.code(), str(error.details())
