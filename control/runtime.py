@@ -296,8 +296,9 @@ class Proxy:
             self._log.write("reload_refused", level="warning", reason="framegate is starting, or could not start")
             return
         with contextlib.nullcontext() if self._notifier is None else self._notifier.reloading():
-            configuration = await self._steering.configuration_file.reload()
+            # Files first: a configuration that names a changed file would else put it in force without ending the connections of removed users.
             outcomes = await self._steering.rotation.reload()
+            configuration = await self._steering.configuration_file.reload()
         replaced, refused = ([f"{item.owner} ({item.kind})" for item in outcomes if item.result == result] for result in ("replaced", "refused"))
         self._log.write("reloaded", replaced=replaced, refused=refused, configuration=configuration)
 

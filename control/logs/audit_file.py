@@ -45,6 +45,7 @@ class AuditFile:
         self._counted = 0  # of those that wait
         self._error: OSError | None = None
         self._lock = asyncio.Lock()
+        self._writing: set[asyncio.Task[OSError | None]] = set()
         self._retry: asyncio.TimerHandle | None = None
         self._retrying: asyncio.Task[OSError | None] | None = None
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -65,6 +66,13 @@ class AuditFile:
         await self._write()
 
     async def _write(self, room: int = 0) -> OSError | None:
+        """Write what waits. A caller that is cancelled leaves it to its end: the thread goes on, and only one may write."""
+        task = asyncio.create_task(self._write_alone(room))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+        return await asyncio.shield(task)
+
+    async def _write_alone(self, room: int) -> OSError | None:
         async with self._lock:
             lines = list(self._waiting)
             if not lines and not room:

@@ -1,6 +1,7 @@
 """The callers of the API: what the kernel says about the process at the other end of a Unix socket, or what a certificate proves; and their role."""
 
 import asyncio
+import functools
 import hashlib
 import pwd
 import secrets
@@ -66,6 +67,7 @@ async def unix_peer(role: Role.ValueType, sock: socket.socket, transport: asynci
     return Peer(role, {"who": await asyncio.to_thread(_user, uid), "uid": uid, "gid": gid, "pid": pid})
 
 
+@functools.lru_cache(maxsize=1024)
 def _user(uid: int) -> str:
     """The name of a user; its number if it has none, as in containers. It may ask a directory service."""
     try:

@@ -342,7 +342,7 @@ def _command(action: ChannelAction, ids: list[int]) -> BulkCommand:
     if action.number:
         command["action"] = action.number
     if action.verb == "throttle":
-        command["request_rate"], command["response_rate"] = action.request_rate, action.response_rate
+        command = BulkCommand(**command, request_rate=action.request_rate, response_rate=action.response_rate)
     return command
 
 

@@ -198,13 +198,16 @@ class Configuration:
         if found:
             async with contextlib.AsyncExitStack() as undo:
                 await self._enlarge(first, after, undo)
-                for _ in range(_TRIES):
-                    with contextlib.suppress(_ChangedError):
-                        await self._change(loaded, after, transaction)
+                try:
+                    for _ in range(_TRIES):
+                        with contextlib.suppress(_ChangedError):
+                            await self._change(loaded, after, transaction)
+                            break
+                    else:
+                        raise AbortedError("nothing is applied: other changes were made meanwhile", reason="CONFIGURATION_CHANGED")
+                finally:
+                    if transaction.decided:  # also if a processor has not confirmed it
                         undo.pop_all()
-                        break
-                else:
-                    raise AbortedError("nothing is applied: other changes were made meanwhile", reason="CONFIGURATION_CHANGED")
             if after.processors < len(self._pool.wanted_slots()):
                 await self._pool.set_processors(after.processors, "configuration")
         self._pool.size_origin = "configuration" if loaded.config.memory_pool.size else "container"
@@ -213,12 +216,13 @@ class Configuration:
 
     async def _enlarge(self, before: ProxyConfig, after: ProxyConfig, undo: contextlib.AsyncExitStack) -> None:
         """Have as much memory and as many processors as the new configuration, if it has more; each step is taken back with ``undo``."""
+        size_origin, processors_origin = self._pool.size_origin, self._pool.processors_origin
         if after.memory_pool.size > before.memory_pool.size:
             await self._pool.set_size(after.memory_pool.size, "configuration")
-            undo.push_async_callback(self._pool.set_size, before.memory_pool.size, self._pool.size_origin)
+            undo.push_async_callback(self._pool.set_size, before.memory_pool.size, size_origin)
         if after.processors > before.processors:
             await self._pool.set_processors(after.processors, "configuration")
-            undo.push_async_callback(self._pool.set_processors, before.processors, self._pool.processors_origin)
+            undo.push_async_callback(self._pool.set_processors, before.processors, processors_origin)
 
     async def _change(self, loaded: Loaded, after: ProxyConfig, transaction: Transaction) -> None:
         before = self._config

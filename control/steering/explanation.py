@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
 from framegate.control.configuration.units import counted, format_about, format_size
+from framegate.control.errors import NotFoundError
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.status import Holder, ListenerStatus, PoolStatus
 from framegate.control.steering.channels import Channels
@@ -183,7 +184,9 @@ class Explanations:
         async for rows in self._channels.each(name):
             for row in rows:
                 groups.add(row)
-        (status,) = (item for item in self._listeners.statuses() if item.name == name)
+        status = next((item for item in self._listeners.statuses() if item.name == name), None)
+        if status is None:
+            raise NotFoundError("listener", name)
         waits = [*_refuses(status), *await self._texts(groups, found.upstream or "")]
         waiting = f"{groups.waiting} of them {'waits' if groups.waiting == 1 else 'wait'}" if groups.waiting else "none of them waits"
         return Explanation(f"listener {name}: {counted(groups.channels, 'channel')} open, {waiting}", tuple(waits))
@@ -304,7 +307,7 @@ def _quota(facts: _Facts, group: _Group, rows: list[OpenRow]) -> str:
     operator = RateLimits() if given is None else RateLimits(request_bytes_rate=given["request_rate"], response_bytes_rate=given["response_rate"])
     levels: Iterable[tuple[str, RateLimits]] = (
         ("an operator's throttle", operator),
-        (f"listener {first['listener']}", limits.listeners[first["listener"]]),
+        (f"listener {first['listener']}", limits.listeners.get(first["listener"], RateLimits())),
         (f"address {key}", limits.addresses.of(key).limits),
         ("node", limits.node),
     )

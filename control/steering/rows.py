@@ -65,7 +65,12 @@ class Audit:
         """
         kept = self._log.reserve()
         if self._file is not None:
-            fault = await self._file.fault()
+            try:
+                fault = await self._file.fault()
+            except BaseException:
+                if kept:
+                    self._log.release()
+                raise
             trouble = "" if fault is None else f"{self._file.path}: {fault.strerror or fault}"
         else:
             trouble = "" if kept else "standard output of framegate serve is blocked"

@@ -46,7 +46,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path
     def copy(path: Path) -> Path:
         target = folder / path.name
         text = re.sub("/var/run/framegate/(?:tls|sasl)", str(folder), path.read_text())
-        target.write_text(re.sub(r"/(?:run|var/lib)/framegate", str(folder), text))
+        target.write_text(re.sub(r"/(?:run|var/lib|var/log)/framegate", str(folder), text))
         return target
 
     return copy

@@ -340,7 +340,7 @@ def to_upstreams(rig: Secretive) -> None:
 
 def refused(rig: Secretive, listener: str, client: Client, context: ssl.SSLContext | None = None) -> None:
     """Have a client do what it does, up to the end of its connection."""
-    with rig.proxy.connect(listener, context) as sock, contextlib.suppress(EOFError, ConnectionError):
+    with rig.proxy.connect(listener, context) as sock, contextlib.suppress(EOFError, OSError):  # a reset, perhaps before its own end
         client(sock)
         sock.shutdown(socket.SHUT_WR)
         while sock.recv(65536):

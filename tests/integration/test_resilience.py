@@ -95,7 +95,7 @@ def test_an_endpoint_that_hangs_is_left_out_by_its_checks_and_one_whose_control_
             until(lambda: len(proxy.processors) == 2 and proxy.processors != pids)
             until(lambda: states(proxy) == ["up", "failing"])
             listed = proxy.json("upstreams", "list")[0]["endpoint_states"][1]
-            assert (listed["out_processor_count"], listed["reason"]) == (2, "check"), "one that starts anew knows it, too"
+            assert (listed["out_processor_count"], listed["reason"]) == (2, "REASON_CHECK"), "one that starts anew knows it, too"
 
 
 def _broker(name: bytes) -> Callable[[socket.socket], None]:

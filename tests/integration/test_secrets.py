@@ -122,13 +122,13 @@ def ask_all(rig: Secretive) -> int:
         found = 0
         for path, rpc in RPCS.items():
             service = path.rpartition("/")[0].rpartition(".")[2]
-            if not rpc.name.startswith(("Get", "List")) or rpc.name == "GetChannel":
+            if not rpc.name.startswith(("Get", "List", "Explain")) or rpc.name in ("GetChannel", "ExplainChannel"):
                 continue
             request = message_factory.GetMessageClass(rpc.input_type)()
             fields = rpc.input_type.fields_by_name
             if "name" in fields:
                 request.name = names[service]
-            if "listener" in fields and service in ("UserService", "LimitService", "KafkaRuleService"):
+            if "listener" in fields and service != "ChannelService":
                 request.listener = "through" if service == "KafkaRuleService" else "sasl"
             if "page_size" in fields:
                 request.page_size = 1000

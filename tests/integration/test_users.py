@@ -113,11 +113,11 @@ def test_who_is_removed_ends_in_every_processor_and_others_go_on(tmp_path: Path,
         assert [client.recv(1) for client in clients["bob"]] == [b""] * 6
         for client in (*clients["carol"], kept):
             assert ask(client, b"still here") == b"still here"
-        done = rig.proxy.cli("channels", "close", "--principal", "carol", "--reason", "left")
+        done = rig.proxy.cli("channels", "close", "--filter", "principal=carol", "--reason", "left")
         assert (done.returncode, done.stdout.count("closed")) == (0, 6), done.stderr
         assert [client.recv(1) for client in clients["carol"]] == [b""] * 6
-        done = rig.proxy.cli("channels", "close", "--principal", "dave")
-        assert (done.returncode, done.stderr) == (0, "framegate: no open channels of dave; none was closed\n")
+        done = rig.proxy.cli("channels", "close", "--filter", "principal=dave")
+        assert (done.returncode, done.stderr) == (0, "framegate: no open channels match; none was closed\n")
         closed = [rig.proxy.closed_row(client) for each in clients.values() for client in each]
         ended = [(row["principal"], row["cause"], row["detail"]) for row in closed]
         gone = "the user was removed, or the password was changed"
@@ -125,4 +125,4 @@ def test_who_is_removed_ends_in_every_processor_and_others_go_on(tmp_path: Path,
             [("alice", "session_expired", gone)] * 6 + [("bob", "session_expired", gone)] * 6 + [("carol", "admin", "left")] * 6
         )
         audit = next(row for row in rig.proxy.events("audit") if row["method"].endswith("CloseChannels"))
-        assert audit["request"]["selector"] == {"principal": "carol"}
+        assert audit["request"]["selector"] == {"filter": "principal=carol"}

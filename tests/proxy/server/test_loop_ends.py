@@ -143,7 +143,7 @@ def test_work_that_the_end_cuts_short_is_answered_and_says_what_was_not_done() -
         def ask() -> None:
             ids.extend(bench.relay.pairs.open)
             lists = [{"type": "list", "id": number} for number in range(40)]
-            bench.send(*lists, {"type": "mute", "id": 40, "listener": "plain"}, {"type": "unmute", "id": 41, "connections": [99]}, STOP, STOP)
+            bench.send(*lists, {"type": "mute", "id": 40, "connections": list(ids)}, {"type": "unmute", "id": 41, "connections": [99]}, STOP, STOP)
 
         bench.when_open(30, ask)
         assert bench.loop.run([])
