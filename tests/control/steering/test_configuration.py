@@ -160,6 +160,7 @@ async def test_listeners_come_change_and_go_and_open_connections_go_on(made: Liv
     assert await made.answers("b")
     assert await before.echo(b"\0\0\0\1x") == b"\0\0\0\1x"
     kept = await made.connect("b")
+    assert await kept.echo(b"\0\0\0\1w") == b"\0\0\0\1w", "a processor has it"
     short = dataclasses.replace(made.config.listeners[1], timeouts=ListenerTimeouts(idle_ms=1_000), max_receive_size=2 * MIB)
     await made.apply(dataclasses.replace(made.config, listeners=(made.config.listeners[0], short)))
     fresh, port = await made.connect("b"), made.port("b")
