@@ -13,7 +13,7 @@ POD_PORT = 9092
 _RANGE = 100  # a port for each node id from 0 to 99
 _TEXT = """\
 {about}
-# `framegate explain KEY` explains a key; `framegate brokers list` shows the brokers, and the addresses that clients are told.
+# `framegate config explain KEY` explains a key; `framegate brokers list` shows the brokers, and the addresses that clients are told.
 node: {node}
 {around}
 listeners:
@@ -26,7 +26,7 @@ listeners:
 
 upstreams:
   - name: brokers
-    # If the brokers want TLS or a login: tls and sasl, see `framegate explain upstreams.tls` and `framegate explain upstreams.sasl`.
+    # If the brokers want TLS or a login: tls and sasl, see `framegate config explain upstreams.tls` and `framegate config explain upstreams.sasl`.
     kafka:
       bootstrap: {bootstrap}
 """
