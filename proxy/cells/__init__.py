@@ -19,7 +19,7 @@ from framegate.proxy.cells.layout import (
     Place,
 )
 from framegate.proxy.cells.mapping import CellReader, CellWriter, State, create, enlarge
-from framegate.proxy.cells.metric import APPEND_BOUNDS, FORWARD_BOUNDS, KAFKA_BOUNDS, WAIT_BOUNDS, Metric
+from framegate.proxy.cells.metric import ANSWER_BOUNDS, APPEND_BOUNDS, FIRST_OCTAVES, FORWARD_BOUNDS, WAIT_BOUNDS, Metric
 from framegate.proxy.cells.metrics import (
     ACCEPT_ERRORS,
     APPEND_ERRORS,
@@ -49,6 +49,7 @@ from framegate.proxy.cells.metrics import (
 
 __all__ = [
     "ACCEPT_ERRORS",
+    "ANSWER_BOUNDS",
     "APPEND_BOUNDS",
     "APPEND_ERRORS",
     "CAUSES",
@@ -58,9 +59,9 @@ __all__ = [
     "EJECTION_REASONS",
     "FAULT_PLACES",
     "FILE_KINDS",
+    "FIRST_OCTAVES",
     "FORWARD_BOUNDS",
     "HEADER_SIZE",
-    "KAFKA_BOUNDS",
     "LISTENER",
     "LISTENER_BLOCK",
     "MEASURED_APIS",

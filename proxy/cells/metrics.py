@@ -9,13 +9,13 @@ from typing import Final
 
 from framegate.proxy.cause import ORDERLY_CAUSES, Cause
 from framegate.proxy.cells.metric import (
+    ANSWER_BOUNDS,
     APPEND_BOUNDS,
     BATCH_BOUNDS,
     CONNECTION_BOUNDS,
     FORWARD_BOUNDS,
     HANDLER_BOUNDS,
     HANDSHAKE_BOUNDS,
-    KAFKA_BOUNDS,
     LAG_BOUNDS,
     SIZE_BOUNDS,
     WAIT_BOUNDS,
@@ -323,7 +323,7 @@ METRICS: Final = (
         "Time from reading a request to reading its response.",
         _LISTENER,
         (API, MEASURED_APIS),
-        bounds=KAFKA_BOUNDS,
+        bounds=ANSWER_BOUNDS,
     ),
     _metric("kafka.request.io", "counter", "By", "Bytes of request and response bodies.", _LISTENER, (API, MEASURED_APIS), _TAP_DIRECTION),
     _metric(

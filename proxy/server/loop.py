@@ -278,6 +278,7 @@ class Loop:
 
     def _publish(self, now_ns: i64) -> None:
         self._published_ns = now_ns
+        self._selector.settle_runs()  # before the work of publishing
         cells = self._relay.pairs.loop.counts.cells
         cells[BUSY] = self._selector.busy_ns
         cells[IDLE] = self._selector.idle_ns
