@@ -50,6 +50,8 @@ MECHANISM: Final = "framegate.sasl.mechanism"
 API: Final = "framegate.kafka.api"
 REFUSAL: Final = "framegate.kafka.refusal"
 BROKER: Final = "framegate.kafka.broker"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
 TLS_VERSION: Final = "tls.protocol.version"
 TLS_RESUMED: Final = "tls.resumed"
 
@@ -168,8 +170,52 @@ TASKS: Final = (
 )
 """The background tasks of the control process, and other sources of exceptions (``control.task_monitor``)."""
 ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
-CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
-EJECTION_REASONS: Final = (*CONNECT_ERRORS[1:], "failures", "latency", "check")
+CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "authentication", "closed", "resolution", "abandoned", "other")
+"""How an attempt to connect ended. ``closed``: before it was READY; ``resolution``: no address; ``abandoned``: not because of the endpoint."""
+EJECTION_REASONS: Final = ("refused", "timeout", "tls", "other", "failures", "latency", "check")
+END_ERRORS: Final = ("", "reset", "closed", "stalled")
+"""How an upstream's connection ended. ``closed``: by it, with open requests or before any answer; ``stalled``: it moved no byte in time."""
+LOOKUP_ERRORS: Final = ("", "not_found", "temporary", "timeout", "other")
+RESPONSE_ERRORS: Final = (
+    "offset_out_of_range",
+    "unknown_topic_or_partition",
+    "leader_not_available",
+    "not_leader_or_follower",
+    "request_timed_out",
+    "coordinator_load_in_progress",
+    "coordinator_not_available",
+    "not_coordinator",
+    "not_enough_replicas",
+    "illegal_generation",
+    "inconsistent_group_protocol",
+    "invalid_group_id",
+    "unknown_member_id",
+    "invalid_session_timeout",
+    "rebalance_in_progress",
+    "topic_authorization_failed",
+    "group_authorization_failed",
+    "cluster_authorization_failed",
+    "unsupported_sasl_mechanism",
+    "illegal_sasl_state",
+    "unsupported_version",
+    "not_controller",
+    "invalid_request",
+    "invalid_producer_epoch",
+    "invalid_txn_state",
+    "concurrent_transactions",
+    "transactional_id_authorization_failed",
+    "sasl_authentication_failed",
+    "group_id_not_found",
+    "fetch_session_id_not_found",
+    "invalid_fetch_session_epoch",
+    "member_id_required",
+    "group_max_size_reached",
+    "fenced_instance_id",
+    "throttling_quota_exceeded",
+    "producer_fenced",
+    "other",
+)
+"""Errors of Kafka's protocol that have series of their own, by name; ``proxy.kafka.error_codes`` has their numbers."""
 REFUSED_APIS: Final = (
     *(name for name in MEASURED_APIS if name not in ("SaslHandshake", "ApiVersions", "SaslAuthenticate", "other")),
     "DeleteTopics",
@@ -203,10 +249,14 @@ def _control(name: str, kind: Kind, unit: str, description: str, *attributes: tu
 
 _LISTENER: Final = (LISTENER, ())
 _UPSTREAM: Final = (UPSTREAM, ())
+_NAMED: Final = (_UPSTREAM, (SERVER_ADDRESS, ()), (SERVER_PORT, ()))
 _BROKER: Final = (BROKER, ())
+_ENDPOINT: Final = (*_NAMED, _BROKER)
+"""An endpoint as configured, or a broker of a cluster, which has no address here."""
 _SIDE: Final = (SIDE, SIDES)
 _CERTIFICATE: Final = (CERTIFICATE, ())
 _DIRECTION: Final = (DIRECTION, DIRECTIONS)
+_TRAFFIC: Final = (*_ENDPOINT, _DIRECTION)
 _TAP_DIRECTION: Final = (TAP_DIRECTION, TAP_DIRECTIONS)
 
 METRICS: Final = (
@@ -259,7 +309,7 @@ METRICS: Final = (
         "frame.forward.duration",
         "histogram",
         "s",
-        "Time from reading a run of frames to writing its last byte to the other side's socket; sampled: one run in 64 of each connection.",
+        "Time from the arrival of a run of frames until it was written to the other side's socket, waiting for the processor included.",
         _LISTENER,
         _TAP_DIRECTION,
         bounds=FORWARD_BOUNDS,
@@ -297,7 +347,7 @@ METRICS: Final = (
         "histogram",
         "s",
         "Time of one connection attempt, TLS included.",
-        _UPSTREAM,
+        *_ENDPOINT,
         (ERROR_TYPE, CONNECT_ERRORS),
         bounds=HANDSHAKE_BOUNDS,
     ),
@@ -310,11 +360,40 @@ METRICS: Final = (
         (MECHANISM, MECHANISMS[1:]),
         (ERROR_TYPE, AUTHENTICATION_ERRORS),
     ),
-    _metric("upstream.connection.count", "gauge", "{connection}", "Connections to an upstream.", _UPSTREAM, (STATE, UPSTREAM_STATES)),
-    _metric("upstream.endpoint.count", "gauge", "{endpoint}", "Addresses of an upstream.", _UPSTREAM),
-    _metric("upstream.endpoint.down", "gauge", "{endpoint}", "Addresses left out after failures; the largest number of any processor.", _UPSTREAM),
-    _metric("upstream.endpoint.ejections", "counter", "{ejection}", "Times an address was left out.", _UPSTREAM, (ERROR_TYPE, EJECTION_REASONS)),
-    _metric("upstream.endpoint.probes", "counter", "{probe}", "Connections that tried an address again after its back-off.", _UPSTREAM),
+    _metric("upstream.connection.count", "gauge", "{connection}", "Connections to an endpoint.", *_ENDPOINT, (STATE, UPSTREAM_STATES)),
+    _metric("upstream.connection.closed", "counter", "{connection}", "Connections to an endpoint that ended.", *_ENDPOINT, (ERROR_TYPE, END_ERRORS)),
+    _metric("upstream.endpoint.count", "gauge", "{endpoint}", "Addresses of an endpoint; 0: its name is not resolved.", *_ENDPOINT),
+    _metric("upstream.endpoint.down", "gauge", "{endpoint}", "Addresses left out after failures; the largest number of any processor.", *_ENDPOINT),
+    _metric("upstream.endpoint.ejections", "counter", "{ejection}", "Times an address was left out.", *_ENDPOINT, (ERROR_TYPE, EJECTION_REASONS)),
+    _metric("upstream.endpoint.probes", "counter", "{probe}", "Connections that tried an address again after its back-off.", *_ENDPOINT),
+    _metric("upstream.frame.count", "counter", "{frame}", "Whole frames received from and sent to an endpoint, added up once a second.", *_TRAFFIC),
+    _metric("upstream.io", "counter", "By", "Bytes of frames received from and sent to an endpoint, added up once a second.", *_TRAFFIC),
+    _metric("upstream.request.open", "gauge", "{request}", "Kafka requests that wait for an endpoint's answer.", *_ENDPOINT),
+    _metric(
+        "upstream.request.age",
+        "gauge",
+        "s",
+        "Age of the oldest Kafka request that waits for an endpoint's answer, without JoinGroup and SyncGroup, which wait for other clients.",
+        *_ENDPOINT,
+    ),
+    _metric("upstream.first_byte.waiting", "gauge", "{connection}", "Connections that were sent something and have answered nothing.", *_ENDPOINT),
+    _metric("upstream.first_byte.age", "gauge", "s", "Longest time for which one of them has waited.", *_ENDPOINT),
+    _metric(
+        "upstream.first_byte.duration",
+        "histogram",
+        "s",
+        "Time from the first byte sent on a connection to the first one passed on to its client.",
+        *_ENDPOINT,
+        bounds=ANSWER_BOUNDS,
+    ),
+    _metric(
+        "kafka.response.errors",
+        "counter",
+        "{response}",
+        "Responses whose head has an error code, by its name; those of topics and partitions do not count.",
+        *_ENDPOINT,
+        (ERROR_TYPE, RESPONSE_ERRORS),
+    ),
     _metric("kafka.request.open", "gauge", "{request}", "Requests in flight.", _LISTENER),
     _metric(
         "kafka.request.duration",

@@ -19,7 +19,8 @@ from framegate.proxy.cells import (
 
 
 def _config(*listeners: str) -> SimpleNamespace:
-    return SimpleNamespace(listeners=[SimpleNamespace(name=name) for name in listeners], upstreams=[SimpleNamespace(name="u")])
+    upstream = SimpleNamespace(name="u", addresses=("[::1]:9092", "unix:/u.sock"))
+    return SimpleNamespace(listeners=[SimpleNamespace(name=name) for name in listeners], upstreams=[upstream])
 
 
 def _metric(name: str):
