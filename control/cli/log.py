@@ -1,17 +1,19 @@
 """``framegate log``: show and change what is logged."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from framegate.control.cli.client import CALL_TIMEOUT_S, calling, send
+from framegate.control.cli.client import Service, calling
 from framegate.control.cli.options import Change, admin_options, change_options, example
-from framegate.control.cli.output import as_dict, counted, print_json, print_line, word
+from framegate.control.cli.output import as_dict, counted, field_word, print_json, print_line
 
 if TYPE_CHECKING:
     from framegate.control.v1 import log_service_pb2 as pb2
 
 __all__ = ["log"]
+
+_SERVICE: Final = Service("log")
 
 
 class EventSwitch(click.ParamType[tuple[str, bool]]):
@@ -38,12 +40,8 @@ def log() -> None:
 @admin_options
 def get(address: str, output: str) -> None:
     """Show the level, the silenced events, and the number of dropped rows."""
-    from framegate.control.v1 import log_service_pb2 as pb2
-    from framegate.control.v1 import log_service_pb2_grpc as pb2_grpc
-
     with calling(address) as channel:
-        found = pb2_grpc.LogServiceStub(channel).GetLog(pb2.GetLogRequest(), timeout=CALL_TIMEOUT_S).log
-    _print(found, output)
+        _print(_SERVICE.ask(channel, "GetLog").log, output)
 
 
 @log.command(
@@ -61,34 +59,24 @@ def get(address: str, output: str) -> None:
 @admin_options
 def set_(level: str | None, events: tuple[tuple[str, bool], ...], change: Change, address: str, output: str) -> None:
     """Change what is logged, until the next restart. Audit rows are always written."""
-    from framegate.control.v1 import log_service_pb2 as pb2
-    from framegate.control.v1 import log_service_pb2_grpc as pb2_grpc
-
     if level is None and not events:
         raise click.UsageError("give --level, --event or both")
-    wanted, written = pb2.Log(), dict(events)
-    request = pb2.UpdateLogRequest()
-    if level is not None:
-        wanted.level = pb2.Log.Level.Value(f"LEVEL_{level.upper()}")
-        request.update_mask.paths.append("level")
+    wanted: dict[str, Any] = {} if level is None else {"level": f"LEVEL_{level.upper()}"}
+    paths, written = [*wanted], dict(events)
     with calling(address, change=not change.dry_run) as channel:
-        stub = pb2_grpc.LogServiceStub(channel)
         if written:
-            now = stub.GetLog(pb2.GetLogRequest(), timeout=CALL_TIMEOUT_S).log
+            now = _SERVICE.ask(channel, "GetLog").log
             kept = (name for name in now.silenced_events if name not in written)
-            wanted.silenced_events.extend([*kept, *(name for name in written if not written[name])])
-            wanted.etag = now.etag
-            request.update_mask.paths.append("silenced_events")
-        request.log.CopyFrom(wanted)
-        found = send(stub.UpdateLog, request, change).log
-    _print(found, output)
+            wanted |= {"silenced_events": [*kept, *(name for name in written if not written[name])], "etag": now.etag}
+            paths.append("silenced_events")
+        _print(_SERVICE.change(channel, "UpdateLog", change, log=wanted, update_mask={"paths": paths}).log, output)
 
 
 def _print(found: "pb2.Log", output: str) -> None:
     if output == "json":
         print_json(as_dict(found))
         return
-    level, form = word(type(found).Level.Name(found.level), "LEVEL_"), word(type(found).Format.Name(found.format), "FORMAT_")
-    print_line(f"level {level}, format {form}; {counted(found.dropped_row_count, 'row')} dropped since the start")
+    dropped = counted(found.dropped_row_count, "row")
+    print_line(f"level {field_word(found, 'level')}, format {field_word(found, 'format')}; {dropped} dropped since the start")
     if found.silenced_events:
         print_line(f"silenced: {', '.join(found.silenced_events)}")

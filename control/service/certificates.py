@@ -4,6 +4,7 @@ from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.service.convert import timestamp
 from framegate.control.service.interceptor import Context, note
+from framegate.control.service.update import fill
 from framegate.control.service.validate import page
 from framegate.control.status import CertificateStatus, ReloadOutcome
 from framegate.control.v1 import certificate_service_pb2 as pb2
@@ -32,29 +33,9 @@ class Certificates(CertificateServiceServicer):
 
 
 def _certificate(status: CertificateStatus) -> pb2.Certificate:
-    return pb2.Certificate(
-        owner=status.owner,
-        use=pb2.Certificate.Use.Value(f"USE_{status.use.upper()}"),
-        file=status.file,
-        position=status.position,
-        subject=status.subject,
-        names=status.names,
-        issuer=status.issuer,
-        serial_number=status.serial,
-        fingerprint=status.fingerprint,
-        begin_time=timestamp(int(status.begins) * 10**9),
-        end_time=timestamp(int(status.ends) * 10**9),
-        store_number=status.store,
-        load_time=timestamp(status.loaded_ns),
-        error=status.error,
-    )
+    message = pb2.Certificate(begin_time=timestamp(int(status.begins) * 10**9), end_time=timestamp(int(status.ends) * 10**9))
+    return fill(message, status, serial_number="serial", store_number="store", load_time="loaded_ns")
 
 
 def _reload(outcome: ReloadOutcome) -> pb2.Reload:
-    return pb2.Reload(
-        owner=outcome.owner,
-        kind=pb2.Reload.Kind.Value(f"KIND_{outcome.kind.upper()}"),
-        result=pb2.Reload.Result.Value(f"RESULT_{outcome.result.upper()}"),
-        file=outcome.file,
-        reason=outcome.reason,
-    )
+    return fill(pb2.Reload(), outcome)

@@ -3,6 +3,7 @@
 from framegate.control.errors import NotFoundError
 from framegate.control.service.convert import duration, timestamp
 from framegate.control.service.interceptor import Context
+from framegate.control.service.update import fill
 from framegate.control.service.validate import check_required, page
 from framegate.control.status import BrokerStatus, HandlerProcessStatus, ListenerStatus, UpstreamStatus
 from framegate.control.steering import listeners
@@ -66,20 +67,11 @@ def _refused_frame(row: RefusedFrameRow) -> listener_pb2.RefusedFrame:
 
 
 def _listener(status: ListenerStatus) -> listener_pb2.Listener:
-    return listener_pb2.Listener(
-        name=status.name,
-        address=status.address,
-        protocol=listener_pb2.Protocol.Value(f"PROTOCOL_{status.protocol.upper()}"),
-        tls_enabled=status.tls,
-        upstream=status.upstream,
-        handler=status.handler,
-        max_receive_size_bytes=status.max_receive_size,
-        max_connection_count=status.max_connections,
-        open_connection_count=status.connections,
-        accepting=status.accepting,
+    message = listener_pb2.Listener(
         request_forwarding=listener_pb2.Forwarding.Value(f"FORWARDING_{status.forwarding.requests.upper()}"),
         response_forwarding=listener_pb2.Forwarding.Value(f"FORWARDING_{status.forwarding.responses.upper()}"),
     )
+    return fill(message, status, tls_enabled="tls", max_connection_count="max_connections", open_connection_count="connections")
 
 
 class Upstreams(UpstreamServiceServicer):
@@ -111,27 +103,11 @@ class Upstreams(UpstreamServiceServicer):
 
 
 def _broker(status: BrokerStatus) -> upstream_pb2.Broker:
-    return upstream_pb2.Broker(
-        upstream=status.upstream,
-        listener=status.listener,
-        node_id=status.node,
-        address=status.address,
-        advertised_address=status.advertised,
-        rack=status.rack,
-        state=upstream_pb2.Broker.State.Value(f"STATE_{status.state.upper()}"),
-        reason=status.reason,
-        open_connection_count=status.connections,
-    )
+    return fill(upstream_pb2.Broker(), status, node_id="node", advertised_address="advertised", open_connection_count="connections")
 
 
 def _upstream(status: UpstreamStatus) -> upstream_pb2.Upstream:
-    return upstream_pb2.Upstream(
-        name=status.name,
-        endpoints=status.endpoints,
-        addresses=status.addresses,
-        tls_enabled=status.tls,
-        max_receive_size_bytes=status.max_receive_size,
-        resolution_error=status.error,
+    message = upstream_pb2.Upstream(
         down_endpoints=[
             upstream_pb2.DownEndpoint(address=item["endpoint"], reason=_reason(item), detail=item["detail"], processor_count=item["out"])
             for item in status.states
@@ -139,6 +115,7 @@ def _upstream(status: UpstreamStatus) -> upstream_pb2.Upstream:
         ],
         endpoint_states=map(_endpoint, status.states),
     )
+    return fill(message, status, tls_enabled="tls", resolution_error="error")
 
 
 def _reason(row: EndpointRow) -> upstream_pb2.Endpoint.Reason.ValueType:
@@ -175,30 +152,12 @@ class Handlers(HandlerServiceServicer):
 
 
 def _handler_process(status: HandlerProcessStatus) -> handler_pb2.HandlerProcess:
-    return handler_pb2.HandlerProcess(
-        slot=status.slot,
-        pid=status.pid,
-        generation=status.generation,
-        state=handler_pb2.HandlerProcess.State.Value(f"STATE_{status.state.upper()}"),
-        restart_count=status.restarts,
-        start_time=timestamp(status.started_ns) if status.started_ns else None,
-        last_end_reason=handler_pb2.HandlerProcess.EndReason.Value(f"END_REASON_{status.last_reason.upper() or 'UNSPECIFIED'}"),
-        last_end_time=timestamp(status.last_ended_ns) if status.last_ended_ns else None,
-        handled_count=status.handled,
-        failed_count=status.failed,
-        in_handler_count=status.in_handler,
-        queued_count=status.queued,
-        oldest_age=duration(status.oldest_ms * 10**6) if status.in_handler else None,
-        busy_share=status.busy,
-        resident_bytes=status.resident,
-        handlers=[
-            handler_pb2.Handler(
-                listener=item.listener,
-                name=item.handler,
-                requests="request" in item.directions,
-                responses="response" in item.directions,
-                description=item.description,
-            )
-            for item in status.handlers
-        ],
-    )
+    message = fill(
+        handler_pb2.HandlerProcess(oldest_age=duration(status.oldest_ms * 10**6) if status.in_handler else None),
+        status, restart_count="restarts", start_time="started_ns", last_end_reason="last_reason", last_end_time="last_ended_ns",
+        handled_count="handled", failed_count="failed", in_handler_count="in_handler", queued_count="queued", busy_share="busy",
+        resident_bytes="resident",
+    )  # fmt: skip
+    for found, item in zip(message.handlers, status.handlers, strict=True):
+        found.name, found.requests, found.responses = item.handler, "request" in item.directions, "response" in item.directions
+    return message
