@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from framegate.control.cli.client import Service, calling
+from framegate.control.cli.kinds import Kind
 from framegate.control.cli.options import Change, admin_options, change_options, example
 from framegate.control.cli.output import as_dict, counted, field_word, print_json, print_line
 
@@ -16,19 +17,12 @@ __all__ = ["log"]
 _SERVICE: Final = Service("log")
 
 
-class EventSwitch(click.ParamType[tuple[str, bool]]):
-    """``closed=off``, ``closed=on``."""
-
-    name = "event=on|off"
-
-    def convert(self, value: "str | tuple[str, bool]", param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, bool]:
-        """Name of the event, and whether its rows are written."""
-        if isinstance(value, tuple):
-            return value
-        event, _, switch = value.partition("=")
-        if not event or switch not in ("on", "off"):
-            self.fail(f"{value!r} is not EVENT=on or EVENT=off: write for example closed=off", param, ctx)
-        return event, switch == "on"
+def _switch(text: str) -> tuple[str, bool]:
+    """``closed=off``: the name of an event, and whether its rows are written."""
+    event, _, switch = text.partition("=")
+    if not event or switch not in ("on", "off"):
+        raise ValueError("is not EVENT=on or EVENT=off: write for example closed=off")
+    return event, switch == "on"
 
 
 @click.group(epilog=example("framegate log get", "framegate log set --level warning"))
@@ -53,8 +47,9 @@ def get(address: str, output: str) -> None:
 )
 @click.option("--level", type=click.Choice(["debug", "info", "warning", "error"]), help="Write only rows of this level and above.")
 @click.option(
-    "--event", "events", type=EventSwitch(), multiple=True, help="Silence an event (EVENT=off), or log it again (EVENT=on). May be repeated."
-)
+    "--event", "events", type=Kind("event=on|off", _switch), multiple=True,
+    help="Silence an event (EVENT=off), or log it again (EVENT=on). May be repeated.",
+)  # fmt: skip
 @change_options()
 @admin_options
 def set_(level: str | None, events: tuple[tuple[str, bool], ...], change: Change, address: str, output: str) -> None:

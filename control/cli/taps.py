@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 
 from framegate.control.bounds import FIELD_NAMES
 from framegate.control.cli.client import Service, calling, names_from
-from framegate.control.cli.kinds import LISTENER, SIZE, Expiry
+from framegate.control.cli.kinds import EXPIRY, LISTENER, SIZE
 from framegate.control.cli.options import Change, admin_options, change_options, example, openable
 from framegate.control.cli.output import field_word, field_words, print_messages, size_text, time_text
 
@@ -59,7 +59,7 @@ _RULE_OPTIONS: Final[tuple[tuple[str, str, dict[str, Any], str], ...]] = (
     ("--hash", "hash", {}, "Range of body bytes to store as a hash, for example 0-15 or 64-. May be repeated."),
     ("--sample-connections", "sample_connections", {"type": _SHARE}, "Fraction of connections to record, 0 to 1."),
     ("--sample-frames", "sample_frames", {"type": _SHARE}, "Fraction of frames to record, 0 to 1."),
-    ("--expires", "expires", {"type": Expiry()}, "When the rule expires: 10m from now, 2030-01-31T12:00:00Z, or never."),
+    ("--expires", "expires", {"type": EXPIRY}, "When the rule expires: 10m from now, 2030-01-31T12:00:00Z, or never."),
     ("--on-full", "on_full", {"type": click.Choice(["drop", "mute"])}, "When the log cannot keep up: drop frames from the log (a gap row "
      "counts them), or mute the client."),
     ("--max-loss-percent", "max_loss_percent", {"type": _PERCENT}, "Turn the rule off when it loses more than this percentage of frames. 0: never."),
