@@ -1,18 +1,22 @@
-"""ListenerService, UpstreamService and HandlerService, which only show."""
+"""ListenerService, UpstreamService, HandlerService and CertificateService, which only show, but for reloads of files."""
 
 from framegate.control.errors import NotFoundError
+from framegate.control.rotation.rotation import Rotation
+from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.service.convert import duration, timestamp
-from framegate.control.service.interceptor import Context
+from framegate.control.service.interceptor import Context, note
 from framegate.control.service.update import fill
 from framegate.control.service.validate import check_required, page
-from framegate.control.status import BrokerStatus, HandlerProcessStatus, ListenerStatus, UpstreamStatus
+from framegate.control.status import BrokerStatus, CertificateStatus, HandlerProcessStatus, ListenerStatus, ReloadOutcome, UpstreamStatus
 from framegate.control.steering import listeners
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.refused import RefusedFrames
 from framegate.control.steering.state import State
+from framegate.control.v1 import certificate_service_pb2 as pb2
 from framegate.control.v1 import handler_service_pb2 as handler_pb2
 from framegate.control.v1 import listener_service_pb2 as listener_pb2
 from framegate.control.v1 import upstream_service_pb2 as upstream_pb2
+from framegate.control.v1.certificate_service_pb2_grpc import CertificateServiceServicer
 from framegate.control.v1.channel_service_pb2 import Cause, Side
 from framegate.control.v1.handler_service_pb2_grpc import HandlerServiceServicer
 from framegate.control.v1.listener_service_pb2_grpc import ListenerServiceServicer
@@ -20,7 +24,7 @@ from framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceServic
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.server.rows import EndpointRow, RefusedFrameRow
 
-__all__ = ["Handlers", "Listeners", "Upstreams"]
+__all__ = ["Certificates", "Handlers", "Listeners", "Upstreams"]
 
 
 class Listeners(ListenerServiceServicer):
@@ -161,3 +165,31 @@ def _handler_process(status: HandlerProcessStatus) -> handler_pb2.HandlerProcess
     for found, item in zip(message.handlers, status.handlers, strict=True):
         found.name, found.requests, found.responses = item.handler, "request" in item.directions, "response" in item.directions
     return message
+
+
+class Certificates(CertificateServiceServicer):
+    """Shows certificates, and reloads files."""
+
+    def __init__(self, certificates: TlsStores, rotation: Rotation) -> None:
+        self._certificates = certificates
+        self._rotation = rotation
+
+    async def ListCertificates(self, request: pb2.ListCertificatesRequest, context: Context) -> pb2.ListCertificatesResponse:
+        """One page of certificates, of listeners, then of upstreams, in the order of the configuration."""
+        statuses = self._certificates.statuses(self._rotation)
+        chosen, token = page([(f"{place:06}", item) for place, item in enumerate(statuses)], request.page_size, request.page_token)
+        return pb2.ListCertificatesResponse(certificates=map(_certificate, chosen), next_page_token=token)
+
+    async def ReloadCertificates(self, request: pb2.ReloadCertificatesRequest, context: Context) -> pb2.ReloadCertificatesResponse:
+        outcomes = await self._rotation.reload()
+        note(after={f"{item.owner} ({item.kind})": item.result for item in outcomes if item.result != "unchanged"})
+        return pb2.ReloadCertificatesResponse(reloads=map(_reload, outcomes))
+
+
+def _certificate(status: CertificateStatus) -> pb2.Certificate:
+    message = pb2.Certificate(begin_time=timestamp(int(status.begins) * 10**9), end_time=timestamp(int(status.ends) * 10**9))
+    return fill(message, status, serial_number="serial", store_number="store", load_time="loaded_ns")
+
+
+def _reload(outcome: ReloadOutcome) -> pb2.Reload:
+    return fill(pb2.Reload(), outcome)
