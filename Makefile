@@ -5,7 +5,7 @@ ARGS ?=
 setup := $(PYTHON) deploy/environment.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run run-kafka test test-all test-pure mutants peers cluster-test lint format bench bench-quick spark-wheel image dashboards locks proto proto-released clean
+.PHONY: help install run run-kafka test test-all test-pure mutants peers cluster-test lint format bench bench-quick spark-wheel image dashboards locks proto pages proto-released clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -78,7 +78,10 @@ locks:  ## deploy/locks anew: what the images install, with versions and hashes
 	@PYTHONSAFEPATH= $(PYTHON) deploy/locks.py
 
 proto:  ## generate control/v1 from proto/
-	@$(setup) pure -- python -m framegate.control.gen
+	@$(setup) pure -- python deploy/api_stubs.py
+
+pages:  ## write the files of deploy/ that are generated from the code
+	@$(setup) pure -- env PYTHONSAFEPATH= python deploy/pages.py
 
 proto-released:  ## say that proto/ is what is released: buf breaking compares with it from then on
 	@$(setup) pure -- buf build proto --exclude-source-info -o proto/released.binpb

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from framegate.control.cli.client import calling, pages, send
+from framegate.control.cli.client import Service, calling
 from framegate.control.cli.options import Change, admin_options, change_options, example
-from framegate.control.cli.output import age_text, as_dict, field_word, print_messages, print_note, time_text
+from framegate.control.cli.output import age_text, as_dict, field_word, print_messages, time_text
 
 if TYPE_CHECKING:
     from framegate.control.v1.certificate_service_pb2 import Certificate, Reload
@@ -19,6 +19,7 @@ _COLUMNS: Final = (
     "OWNER", "USE", "FILE", "SUBJECT", "NAMES", "ISSUER", "FINGERPRINT", "FROM", "UNTIL", "ENDS IN", "STORE", "LOADED", "ERROR",
 )  # fmt: skip
 _SHORT: Final = 16
+_SERVICE: Final = Service("certificate")
 
 
 @click.group(epilog=example("framegate certificates list", "framegate certificates reload"))
@@ -30,15 +31,9 @@ def certificates() -> None:
 @admin_options
 def list_(address: str, output: str) -> None:
     """List the certificates in use. ERROR says why the present contents of a file are not in use."""
-    from framegate.control.v1 import certificate_service_pb2 as pb2
-    from framegate.control.v1 import certificate_service_pb2_grpc as pb2_grpc
-
     with calling(address) as channel:
-        list_page = pb2_grpc.CertificateServiceStub(channel).ListCertificates
-        found = [item for page in pages(list_page, pb2.ListCertificatesRequest()) for item in page.certificates]
-    print_messages(found, output, _COLUMNS, _cells)
-    if not found and output == "table":
-        print_note("no listener or upstream uses TLS")
+        found = _SERVICE.listed(channel, "ListCertificates")
+    print_messages(found, output, _COLUMNS, _cells, "no listener or upstream uses TLS")
 
 
 def _cells(item: "Certificate") -> tuple[Any, ...]:
@@ -59,23 +54,12 @@ def reload(change: Change, address: str, output: str) -> None:
 
     A faulty file is refused and its previous contents stay in use; the exit code is then 1.
     """
-    from framegate.control.v1 import certificate_service_pb2 as pb2
-    from framegate.control.v1 import certificate_service_pb2_grpc as pb2_grpc
-
     with calling(address, change=True) as channel:
-        answer = send(pb2_grpc.CertificateServiceStub(channel).ReloadCertificates, pb2.ReloadCertificatesRequest(), change, None)
-    print_messages(answer.reloads, output, ("OWNER", "KIND", "RESULT", "FILE", "REASON"), _reload_cells)
-    if not answer.reloads and output == "table":
-        print_note("no files are watched")
-    if any(item.result == pb2.Reload.RESULT_REFUSED for item in answer.reloads):
+        reloads = _SERVICE.change(channel, "ReloadCertificates", change, None).reloads
+    print_messages(reloads, output, ("OWNER", "KIND", "RESULT", "FILE", "REASON"), _reload_cells, "no files are watched")
+    if any(item.result == item.RESULT_REFUSED for item in reloads):
         sys.exit(1)
 
 
 def _reload_cells(item: "Reload") -> tuple[Any, ...]:
-    return (
-        item.owner,
-        field_word(item, "kind"),
-        field_word(item, "result"),
-        item.file or "-",
-        item.reason or "-",
-    )
+    return item.owner, field_word(item, "kind"), field_word(item, "result"), item.file or "-", item.reason or "-"

@@ -4,7 +4,9 @@ grpc is imported when a call is made, so that help and completion are quick.
 """
 
 import contextlib
+import functools
 import getpass
+import importlib
 import os
 import sys
 import uuid
@@ -31,6 +33,7 @@ __all__ = [
     "EXIT_FAILED",
     "EXIT_NOT_FOUND",
     "PAGE_SIZE",
+    "Service",
     "calling",
     "metadata",
     "names_from",
@@ -123,6 +126,49 @@ def send(method: Callable[..., _Response], request: "Message", change: Change, t
     if change.dry_run:
         print_note("nothing was changed: --dry-run")
     return answer
+
+
+class Service:
+    """A service of the admin API, by its name in files: ``kafka_rule`` is KafkaRuleService. Its modules are imported at its first use.
+
+    Methods take a channel, the method's name, and the fields of its request.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @functools.cached_property
+    def messages(self) -> Any:
+        """The module of its messages."""
+        return importlib.import_module(f"framegate.control.v1.{self._name}_service_pb2")
+
+    @functools.cached_property
+    def _stub(self) -> Any:
+        module = importlib.import_module(f"framegate.control.v1.{self._name}_service_pb2_grpc")
+        return getattr(module, f"{self._name.title().replace('_', '')}ServiceStub")
+
+    def ask(self, channel: "grpc.Channel", method: str, **fields: Any) -> Any:
+        """Call a method that changes nothing."""
+        return getattr(self._stub(channel), method)(self._request(method, fields), timeout=CALL_TIMEOUT_S)
+
+    def listed(self, channel: "grpc.Channel", method: str, timeout_s: float = CALL_TIMEOUT_S, **fields: Any) -> list[Any]:
+        """All items of a list, over all its pages."""
+        found = []
+        for page in self.pages(channel, method, timeout_s, **fields):
+            items = next(field.name for field in page.DESCRIPTOR.fields if field.is_repeated)
+            found += getattr(page, items)
+        return found
+
+    def pages(self, channel: "grpc.Channel", method: str, timeout_s: float = CALL_TIMEOUT_S, **fields: Any) -> Iterator[Any]:
+        """The pages of a list; see ``pages``."""
+        return pages(getattr(self._stub(channel), method), self._request(method, fields), timeout_s)
+
+    def change(self, channel: "grpc.Channel", method: str, change: Change, timeout_s: float | None = CALL_TIMEOUT_S, **fields: Any) -> Any:
+        """Call a method that changes something; see ``send``."""
+        return send(getattr(self._stub(channel), method), self._request(method, fields), change, timeout_s)
+
+    def _request(self, method: str, fields: dict[str, Any]) -> Any:
+        return getattr(self.messages, f"{method}Request")(**fields)
 
 
 def names_from(address: str, ask: "Callable[[grpc.Channel], list[str]]") -> list[str]:

@@ -24,7 +24,8 @@ _MODULES: Final = {
     "pool": "pools",
     "kafka-rules": "kafka_rules",
     **dict.fromkeys(("brokers", "upstreams"), "listeners"),
-    **{name: name for name in ("certificates", "channels", "config", "doctor", "events", "handlers", "init", "inject", "limits", "listeners", "log")},
+    "events": "log",
+    **{name: name for name in ("certificates", "channels", "config", "doctor", "handlers", "init", "inject", "limits", "listeners", "log")},
     **{name: name for name in ("pipeline", "tap", "taps", "top", "users")},
     "explain": "explanations",
 }

@@ -4,17 +4,16 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from framegate.control.cli.client import calling, pages
+from framegate.control.cli.client import Service, calling
 from framegate.control.cli.options import admin_options, example
-from framegate.control.cli.output import age_text, as_dict, field_word, print_messages, size_text, time_text, word
+from framegate.control.cli.output import age_text, as_dict, field_word, print_messages, size_text, time_text
 
 if TYPE_CHECKING:
-    import grpc
-
     from framegate.control.v1.handler_service_pb2 import Handler, HandlerProcess
 
-__all__ = ["ask_handlers", "handlers"]
+__all__ = ["HANDLERS", "handlers"]
 
+HANDLERS: Final = Service("handler")
 _HEADINGS: Final = (
     "SLOT", "PID", "STATE", "RESTARTS", "LAST END", "HANDLED", "FAILED", "IN HANDLER", "QUEUED", "OLDEST", "BUSY", "MEMORY", "HANDLERS",
 )  # fmt: skip
@@ -34,23 +33,14 @@ def list_(address: str, output: str) -> None:
     one. OLDEST is the running time of the longest-running handler call. BUSY is the share of the last seconds in which a handler was running.
     """
     with calling(address) as channel:
-        found = ask_handlers(channel)
+        found = HANDLERS.listed(channel, "ListHandlers")
     print_messages(found, output, _HEADINGS, _row)
-
-
-def ask_handlers(channel: "grpc.Channel") -> "list[HandlerProcess]":
-    """List all handler processes."""
-    from framegate.control.v1 import handler_service_pb2 as pb2
-    from framegate.control.v1 import handler_service_pb2_grpc as pb2_grpc
-
-    list_page = pb2_grpc.HandlerServiceStub(channel).ListHandlers
-    return [item for page in pages(list_page, pb2.ListHandlersRequest()) for item in page.processes]
 
 
 def _row(item: "HandlerProcess") -> tuple[object, ...]:
     ended = f"{field_word(item, 'last_end_reason')} {time_text(as_dict(item).get('last_end_time'))}" if item.last_end_reason else "-"
     return (
-        item.slot, item.pid or "-", word(type(item).State.Name(item.state), "STATE_"), item.restart_count, ended, item.handled_count,
+        item.slot, item.pid or "-", field_word(item, "state"), item.restart_count, ended, item.handled_count,
         item.failed_count, item.in_handler_count, item.queued_count,
         age_text(item.oldest_age.ToMilliseconds() / 1000) if item.HasField("oldest_age") else "-",
         f"{item.busy_share:.0%}", size_text(item.resident_bytes), ", ".join(map(_handler_text, item.handlers)) or "-",

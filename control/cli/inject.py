@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from framegate.control.cli.kinds import BOOTSTRAP, SIZE
+from framegate.control.cli.kinds import BOOTSTRAP, SIZE, Kind
 from framegate.control.cli.options import example
 from framegate.control.cli.output import counted, print_note, write_bytes
 
@@ -26,7 +26,7 @@ _CPU: Final = re.compile(r"(\d+)m|(\d+(?:\.\d{1,3})?)")
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _COME_AS: Final = "tls.crt, tls.key, ca.crt"
 _HOST: Final = re.compile(r"(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_IMAGE: Final = re.compile(r"[a-zA-Z0-9][-a-zA-Z0-9._/:]*(@sha256:[0-9a-f]{64})?")
+_IMAGE: Final = re.compile(r"|[a-zA-Z0-9][-a-zA-Z0-9._/:]*(@sha256:[0-9a-f]{64})?")
 _IMAGES: Final = re.compile(r"/|/(opt|bin|sbin|lib|lib64|etc|var|var/lib|var/run|run|tmp)|/(opt/framegate|usr|etc/ssl|dev|proc|sys)(/.*)?")
 """Folders of the image that framegate needs."""
 _MEMORY_LEAST: Final = 48 << 20
@@ -37,38 +37,23 @@ _EXIT_FAILED: Final = 1
 _EXIT_FAULTY: Final = 2
 
 
-def _cpu(ctx: click.Context, param: click.Parameter, value: str) -> int:
+def _cpu_m(text: str) -> int:
     """Thousandths of a CPU."""
-    match = _CPU.fullmatch(value)
+    match = _CPU.fullmatch(text)
     cpu_m = 0 if match is None else int(match[1]) if match[1] else round(float(match[2]) * 1000)
     if cpu_m < 1:
-        raise click.BadParameter(f"{value!r} is not a number of CPUs: write 2, 0.5 or 500m", ctx, param)
+        raise ValueError("is not a number of CPUs: write 2, 0.5 or 500m")
     return cpu_m
 
 
-def _secrets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    pairs = [value.partition("=") for value in values]
-    for value, (name, _, folder) in zip(values, pairs, strict=True):
-        if not _NAME.fullmatch(name) or not folder.startswith("/") or ".." in folder.split("/"):
-            raise click.BadParameter(f"{value!r} is not a Secret and a folder: write NAME=/FOLDER", ctx, param)
-        if _IMAGES.fullmatch(posixpath.normpath(folder).replace("//", "/")):
-            raise click.BadParameter(f"{value!r}: a volume there would hide files of the image: use another folder", ctx, param)
-    return tuple((name, posixpath.normpath(folder).replace("//", "/")) for name, _, folder in pairs)
-
-
-def _hosts(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    for value in values:
-        if not _HOST.fullmatch(value):
-            raise click.BadParameter(
-                f"{value!r} is not a host name: use lower-case letters, digits, hyphens and dots, and optionally *. at the beginning", ctx, param
-            )
-    return values
-
-
-def _image(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    if value and not _IMAGE.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is not an image: write REGISTRY/NAME:TAG, or REGISTRY/NAME@sha256:DIGEST", ctx, param)
-    return value
+def _secret(text: str) -> tuple[str, str]:
+    name, _, folder = text.partition("=")
+    if not _NAME.fullmatch(name) or not folder.startswith("/") or ".." in folder.split("/"):
+        raise ValueError("is not a Secret and a folder: write NAME=/FOLDER")
+    folder = posixpath.normpath(folder).replace("//", "/")
+    if _IMAGES.fullmatch(folder):
+        raise ValueError("would hide files of the image: use another folder")
+    return name, folder
 
 
 def _memory(ctx: click.Context, param: click.Parameter, value: int) -> int:
@@ -77,20 +62,28 @@ def _memory(ctx: click.Context, param: click.Parameter, value: int) -> int:
     return value
 
 
-def _issuer(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, str] | None:
-    if value is None:
-        return None
-    kind, slash, name = value.rpartition("/")
+def _issuer(text: str) -> tuple[str, str]:
+    kind, slash, name = text.rpartition("/")
     kind = kind if slash else "Issuer"
     if kind not in ("Issuer", "ClusterIssuer") or not _NAME.fullmatch(name):
-        raise click.BadParameter(f"{value!r} is not an issuer: write NAME, or ClusterIssuer/NAME", ctx, param)
+        raise ValueError("is not an issuer: write NAME, or ClusterIssuer/NAME")
     return kind, name
 
 
-def _named(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    if value is not None and not _NAME.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is not a Kubernetes name: use lower-case letters, digits, hyphens and dots", ctx, param)
-    return value
+def _text(name: str, pattern: re.Pattern[str], otherwise: str) -> Kind[str]:
+    """A text that a pattern describes; ``otherwise``: what is wrong with any other."""
+
+    def parse(text: str) -> str:
+        if not pattern.fullmatch(text):
+            raise ValueError(otherwise)
+        return text
+
+    return Kind(name, parse)
+
+
+_NAMED_KIND: Final = _text("name", _NAME, "is not a Kubernetes name: use lower-case letters, digits, hyphens and dots")
+_IMAGE_KIND: Final = _text("image", _IMAGE, "is not an image: write REGISTRY/NAME:TAG, or REGISTRY/NAME@sha256:DIGEST")
+_HOST_KIND: Final = _text("name", _HOST, "is not a host name: use lower-case letters, digits, hyphens and dots, and optionally *. at the beginning")
 
 
 @click.command(
@@ -121,46 +114,28 @@ def _named(ctx: click.Context, param: click.Parameter, value: str | None) -> str
     "--kafka", "bootstrap", type=BOOTSTRAP,
     help="Instead of --config: a configuration in front of the whole Kafka cluster of these brokers. The application connects to 127.0.0.1:9092.",
 )  # fmt: skip
-@click.option(
-    "--config-map", metavar="NAME", callback=_named, default="framegate", show_default=True, help="Name of the ConfigMap with framegate.yaml."
-)
-@click.option("--image", metavar="IMAGE", default="", callback=_image, help="framegate's image.  [default: localhost/framegate with this version]")
+@click.option("--config-map", type=_NAMED_KIND, default="framegate", show_default=True, help="Name of the ConfigMap with framegate.yaml.")
+@click.option("--image", type=_IMAGE_KIND, default="", help="framegate's image.  [default: localhost/framegate with this version]")
 @click.option("--memory", type=SIZE, callback=_memory, default="512MiB", show_default=True, help="The container's memory limit.")
 @click.option(
-    "--cpu", "cpu_m", metavar="CPUS", callback=_cpu, default="1", show_default=True, help="The container's CPU limit, for example 2, 0.5 or 500m."
+    "--cpu", "cpu_m", type=Kind("cpus", _cpu_m), default="1", show_default=True, help="The container's CPU limit, for example 2, 0.5 or 500m."
 )
 @click.option("--probes", type=click.Choice(["grpc", "http"]), default="grpc", show_default=True, help="Protocol of the kubelet's probes.")
 @click.option(
-    "--tls-secret",
-    metavar="NAME",
-    callback=_named,
-    default="framegate-tls",
-    show_default=True,
-    help="Name of the Secret with tls.crt, tls.key and ca.crt.",
+    "--tls-secret", type=_NAMED_KIND, default="framegate-tls", show_default=True, help="Name of the Secret with tls.crt, tls.key and ca.crt."
 )
 @click.option(
-    "--secret",
-    "secrets",
-    metavar="NAME=/FOLDER",
-    multiple=True,
-    callback=_secrets,
-    help="Another Secret and the folder to mount it in. May be repeated.",
+    "--secret", "secrets", type=Kind("name=/folder", _secret), multiple=True, help="Another Secret and the folder to mount it in. May be repeated."
 )
-@click.option("--certificate", "issuer", metavar="ISSUER", callback=_issuer, help="Add a cert-manager Certificate for the Secret, with this issuer.")
+@click.option("--certificate", "issuer", type=Kind("issuer", _issuer), help="Add a cert-manager Certificate for the Secret, with this issuer.")
 @click.option(
-    "--dns-name",
-    "dns_names",
-    metavar="NAME",
-    multiple=True,
-    callback=_hosts,
+    "--dns-name", "dns_names", type=_HOST_KIND, multiple=True,
     help="DNS name of the Certificate. May be repeated.  [default: the names of all workloads]",
-)
+)  # fmt: skip
 @click.option("--network-policy", is_flag=True, help="Add a NetworkPolicy that allows connections to framegate's ports only.")
 @click.option("--pod-monitor", is_flag=True, help="Add a PodMonitor for the Prometheus Operator.")
 @click.option("--disruption-budget", is_flag=True, help="Add PodDisruptionBudgets, so that one pod at a time is evicted.")
-@click.option(
-    "--tap-claim", metavar="NAME", callback=_named, help="The tap's PersistentVolumeClaim.  [default: none; the log is deleted with the pod]"
-)
+@click.option("--tap-claim", type=_NAMED_KIND, help="The tap's PersistentVolumeClaim.  [default: none; the log is deleted with the pod]")
 @click.option(
     "--no-fs-group", "fs_group", is_flag=True, flag_value=False, default=True,
     help="With --tap-claim: do not set the pod's fsGroup, because user 10001 can write to the claim.  [default: set 10001 if the pod has none]",

@@ -2,11 +2,11 @@
 
 import dataclasses
 import sys
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from framegate.control.cli.client import CALL_TIMEOUT_S, calling, send
+from framegate.control.cli.client import Service, calling
 from framegate.control.cli.kinds import LISTENER
 from framegate.control.cli.options import Change, admin_options, change_options, example
 from framegate.control.cli.output import as_dict, print_json, print_line, print_note
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from framegate.proxy.config.model import KafkaRules
 
 __all__ = ["kafka_rules"]
+
+_SERVICE: Final = Service("kafka_rule")
 
 
 @click.group("kafka-rules", epilog=example("framegate kafka-rules set --listener kafka rules.yaml"))
@@ -28,12 +30,8 @@ def kafka_rules() -> None:
 @admin_options
 def get(listener: str, address: str, output: str) -> None:
     """Show the rules in force, in the form of the section `kafka`, as `set` reads it."""
-    from framegate.control.v1 import kafka_rule_service_pb2 as pb2
-    from framegate.control.v1.kafka_rule_service_pb2_grpc import KafkaRuleServiceStub
-
     with calling(address) as channel:
-        found = KafkaRuleServiceStub(channel).GetKafkaRules(pb2.GetKafkaRulesRequest(listener=listener), timeout=CALL_TIMEOUT_S).kafka_rules
-    _print(found, output)
+        _print(_SERVICE.ask(channel, "GetKafkaRules", listener=listener).kafka_rules, output)
 
 
 @kafka_rules.command("set", short_help="Change the rules.", epilog=example("framegate kafka-rules set --listener kafka rules.yaml --dry-run"))
@@ -48,25 +46,19 @@ def set_(file: IO[str] | None, listener: str, report_only: bool | None, change: 
     The file is YAML with the keys `rules` and `report_only` of the section `kafka`; - reads standard input. Changes are lost at a restart, when the
     configuration file applies again.
     """
-    from framegate.control.v1 import kafka_rule_service_pb2 as pb2
-    from framegate.control.v1.kafka_rule_service_pb2_grpc import KafkaRuleServiceStub
-
     if file is None and report_only is None:
         raise click.UsageError("give a file with rules, --report-only or --enforce")
-    wanted = pb2.KafkaRules(listener=listener)
+    wanted: dict[str, Any] = {"listener": listener}
     given: set[str] = set()
     if file is not None:
         rules, given = _read(file)
-        wanted.report_only = rules.report_only
-        wanted.rules.extend(pb2.KafkaRule(**dataclasses.asdict(rule)) for rule in rules.rules)
+        wanted |= {"report_only": rules.report_only, "rules": [dataclasses.asdict(rule) for rule in rules.rules]}
     if report_only is not None:
-        wanted.report_only = report_only
+        wanted.update(report_only=report_only)
         given.add("report_only")
-    request = pb2.UpdateKafkaRulesRequest(kafka_rules=wanted)
-    request.update_mask.paths.extend(sorted(given))
     with calling(address, change=not change.dry_run) as channel:
-        found = send(KafkaRuleServiceStub(channel).UpdateKafkaRules, request, change).kafka_rules
-    _print(found, output)
+        answer = _SERVICE.change(channel, "UpdateKafkaRules", change, kafka_rules=wanted, update_mask={"paths": sorted(given)})
+    _print(answer.kafka_rules, output)
 
 
 def _read(file: IO[str]) -> "tuple[KafkaRules, set[str]]":

@@ -6,19 +6,21 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from framegate.control.cli.client import CALL_TIMEOUT_S, EXIT_NOT_FOUND, calling, pages, send
+from framegate.control.cli.client import EXIT_NOT_FOUND, Service, calling
 from framegate.control.cli.kinds import LISTENER, MAX_INT64, SIZE
 from framegate.control.cli.options import Change, admin_options, change_options, example
 from framegate.control.cli.output import age_text, as_dict, counted, print_json, print_line, print_messages, print_note, print_table, size_text
 
 if TYPE_CHECKING:
+    import grpc
+
     from framegate.control.v1 import limit_service_pb2 as pb2
-    from framegate.control.v1 import limit_service_pb2_grpc as pb2_grpc
 
 __all__ = ["limits"]
 
 F = TypeVar("F", bound=Callable[..., object])
 
+_SERVICE: Final = Service("limit")
 _COUNT: Final = click.IntRange(0, MAX_INT64)
 _QUOTAS: Final = {
     "connections": ("max_connection_count", _COUNT, "Open connections."),
@@ -48,22 +50,15 @@ def limits() -> None:
 @admin_options
 def get(listener: str | None, node: bool, address: str, output: str) -> None:
     """Show the limits in force for each listener, or for the node. 0 (in tables -) means unlimited."""
-    from framegate.control.v1 import limit_service_pb2 as pb2
-    from framegate.control.v1 import limit_service_pb2_grpc as pb2_grpc
-
     if node and listener is not None:
         raise click.UsageError("give --listener or --node, not both")
-
     with calling(address) as channel:
-        stub = pb2_grpc.LimitServiceStub(channel)
         if node:
-            _print_node(_node(stub), output)
-            return
-        if listener is not None:
-            found = [stub.GetLimit(pb2.GetLimitRequest(listener=listener), timeout=CALL_TIMEOUT_S).limit]
+            _print_node(_SERVICE.ask(channel, "GetNodeLimits").node_limits, output)
+        elif listener is not None:
+            _print([_SERVICE.ask(channel, "GetLimit", listener=listener).limit], output)
         else:
-            found = [item for page in pages(stub.ListLimits, pb2.ListLimitsRequest()) for item in page.limits]
-    _print(found, output)
+            _print(_SERVICE.listed(channel, "ListLimits"), output)
 
 
 @limits.command(
@@ -104,9 +99,6 @@ def set_(
 
     Changes are lost at a restart, when the configuration file applies again.
     """
-    from framegate.control.v1 import limit_service_pb2 as pb2
-    from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
-
     quotas: dict[str, Any] = {_QUOTAS[name][0]: value for name, value in given.items() if value is not None}
     network = None if network is None else _canonical(network)
     if sum((listener is not None, node, per_address, network is not None)) != 1:
@@ -120,15 +112,14 @@ def set_(
     if not (quotas or max_receive_size is not None or access is not None or remove):
         raise click.UsageError("give at least one limit to change")
     with calling(address, change=not change.dry_run) as channel:
-        stub = LimitServiceStub(channel)
         if listener is not None:
-            request = pb2.UpdateLimitRequest(limit=pb2.Limit(listener=listener, max_receive_size_bytes=max_receive_size, **quotas))
-            answer = send(stub.UpdateLimit, request, change)
+            wanted = {"listener": listener, "max_receive_size_bytes": max_receive_size, **quotas}
+            answer = _SERVICE.change(channel, "UpdateLimit", change, limit=wanted)
             _print([answer.limit], output)
             if answer.HasField("size_forecast") and max_receive_size is not None and output == "table":
                 print_note(_forecast_text(answer.size_forecast))
         else:
-            _print_node(_set_node(stub, per_address, network, quotas, access, remove, change), output)
+            _print_node(_set_node(channel, per_address, network, quotas, access, remove, change), output)
 
 
 def _forecast_text(found: "pb2.SizeForecast") -> str:
@@ -150,42 +141,23 @@ def _canonical(network: str) -> str:
         raise click.BadParameter(str(error), param_hint="--network") from error
 
 
-def _node(stub: "pb2_grpc.LimitServiceStub") -> "pb2.NodeLimits":
-    from framegate.control.v1 import limit_service_pb2 as pb2
-
-    return stub.GetNodeLimits(pb2.GetNodeLimitsRequest(), timeout=CALL_TIMEOUT_S).node_limits
-
-
 def _set_node(
-    stub: "pb2_grpc.LimitServiceStub",
-    per_address: bool,
-    network: str | None,
-    quotas: dict[str, Any],
-    access: str | None,
-    remove: bool,
-    change: Change,
+    channel: "grpc.Channel", per_address: bool, network: str | None, quotas: dict[str, Any], access: str | None, remove: bool, change: Change
 ) -> "pb2.NodeLimits":
-    from framegate.control.v1 import limit_service_pb2 as pb2
-
+    fields: dict[str, Any] = {"node_limits": {"per_address": quotas} if per_address else quotas}
     if network is not None:
-        now = _node(stub)
-        wanted = pb2.NodeLimits(overrides=_overrides(list(now.overrides), network, quotas, access, remove), etag=now.etag)
-    elif per_address:
-        wanted = pb2.NodeLimits(per_address=pb2.AddressLimits(**quotas))
-    else:
-        wanted = pb2.NodeLimits(**quotas)
-    request = pb2.UpdateNodeLimitsRequest(node_limits=wanted)
-    if network is not None:
-        request.update_mask.paths.append("overrides")
-    return send(stub.UpdateNodeLimits, request, change).node_limits
+        now = _SERVICE.ask(channel, "GetNodeLimits").node_limits
+        overrides = _overrides(list(now.overrides), network, quotas, access, remove)
+        fields = {"node_limits": {"overrides": overrides, "etag": now.etag}, "update_mask": {"paths": ["overrides"]}}
+    found: pb2.NodeLimits = _SERVICE.change(channel, "UpdateNodeLimits", change, **fields).node_limits
+    return found
 
 
 def _overrides(
     overrides: "list[pb2.LimitOverride]", network: str, quotas: dict[str, Any], access: str | None, remove: bool
 ) -> "list[pb2.LimitOverride]":
     """All overrides, with the change of one network."""
-    from framegate.control.v1 import limit_service_pb2 as pb2
-
+    pb2 = _SERVICE.messages
     found = next((item for item in overrides if item.network == network), None)
     if remove:
         if found is None:
@@ -222,14 +194,12 @@ def _print(found: "list[pb2.Limit]", output: str) -> None:
 
 
 def _print_node(found: "pb2.NodeLimits", output: str) -> None:
-    from framegate.control.v1 import limit_service_pb2 as pb2
-
     if output == "json":
         print_json(as_dict(found))
         return
     rows = [("node", "", *_cells(found)), ("each address", "", *_cells(found.per_address))]
     for item in found.overrides:
-        denied = item.access == pb2.NETWORK_ACCESS_DENY
+        denied = item.access == _SERVICE.messages.NETWORK_ACCESS_DENY
         rows.append((f"each of {item.network}", "deny" if denied else "allow", *_cells(item, "as others")))
     print_table(("OF", "ACCESS", *_COLUMNS), rows)
     if found.protected_listener:

@@ -1,14 +1,17 @@
 """``framegate listeners``, ``framegate upstreams`` and ``framegate brokers``: the sides between which framegate forwards frames."""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from framegate.control.cli.client import calling, pages
+from framegate.control.cli.client import Service, calling
 from framegate.control.cli.kinds import LISTENER, UPSTREAM
 from framegate.control.cli.options import admin_options, example
-from framegate.control.cli.output import as_dict, field_word, print_json, print_messages, print_note, print_table, size_text, time_text, word
+from framegate.control.cli.output import as_dict, field_word, print_json, print_messages, print_note, print_table, size_text, time_text
+
+if TYPE_CHECKING:
+    from framegate.control.v1 import listener_service_pb2, upstream_service_pb2
 
 __all__ = ["brokers", "listeners", "upstreams"]
 
@@ -17,6 +20,7 @@ _HEADINGS: Final = (
 )  # fmt: skip
 _REFUSED_HEADINGS: Final = ("TIME", "ID", "SIDE", "ADDRESS", "PRINCIPAL", "CLIENT ID", "SIZE", "LIMIT", "FIRST BYTES")
 _UPSTREAM_HEADINGS: Final = ("NAME", "ADDRESS", "BROKER", "STATE", "SINCE", "WHY", "OPEN", "WEIGHT", "ZONE", "TLS")
+_LISTENERS, _UPSTREAMS = Service("listener"), Service("upstream")
 
 
 @click.group(epilog=example("framegate listeners list"))
@@ -31,20 +35,16 @@ def list_listeners(address: str, output: str) -> None:
 
     REQUESTS and ANSWERS say how frames are forwarded, OPEN counts open connections, AT MOST is their limit.
     """
-    from framegate.control.v1 import listener_service_pb2 as pb2
-    from framegate.control.v1 import listener_service_pb2_grpc as pb2_grpc
 
-    def cells(item: pb2.Listener) -> tuple[object, ...]:
-        forwarding = (word(pb2.Forwarding.Name(value), "FORWARDING_") for value in (item.request_forwarding, item.response_forwarding))
+    def cells(item: "listener_service_pb2.Listener") -> tuple[object, ...]:
         return (
-            item.name, item.address, word(pb2.Protocol.Name(item.protocol), "PROTOCOL_"), "yes" if item.tls_enabled else "no",
-            item.upstream or "-", size_text(item.max_receive_size_bytes), *forwarding,
+            item.name, item.address, field_word(item, "protocol"), "yes" if item.tls_enabled else "no", item.upstream or "-",
+            size_text(item.max_receive_size_bytes), field_word(item, "request_forwarding"), field_word(item, "response_forwarding"),
             item.open_connection_count, item.max_connection_count or "-", "yes" if item.accepting else "no", item.handler or "-",
         )  # fmt: skip
 
     with calling(address) as channel:
-        list_page = pb2_grpc.ListenerServiceStub(channel).ListListeners
-        found = [item for page in pages(list_page, pb2.ListListenersRequest()) for item in page.listeners]
+        found = _LISTENERS.listed(channel, "ListListeners")
     print_messages(found, output, _HEADINGS, cells)
 
 
@@ -57,21 +57,16 @@ def refused(name: str, address: str, output: str) -> None:
     FIRST BYTES are at most 16, in hexadecimal, with the header. They are not kept of frames of an authentication (listeners[].sasl), and nothing is
     kept of connections of another protocol, such as TLS or HTTP.
     """
-    from framegate.control.v1 import listener_service_pb2 as pb2
-    from framegate.control.v1 import listener_service_pb2_grpc as pb2_grpc
 
-    def cells(item: pb2.RefusedFrame) -> tuple[object, ...]:
+    def cells(item: "listener_service_pb2.RefusedFrame") -> tuple[object, ...]:
         return (
             time_text(item.time.ToJsonString()), item.channel_id, field_word(item, "side"), item.peer_address, item.principal or "-",
             item.client_id or "-", item.size_bytes, item.limit_bytes, item.head.hex(" ", 4) or "-",
         )  # fmt: skip
 
     with calling(address) as channel:
-        list_page = pb2_grpc.ListenerServiceStub(channel).ListRefusedFrames
-        found = [item for page in pages(list_page, pb2.ListRefusedFramesRequest(listener=name)) for item in page.refused_frames]
-    print_messages(found, output, _REFUSED_HEADINGS, cells)
-    if not found and output == "table":
-        print_note("no frames were refused")
+        found = _LISTENERS.listed(channel, "ListRefusedFrames", listener=name)
+    print_messages(found, output, _REFUSED_HEADINGS, cells, "no frames were refused")
 
 
 @click.group(epilog=example("framegate upstreams list"))
@@ -87,10 +82,8 @@ def list_upstreams(address: str, output: str) -> None:
     STATE is up, full, failing (its checks), down (a connection failed) or ejected. WHY says what failed last, OPEN counts the connections of all
     processors.
     """
-    from framegate.control.v1 import upstream_service_pb2 as pb2
-    from framegate.control.v1 import upstream_service_pb2_grpc as pb2_grpc
 
-    def rows(item: pb2.Upstream) -> Iterator[tuple[object, ...]]:
+    def rows(item: "upstream_service_pb2.Upstream") -> Iterator[tuple[object, ...]]:
         tls = "yes" if item.tls_enabled else "no"
         for each in item.endpoint_states:
             reason = field_word(each, "reason") if each.reason else ""
@@ -105,8 +98,7 @@ def list_upstreams(address: str, output: str) -> None:
             yield item.name, ", ".join(item.endpoints), "-", "unresolved", "-", item.resolution_error or "no address", "-", "-", "-", tls
 
     with calling(address) as channel:
-        list_page = pb2_grpc.UpstreamServiceStub(channel).ListUpstreams
-        found = [item for page in pages(list_page, pb2.ListUpstreamsRequest()) for item in page.upstreams]
+        found = _UPSTREAMS.listed(channel, "ListUpstreams")
     if output == "json":
         print_json([as_dict(item) for item in found])
     else:
@@ -128,19 +120,15 @@ def list_brokers(address: str, output: str, upstream: str | None) -> None:
 
     ADDRESS is the broker's own, ADVERTISED the one that clients are told (-: that of the bootstrap), OPEN counts connections to it.
     """
-    from framegate.control.v1 import upstream_service_pb2 as pb2
-    from framegate.control.v1 import upstream_service_pb2_grpc as pb2_grpc
 
-    def cells(item: pb2.Broker) -> tuple[object, ...]:
-        state = word(pb2.Broker.State.Name(item.state), "STATE_")
+    def cells(item: "upstream_service_pb2.Broker") -> tuple[object, ...]:
+        state = field_word(item, "state")
         return (
             item.upstream, item.listener, item.node_id, item.address, item.advertised_address or "-", item.rack or "-",
             f"{state}: {item.reason}" if item.reason else state, item.open_connection_count,
         )  # fmt: skip
 
     with calling(address) as channel:
-        list_page = pb2_grpc.UpstreamServiceStub(channel).ListBrokers
-        found = [item for page in pages(list_page, pb2.ListBrokersRequest(upstream=upstream or "")) for item in page.brokers]
-    print_messages(found, output, ("UPSTREAM", "LISTENER", "NODE", "ADDRESS", "ADVERTISED", "RACK", "STATE", "OPEN"), cells)
-    if not found and output == "table":
-        print_note("no brokers: no upstream is a cluster, or none is known yet (the row brokers_unreadable says why)")
+        found = _UPSTREAMS.listed(channel, "ListBrokers", upstream=upstream or "")
+    none = "no brokers: no upstream is a cluster, or none is known yet (the row brokers_unreadable says why)"
+    print_messages(found, output, ("UPSTREAM", "LISTENER", "NODE", "ADDRESS", "ADVERTISED", "RACK", "STATE", "OPEN"), cells, none)

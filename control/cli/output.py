@@ -9,7 +9,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 from framegate.control.configuration.units import counted
@@ -25,6 +25,7 @@ __all__ = [
     "counted",
     "exit_unwritten",
     "field_word",
+    "field_words",
     "print_fields",
     "print_json",
     "print_line",
@@ -172,10 +173,12 @@ def table_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "".join(f"{line.rstrip()}\n" for line in drawn.getvalue().splitlines())
 
 
-def print_messages(messages: Iterable[Any], output: str, columns: Sequence[str], cells: Callable[[Any], Sequence[Any]]) -> None:
-    """Print messages of the admin API: as a JSON list, or as a table with a row of ``cells`` for each."""
+def print_messages(messages: Collection[Any], output: str, columns: Sequence[str], cells: Callable[[Any], Sequence[Any]], none: str = "") -> None:
+    """Print messages of the admin API: as a JSON list, or as a table with a row of ``cells`` for each; ``none``: the note if there are none."""
     if output == "json":
         print_json([as_dict(message) for message in messages])
+    elif none and not messages:
+        print_note(none)
     else:
         print_table(columns, map(cells, messages))
 
@@ -195,8 +198,15 @@ def word(name: str, prefix: str) -> str:
 
 def field_word(message: "Message", name: str) -> str:
     """The value of a field that is an enum, without its prefix; ``-`` for unspecified."""
-    enum: Any = message.DESCRIPTOR.fields_by_name[name].enum_type
-    return word(enum.values_by_number[getattr(message, name)].name, enum.values[0].name.removesuffix("UNSPECIFIED"))
+    return field_words(message, name)[0]
+
+
+def field_words(message: "Message", name: str) -> list[str]:
+    """The values of a field that is an enum, or a list of them."""
+    field: Any = message.DESCRIPTOR.fields_by_name[name]
+    enum, value = field.enum_type, getattr(message, name)
+    prefix = enum.values[0].name.removesuffix("UNSPECIFIED")
+    return [word(enum.values_by_number[number].name, prefix) for number in (value if field.is_repeated else [value])]
 
 
 def size_text(size: int) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from framegate.control.cli.kinds import DURATION, JAVA_HEAP, SIZE
+from framegate.control.cli.kinds import DURATION, JAVA_HEAP, SIZE, Kind
 from framegate.control.cli.options import example
 from framegate.control.cli.output import print_note
 
@@ -15,22 +15,20 @@ __all__ = ["pipeline"]
 _FOLDER = click.Path(file_okay=False, path_type=pathlib.Path)
 
 
-def _place(ctx: click.Context, param: click.Parameter, value: str | None) -> pathlib.Path | str | None:
+def _place(text: str) -> pathlib.Path | str:
     """A folder of this host, or a URI that Spark understands."""
-    return value if value is None or "://" in value else pathlib.Path(value)
+    return text if "://" in text else pathlib.Path(text)
 
 
-def _seconds(ctx: click.Context, param: click.Parameter, value: int | None) -> float | None:
-    return None if value is None else value / 1000
+def _setting(text: str) -> tuple[str, str]:
+    """A setting of Spark: ``key=value``."""
+    key, equals, value = text.partition("=")
+    if not key.startswith("spark.") or not equals:
+        raise ValueError("is not a Spark setting: write spark.some.key=value")
+    return key, value
 
 
-def _settings(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Parse Spark settings: ``key=value``."""
-    pairs = [value.partition("=") for value in values]
-    for value, (key, equals, _) in zip(values, pairs, strict=True):
-        if not key.startswith("spark.") or not equals:
-            raise click.BadParameter(f"{value!r} is not a Spark setting: write spark.some.key=value", ctx, param)
-    return {key: value for key, _, value in pairs}
+_PLACE: Kind[pathlib.Path | str] = Kind("directory", _place)
 
 
 @click.group(epilog=example("framegate pipeline run --source var/tap --output var/tables --available-now"))
@@ -45,13 +43,7 @@ def pipeline() -> None:
     )
 )
 @click.option("--source", type=_FOLDER, required=True, help="The tap's directory.")
-@click.option(
-    "--output",
-    callback=_place,
-    metavar="DIRECTORY",
-    required=True,
-    help="Folder of the tables; with --format delta also a URI that Spark understands.",
-)
+@click.option("--output", type=_PLACE, required=True, help="Folder of the tables; with --format delta also a URI that Spark understands.")
 @click.option("--available-now", is_flag=True, help="Read the log to its present end, then exit.  [default: continue until stopped]")
 @click.option("--trigger", "trigger_ms", type=DURATION, default="800ms", show_default=True, help="Interval between the starts of two batches.")
 @click.option(
@@ -62,51 +54,32 @@ def pipeline() -> None:
 )
 @click.option("--format", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True, help="Format of the tables.")
 @click.option(
-    "--compact-every",
-    "compact_ms",
-    type=DURATION,
-    default="1m",
-    show_default=True,
+    "--compact-every", "compact_ms", type=DURATION, default="1m", show_default=True,
     help="Interval for joining small files of the tables; 0 means never.",
-)
+)  # fmt: skip
 @click.option(
-    "--expire-after",
-    "expire_after_s",
-    type=DURATION,
-    callback=_seconds,
+    "--expire-after", "expire_after_s", type=Kind("duration", lambda text: DURATION.convert(text, None, None) / 1000),
     help="Delete rows of the tables that are older than this, by whole hours.  [default: never]",
-)
-@click.option("--checkpoint", callback=_place, metavar="DIRECTORY", help="Folder of Spark's checkpoint.  [default: OUTPUT/_checkpoint]")
+)  # fmt: skip
+@click.option("--checkpoint", type=_PLACE, help="Folder of Spark's checkpoint.  [default: OUTPUT/_checkpoint]")
 @click.option(
-    "--consumer",
-    default="pipeline",
-    show_default=True,
+    "--consumer", default="pipeline", show_default=True,
     help='Name of the job as a consumer of the log; retention keeps unread data for it. Each job needs its own. "": not registered.',
-)
+)  # fmt: skip
 @click.option(
-    "--from",
-    "start_from",
-    metavar="earliest|latest|TIME",
-    default="earliest",
-    show_default=True,
+    "--from", "start_from", metavar="earliest|latest|TIME", default="earliest", show_default=True,
     help="Where to start reading when there is no checkpoint.",
-)
+)  # fmt: skip
 @click.option(
-    "--fail-on-data-loss/--go-on",
-    default=True,
-    show_default=True,
+    "--fail-on-data-loss/--go-on", default=True, show_default=True,
     help="When data was deleted before it was read: fail, or write a gap row and continue.",
-)
+)  # fmt: skip
 @click.option("--memory", type=JAVA_HEAP, default="1g", show_default=True, help="Heap of the Java virtual machine, for example 1g.")
 @click.option("--cores", type=click.IntRange(1), help="Number of parallel tasks.  [default: one per CPU, but at most one per 256MiB of heap]")
 @click.option(
-    "--conf",
-    "spark",
-    metavar="KEY=VALUE",
-    multiple=True,
-    callback=_settings,
+    "--conf", "spark", type=Kind("key=value", _setting), multiple=True,
     help="A Spark setting, for example spark.sql.shuffle.partitions=4. May be repeated.",
-)
+)  # fmt: skip
 @click.option(
     "--telemetry", metavar="ENDPOINT", default="", help="OTLP endpoint for spans and metrics of batches.  [default: from the OTEL_* variables]"
 )
@@ -118,4 +91,4 @@ def run(**told: Any) -> None:
     except ImportError as error:
         print_note(f"the pipeline needs {error.name}, which is not installed: pip install 'framegate[spark]'")
         sys.exit(2)
-    sys.exit(run_pipeline(PipelineSettings(**told)))
+    sys.exit(run_pipeline(PipelineSettings(**{**told, "spark": dict(told["spark"])})))

@@ -1,21 +1,23 @@
 """``framegate pool``: show and change the memory pool and the processors."""
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from framegate.control.cli.client import CALL_TIMEOUT_S, calling, send
+from framegate.control.cli.client import Service, calling
 from framegate.control.cli.kinds import SIZE
 from framegate.control.cli.options import Change, admin_options, change_options, example
-from framegate.control.cli.output import age_text, as_dict, counted, print_json, print_line, print_table, size_text, word
+from framegate.control.cli.output import age_text, as_dict, counted, field_word, field_words, print_json, print_line, print_table, size_text
 
 if TYPE_CHECKING:
+    import grpc
+
     from framegate.control.v1 import pool_service_pb2 as pb2
-    from framegate.control.v1 import pool_service_pb2_grpc as pb2_grpc
 
-__all__ = ["origin_text", "pool"]
+__all__ = ["POOLS", "origin_text", "pool"]
 
+POOLS: Final = Service("pool")
 _MAX_PROCESSORS = 64
 _MAX_HOLDERS = 100
 
@@ -37,10 +39,8 @@ def get(top: int, address: str, output: str) -> None:
     WAITING counts large frames that wait for an admission slot. TAP is the memory of the tap's queues, which is not part of the pool. A peer that
     is slow to take a frame that is cut through is listed with 0 B pending, because the rest of the frame waits in the kernel.
     """
-    from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
-
     with calling(address) as channel:
-        memory, processors = _read(PoolServiceStub(channel), top)
+        memory, processors = _read(channel, top)
     _print(memory, processors, output)
 
 
@@ -59,39 +59,25 @@ def set_(size: int | None, processors: int | None, change: Change, address: str,
     Removed processors end their connections first, which may take as long as a drain. Changes are lost at a restart, when the configuration file
     applies again.
     """
-    from framegate.control.v1 import pool_service_pb2 as pb2
-    from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
-
     if size is None and processors is None:
         raise click.UsageError("give --size, --processors or both")
     if change.etag and size is not None and processors is not None:
         raise click.UsageError("--etag is that of the memory pool or of the processors: give --size or --processors, not both")
     with calling(address, change=not change.dry_run) as channel:
-        stub = PoolServiceStub(channel)
-        grows = size is not None and size > stub.GetMemoryPool(pb2.GetMemoryPoolRequest(), timeout=CALL_TIMEOUT_S).memory_pool.size_bytes
+        grows = size is not None and size > POOLS.ask(channel, "GetMemoryPool").memory_pool.size_bytes
         # A larger pool comes before new processors, a smaller one after processors are removed: each needs a share of it.
-        if size is not None and grows:
-            _set_size(stub, size, change)
+        if grows:
+            POOLS.change(channel, "UpdateMemoryPool", change, memory_pool={"size_bytes": size})
         if processors is not None:
-            request = pb2.UpdateProcessorPoolRequest(processor_pool=pb2.ProcessorPool(processor_count=processors))
-            send(stub.UpdateProcessorPool, request, change, None)
+            POOLS.change(channel, "UpdateProcessorPool", change, None, processor_pool={"processor_count": processors})
         if size is not None and not grows:
-            _set_size(stub, size, change)
-        memory, known = _read(stub)
+            POOLS.change(channel, "UpdateMemoryPool", change, memory_pool={"size_bytes": size})
+        memory, known = _read(channel)
     _print(memory, known, output)
 
 
-def _set_size(stub: "pb2_grpc.PoolServiceStub", size: int, change: Change) -> None:
-    from framegate.control.v1 import pool_service_pb2 as pb2
-
-    send(stub.UpdateMemoryPool, pb2.UpdateMemoryPoolRequest(memory_pool=pb2.MemoryPool(size_bytes=size)), change)
-
-
-def _read(stub: "pb2_grpc.PoolServiceStub", holders: int = 0) -> "tuple[pb2.GetMemoryPoolResponse, pb2.ProcessorPool]":
-    from framegate.control.v1.pool_service_pb2 import GetMemoryPoolRequest, GetProcessorPoolRequest
-
-    memory = stub.GetMemoryPool(GetMemoryPoolRequest(holder_count=holders), timeout=CALL_TIMEOUT_S)
-    return memory, stub.GetProcessorPool(GetProcessorPoolRequest(), timeout=CALL_TIMEOUT_S).processor_pool
+def _read(channel: "grpc.Channel", holders: int = 0) -> "tuple[pb2.GetMemoryPoolResponse, pb2.ProcessorPool]":
+    return POOLS.ask(channel, "GetMemoryPool", holder_count=holders), POOLS.ask(channel, "GetProcessorPool").processor_pool
 
 
 def _print(got: "pb2.GetMemoryPoolResponse", processors: "pb2.ProcessorPool", output: str) -> None:
@@ -99,10 +85,9 @@ def _print(got: "pb2.GetMemoryPoolResponse", processors: "pb2.ProcessorPool", ou
     if output == "json":
         print_json({**as_dict(got), "processor_pool": as_dict(processors)})
         return
-    kind = word(type(memory).Kind.Name(memory.kind), "KIND_")
     used = f"{size_text(memory.usage_bytes)} in use"
     size, count = f"{size_text(memory.size_bytes)}{origin_text(memory.size_origin, 'memory')}", f"{counted(processors.processor_count, 'processor')}"
-    print_line(f"memory pool {size}, {kind}, {used}; {count}{origin_text(processors.size_origin, 'CPUs')}")
+    print_line(f"memory pool {size}, {field_word(memory, 'kind')}, {used}; {count}{origin_text(processors.size_origin, 'CPUs')}")
     tap = f"; tap queues {size_text(memory.tap_bytes)} of {size_text(memory.tap_limit_bytes)}" if memory.tap_limit_bytes else ""
     waiting = f"{counted(memory.waiting_count, 'frame')} waiting for admission slots"
     kinds = (("begun", memory.begun_bytes), ("pending", memory.pending_bytes), ("TLS", memory.tls_bytes))
@@ -115,11 +100,9 @@ def _print(got: "pb2.GetMemoryPoolResponse", processors: "pb2.ProcessorPool", ou
 
 def origin_text(origin: int, resource: str) -> str:
     """The origin of a size, in brackets; empty when it is the configuration. ``resource`` (memory or CPUs) is what an automatic size follows."""
-    from framegate.control.v1 import pool_service_pb2 as pb2
-
-    if origin == pb2.ORIGIN_CONTAINER:
+    if origin == POOLS.messages.ORIGIN_CONTAINER:
         return f" (from the {resource} available)"
-    return " (set at run time, until the next start)" if origin == pb2.ORIGIN_OPERATOR else ""
+    return " (set at run time, until the next start)" if origin == POOLS.messages.ORIGIN_OPERATOR else ""
 
 
 def _print_processors(memory: "pb2.MemoryPool", processors: "pb2.ProcessorPool") -> None:
@@ -127,24 +110,21 @@ def _print_processors(memory: "pb2.MemoryPool", processors: "pb2.ProcessorPool")
     rows = []
     for item in processors.processors:
         share = shares.get(item.slot)
-        state = word(type(item).State.Name(item.state), "STATE_")
         cells = ["-"] * 7
         if share is not None:
             sizes = (share.size_bytes, share.usage_bytes, share.begun_bytes, share.pending_bytes, share.tls_bytes, share.tap_bytes)
             cells = [*map(size_text, sizes), str(share.waiting_count)]
-        rows.append((item.slot, item.pid or "-", state, *cells, item.restart_count))
+        rows.append((item.slot, item.pid or "-", field_word(item, "state"), *cells, item.restart_count))
     print_table(("PROCESSOR", "PID", "STATE", "SHARE", "IN USE", "BEGUN", "PENDING", "TLS", "TAP", "WAITING", "RESTARTS"), rows)
 
 
 def _print_holders(got: "pb2.GetMemoryPoolResponse") -> None:
-    from framegate.control.v1.channel_service_pb2 import MuteCause
-
     now = time.time()
     rows = []
     for item in got.holders:
-        causes = ", ".join(word(MuteCause.Name(cause), "MUTE_CAUSE_") for cause in item.mute_causes)
+        causes = ", ".join(field_words(item, "mute_causes"))
         muted = f"{causes} for {age_text(now - item.mute_time.ToNanoseconds() / 1e9)}" if item.mute_causes else "-"
-        side, kind = word(type(item).Side.Name(item.side), "SIDE_"), word(type(item).Kind.Name(item.kind), "KIND_")
+        side, kind = field_word(item, "side"), field_word(item, "kind")
         moved = f"{age_text(now - item.last_active_time.ToNanoseconds() / 1e9)} ago"
         rows.append((item.channel_id, item.listener, side, item.peer_address, kind, size_text(item.held_bytes), moved, muted))
     if rows:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from framegate.control.cli.client import CALL_TIMEOUT_S, calling, pages, send
-from framegate.control.cli.handlers import ask_handlers
+from framegate.control.cli.client import CALL_TIMEOUT_S, Service, calling
+from framegate.control.cli.handlers import HANDLERS
 from framegate.control.cli.kinds import DURATION
 from framegate.control.cli.options import Change, admin_options, change_options, example
-from framegate.control.cli.output import age_text, as_dict, counted, print_fields, print_json, print_line, size_text, time_text, word
-from framegate.control.cli.pools import origin_text
+from framegate.control.cli.output import age_text, as_dict, counted, field_word, print_fields, print_json, print_line, size_text, time_text
+from framegate.control.cli.pools import POOLS, origin_text
 
 if TYPE_CHECKING:
     import grpc
@@ -23,23 +23,18 @@ if TYPE_CHECKING:
 __all__ = ["drain", "status"]
 
 _DIFFERENCES: Final = 5
+_SERVICE: Final = Service("proxy")
 
 
 @click.command(epilog=example("framegate status"))
 @admin_options
 def status(address: str, output: str) -> None:
     """Show the state of a running framegate, and its warnings."""
-    from framegate.control.v1.pool_service_pb2 import GetMemoryPoolRequest, GetProcessorPoolRequest
-    from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
-    from framegate.control.v1.proxy_service_pb2 import GetProxyRequest
-    from framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
-
     with calling(address) as channel:
-        proxy = ProxyServiceStub(channel).GetProxy(GetProxyRequest(), timeout=CALL_TIMEOUT_S).proxy
-        pools = PoolServiceStub(channel)
-        pool = pools.GetMemoryPool(GetMemoryPoolRequest(), timeout=CALL_TIMEOUT_S).memory_pool
-        processors = pools.GetProcessorPool(GetProcessorPoolRequest(), timeout=CALL_TIMEOUT_S).processor_pool
-        handlers = ask_handlers(channel)
+        proxy = _SERVICE.ask(channel, "GetProxy").proxy
+        pool = POOLS.ask(channel, "GetMemoryPool").memory_pool
+        processors = POOLS.ask(channel, "GetProcessorPool").processor_pool
+        handlers = HANDLERS.listed(channel, "ListHandlers")
     if output == "json":
         parts = {"memory_pool": as_dict(pool), "processor_pool": as_dict(processors), "handler_processes": [as_dict(item) for item in handlers]}
         print_json({**as_dict(proxy), **parts})
@@ -52,7 +47,7 @@ def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool", han
     running = sum(item.state == type(item).STATE_RUNNING for item in processors.processors)
     waiting = f", {counted(pool.waiting_count, 'frame')} waiting for admission slots" if pool.waiting_count else ""
     yield "node", proxy.node
-    yield "state", word(type(proxy).State.Name(proxy.state), "STATE_")
+    yield "state", field_word(proxy, "state")
     yield "version", proxy.version
     yield "data path", "compiled" if proxy.compiled else "plain Python"
     yield "pid", proxy.pid
@@ -123,19 +118,12 @@ def drain(timeout: int | None, wait: bool, accept: str | None, change: Change, a
 
     With --no-wait, as in a preStop hook, the default is until-stop: the application may need its connections until it has stopped.
     """
-    from google.protobuf.duration_pb2 import Duration
-
-    from framegate.control.v1.proxy_service_pb2 import DrainProxyRequest
-    from framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
-
     if accept == "until-stop" and (timeout is not None or wait):
         raise click.UsageError("--accept until-stop needs --no-wait, and cannot be used with --timeout: it lasts until SIGTERM")
-    chosen = DrainProxyRequest.Accept.Value(f"ACCEPT_{(accept or 'unspecified').upper().replace('-', '_')}")
-    request = DrainProxyRequest(wait=wait, accept=chosen)
-    if timeout is not None:
-        request.timeout.CopyFrom(Duration(seconds=timeout // 1000, nanos=timeout % 1000 * 10**6))
+    chosen = f"ACCEPT_{(accept or 'unspecified').upper().replace('-', '_')}"
+    limit = None if timeout is None else {"seconds": timeout // 1000, "nanos": timeout % 1000 * 10**6}
     with calling(address, change=True) as channel:
-        answer = send(ProxyServiceStub(channel).DrainProxy, request, change, None if wait else CALL_TIMEOUT_S)
+        answer = _SERVICE.change(channel, "DrainProxy", change, None if wait else CALL_TIMEOUT_S, wait=wait, accept=chosen, timeout=limit)
         accepting = not wait and output == "table" and _accepting(channel)
     if output == "json":
         print_json(as_dict(answer))
@@ -151,10 +139,7 @@ def _accepting(channel: "grpc.Channel") -> bool:
     """Whether connections are still accepted; False when the call fails, because the drain itself has begun."""
     import grpc
 
-    from framegate.control.v1.listener_service_pb2 import ListListenersRequest
-    from framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
-
     try:
-        return any(item.accepting for page in pages(ListenerServiceStub(channel).ListListeners, ListListenersRequest()) for item in page.listeners)
+        return any(item.accepting for item in Service("listener").listed(channel, "ListListeners"))
     except grpc.RpcError:
         return False

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from framegate.control.cli.kinds import CHANNEL, LISTENER, MOMENT, SIZE
+from framegate.control.cli.kinds import API, CHANNEL, LISTENER, MOMENT, SIZE
 from framegate.control.cli.options import EXIT_CONFLICT, EXIT_NOT_FOUND, example, output_option
 from framegate.control.cli.output import UnwritableError, print_note, size_text
 
@@ -67,30 +67,13 @@ def _reading(directory: str) -> Iterator[None]:
         sys.exit(_EXIT_INCOMPLETE)
 
 
-class _Api(click.ParamType[int]):
-    """A Kafka API: its name or its key."""
-
-    name = "api"
-
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The key."""
-        if isinstance(value, int):
-            return value
-        from framegate.proxy.config.selection import api_key
-
-        try:
-            return api_key(value)
-        except ValueError as error:
-            self.fail(f"{value!r} is {error}", param, ctx)
-
-
 def _filters(function: F) -> F:
     """The options that select records."""
     options = (
         click.option("--connection", "connections", multiple=True, type=CHANNEL, help="Only this connection, for example 0-1-42. May be repeated."),
         click.option("--listener", "listeners", type=LISTENER, multiple=True, help="Only this listener. May be repeated."),
         click.option("--direction", type=click.Choice(["request", "response"]), help="Only requests, or only responses."),
-        click.option("--api", "apis", multiple=True, type=_Api(), help="Only this Kafka API, by name or key. May be repeated."),
+        click.option("--api", "apis", multiple=True, type=API, help="Only this Kafka API, by name or key. May be repeated."),
         click.option("--client", metavar="PATTERN", help="Only Kafka requests whose client.id matches, for example 'rdkafka*'."),
         click.option("--min-size", type=SIZE, default=0, help="Only frames whose body has at least this size."),
         click.option("--max-size", type=SIZE, help="Only frames whose body has at most this size."),

@@ -8,42 +8,38 @@ import click
 from click.shell_completion import CompletionItem
 
 from framegate.control.bounds import FIELD_NAMES
-from framegate.control.cli.kinds import LISTENER, SIZE, Expiry
+from framegate.control.cli.client import Service, calling, names_from
+from framegate.control.cli.kinds import EXPIRY, LISTENER, SIZE
 from framegate.control.cli.options import Change, admin_options, change_options, example, openable
-from framegate.control.cli.output import as_dict, print_json, print_note, print_table, size_text, time_text, word
+from framegate.control.cli.output import field_word, field_words, print_messages, size_text, time_text
 
 if TYPE_CHECKING:
     import grpc
 
     from framegate.control.v1 import tap_service_pb2 as pb2
-    from framegate.control.v1 import tap_service_pb2_grpc as pb2_grpc
 
 __all__ = ["taps"]
 
 _COMPLETION_TIMEOUT_S = 1.0
+_LISTENERS, _TAPS = Service("listener"), Service("tap")
+_ENUMS: Final = {"directions": "DIRECTION_", "capture": "CAPTURE_", "on_full": "ON_FULL_"}
 F = TypeVar("F", bound=Callable[..., object])
 
 
-def _complete(ask: "Callable[[grpc.Channel], list[str]]", ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    from framegate.control.cli.client import names_from
+def _complete(service: Service, method: str, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    def ask(channel: "grpc.Channel") -> list[str]:
+        return [item.name for item in service.listed(channel, method, _COMPLETION_TIMEOUT_S)]
 
     address = ctx.params.get("address") or os.environ.get("FRAMEGATE_ADDRESS") or openable()
     return [CompletionItem(name) for name in names_from(address, ask) if name.startswith(incomplete)]
 
 
 def _complete_rule(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return _complete(lambda channel: [rule.name for rule in _listed(channel, _COMPLETION_TIMEOUT_S)], ctx, incomplete)
+    return _complete(_TAPS, "ListTapRules", ctx, incomplete)
 
 
 def _complete_listener(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    def ask(channel: "grpc.Channel") -> list[str]:
-        from framegate.control.v1 import listener_service_pb2
-        from framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
-
-        page = ListenerServiceStub(channel).ListListeners(listener_service_pb2.ListListenersRequest(), timeout=_COMPLETION_TIMEOUT_S)
-        return [item.name for item in page.listeners]
-
-    return _complete(ask, ctx, incomplete)
+    return _complete(_LISTENERS, "ListListeners", ctx, incomplete)
 
 
 _SHARE, _PERCENT = click.FloatRange(0.0, 1.0), click.FloatRange(0.0, 100.0)
@@ -63,7 +59,7 @@ _RULE_OPTIONS: Final[tuple[tuple[str, str, dict[str, Any], str], ...]] = (
     ("--hash", "hash", {}, "Range of body bytes to store as a hash, for example 0-15 or 64-. May be repeated."),
     ("--sample-connections", "sample_connections", {"type": _SHARE}, "Fraction of connections to record, 0 to 1."),
     ("--sample-frames", "sample_frames", {"type": _SHARE}, "Fraction of frames to record, 0 to 1."),
-    ("--expires", "expires", {"type": Expiry()}, "When the rule expires: 10m from now, 2030-01-31T12:00:00Z, or never."),
+    ("--expires", "expires", {"type": EXPIRY}, "When the rule expires: 10m from now, 2030-01-31T12:00:00Z, or never."),
     ("--on-full", "on_full", {"type": click.Choice(["drop", "mute"])}, "When the log cannot keep up: drop frames from the log (a gap row "
      "counts them), or mute the client."),
     ("--max-loss-percent", "max_loss_percent", {"type": _PERCENT}, "Turn the rule off when it loses more than this percentage of frames. 0: never."),
@@ -91,22 +87,9 @@ def taps() -> None:
 @admin_options
 def list_(address: str, output: str) -> None:
     """List the tap rules, in their order."""
-    from framegate.control.cli.client import CALL_TIMEOUT_S, calling
-
     with calling(address) as channel:
-        found = _listed(channel, CALL_TIMEOUT_S)
-    _print(found, output)
-    if not found and output == "table":
-        print_note("there are no tap rules")
-
-
-def _listed(channel: "grpc.Channel", timeout_s: float) -> "list[pb2.TapRule]":
-    from framegate.control.cli.client import pages
-    from framegate.control.v1 import tap_service_pb2 as pb2
-    from framegate.control.v1 import tap_service_pb2_grpc as pb2_grpc
-
-    list_page = pb2_grpc.TapServiceStub(channel).ListTapRules
-    return [item for page in pages(list_page, pb2.ListTapRulesRequest(), timeout_s) for item in page.tap_rules]
+        found = _TAPS.listed(channel, "ListTapRules")
+    _print(found, output, "there are no tap rules")
 
 
 @taps.command(
@@ -122,11 +105,10 @@ def add(name: str, before: str | None, change: Change, address: str, output: str
 
     Changes are lost at a restart, when the configuration file applies again.
     """
-    from framegate.control.v1.tap_service_pb2 import CreateTapRuleRequest
-
     rule, _ = _rule(name, values)
-    request = CreateTapRuleRequest(tap_rule=rule, before=before or "")
-    _print([_change(address, lambda stub: stub.CreateTapRule, request, change).tap_rule], output)
+    with calling(address, change=not change.dry_run) as channel:
+        answer = _TAPS.change(channel, "CreateTapRule", change, tap_rule=rule, before=before or "")
+    _print([answer.tap_rule], output)
 
 
 @taps.command(
@@ -143,8 +125,6 @@ def add(name: str, before: str | None, change: Change, address: str, output: str
 @admin_options
 def set_(name: str, clear: tuple[str, ...], before: str | None, last: bool, change: Change, address: str, output: str, **values: Any) -> None:
     """Change the given keys of a rule, in all processors or in none. Returns when the change is in force."""
-    from framegate.control.v1.tap_service_pb2 import UpdateTapRuleRequest
-
     if before and last:
         raise click.UsageError("give --before or --last, not both")
     rule, paths = _rule(name, values)
@@ -153,11 +133,10 @@ def set_(name: str, clear: tuple[str, ...], before: str | None, last: bool, chan
         raise click.UsageError("--clear names a key that another option sets, or names it twice")
     if not paths and not before and not last:
         raise click.UsageError("give at least one change")
-    request = UpdateTapRuleRequest(tap_rule=rule)
-    request.update_mask.paths.extend(paths)
-    if before or last:
-        request.before = before or ""
-    _print([_change(address, lambda stub: stub.UpdateTapRule, request, change).tap_rule], output)
+    moved: dict[str, Any] = {"before": before or ""} if before or last else {}
+    with calling(address, change=not change.dry_run) as channel:
+        answer = _TAPS.change(channel, "UpdateTapRule", change, tap_rule=rule, update_mask={"paths": paths}, **moved)
+    _print([answer.tap_rule], output)
 
 
 @taps.command(epilog=example("framegate taps remove debug"))
@@ -166,32 +145,18 @@ def set_(name: str, clear: tuple[str, ...], before: str | None, last: bool, chan
 @admin_options
 def remove(name: str, change: Change, address: str, output: str) -> None:
     """Remove a rule, in all processors or in none. Prints the remaining rules."""
-    from framegate.control.cli.client import CALL_TIMEOUT_S, calling
-    from framegate.control.v1.tap_service_pb2 import DeleteTapRuleRequest
-
-    _change(address, lambda stub: stub.DeleteTapRule, DeleteTapRuleRequest(name=name), change)
     with calling(address, change=not change.dry_run) as channel:
-        left = _listed(channel, CALL_TIMEOUT_S)
+        _TAPS.change(channel, "DeleteTapRule", change, name=name)
+        left = _TAPS.listed(channel, "ListTapRules")
     _print(left, output)
-
-
-def _change(address: str, method: "Callable[[pb2_grpc.TapServiceStub], Any]", request: Any, change: Change) -> Any:
-    """Call a method of the tap service that changes something. Returns the response."""
-    from framegate.control.cli.client import calling, send
-    from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
-
-    with calling(address, change=not change.dry_run) as channel:
-        return send(method(TapServiceStub(channel)), request, change)
 
 
 def _cleared(word: str) -> str:
     """The field of the message for a configuration key."""
-    from framegate.control.v1.tap_service_pb2 import TapRule
-
     fixed = {"name", "etag", "state", "stops", "ttl"}
-    names = [field.name for field in TapRule.DESCRIPTOR.fields if field.name not in fixed]
+    names = [field.name for field in _TAPS.messages.TapRule.DESCRIPTOR.fields if field.name not in fixed]
     known = {FIELD_NAMES.get(name, name).removesuffix("_ns"): name for name in names}
-    path = known.get(word, word)
+    path: str = known.get(word, word)
     if path not in known.values():
         words = sorted(known)
         raise click.BadParameter(f"{word!r} is not a key of a rule; the keys are {', '.join(words)}", param_hint="--clear")
@@ -200,27 +165,14 @@ def _cleared(word: str) -> str:
 
 def _rule(name: str, values: dict[str, Any]) -> "tuple[pb2.TapRule, list[str]]":
     """The message for the options given, and the names of its fields that are set."""
-    from framegate.control.v1 import tap_service_pb2 as pb2
-
-    rule = pb2.TapRule(name=name)
-    enums: dict[str, Any] = {"directions": rule.Direction, "capture": rule.Capture, "on_full": rule.OnFull}
-    prefixes = {"directions": "DIRECTION_", "capture": "CAPTURE_", "on_full": "ON_FULL_"}
-    paths = []
-    for field, value in values.items():
-        if value is None or value == ():
-            continue
-        if field == "expires":
-            paths.append(_expire(rule, value))
-            continue
-        paths.append(field)
-        items = value if isinstance(value, (list, tuple)) else [value]
-        if field in enums:
-            items = [enums[field].Value(f"{prefixes[field]}{text.upper()}") for text in items]
-        if isinstance(value, (list, tuple)):
-            getattr(rule, field).extend(items)
-        else:
-            setattr(rule, field, items[0])
-    return rule, paths
+    given = {field: value for field, value in values.items() if value is not None and value != ()}
+    expires = given.pop("expires", None)
+    for field, prefix in _ENUMS.items():
+        value = given.get(field)
+        if value is not None:
+            given[field] = [f"{prefix}{each.upper()}" for each in value] if isinstance(value, tuple) else f"{prefix}{value.upper()}"
+    rule = _TAPS.messages.TapRule(name=name, **given)
+    return rule, [*given, *([] if expires is None else [_expire(rule, expires)])]
 
 
 def _expire(rule: "pb2.TapRule", value: tuple[str, int]) -> str:
@@ -233,18 +185,14 @@ def _expire(rule: "pb2.TapRule", value: tuple[str, int]) -> str:
     return "expire_time"
 
 
-def _print(found: "list[pb2.TapRule]", output: str) -> None:
-    if output == "json":
-        print_json([as_dict(rule) for rule in found])
-        return
-    print_table(("NAME", "LISTENERS", "DIRECTIONS", "MATCHES", "CAPTURE", "SAMPLED", "WHEN FULL", "STATE"), map(_cells, found))
+def _print(found: "list[pb2.TapRule]", output: str, none: str = "") -> None:
+    print_messages(found, output, ("NAME", "LISTENERS", "DIRECTIONS", "MATCHES", "CAPTURE", "SAMPLED", "WHEN FULL", "STATE"), _cells, none)
 
 
 def _cells(rule: "pb2.TapRule") -> tuple[str, ...]:
-    directions = ",".join(word(rule.Direction.Name(item), "DIRECTION_") for item in rule.directions)
     return (
-        rule.name, ",".join(rule.listeners) or "all", directions, " ".join(_conditions(rule)) or "all", " ".join(_kept(rule)),
-        " ".join(_sampled(rule)) or "all", word(rule.OnFull.Name(rule.on_full), "ON_FULL_"), "; ".join(_state(rule)),
+        rule.name, ",".join(rule.listeners) or "all", ",".join(field_words(rule, "directions")), " ".join(_conditions(rule)) or "all",
+        " ".join(_kept(rule)), " ".join(_sampled(rule)) or "all", field_word(rule, "on_full"), "; ".join(_state(rule)),
     )  # fmt: skip
 
 
@@ -260,7 +208,7 @@ def _conditions(rule: "pb2.TapRule") -> Iterator[str]:
 
 
 def _kept(rule: "pb2.TapRule") -> Iterator[str]:
-    yield word(rule.Capture.Name(rule.capture), "CAPTURE_")
+    yield field_word(rule, "capture")
     if rule.max_frame_bytes:
         yield f"first {size_text(rule.max_frame_bytes)}"
     for name, entries in (("blank", rule.blank), ("hash", rule.hash)):
@@ -276,10 +224,10 @@ def _sampled(rule: "pb2.TapRule") -> Iterator[str]:
 
 
 def _state(rule: "pb2.TapRule") -> Iterator[str]:
-    yield word(rule.State.Name(rule.state), "STATE_")
+    yield field_word(rule, "state")
     if rule.HasField("expire_time"):
         yield f"{'since' if rule.state == rule.STATE_EXPIRED else 'until'} {time_text(rule.expire_time.ToJsonString())}"
     for stop in rule.stops:
-        cause = word(stop.Cause.Name(stop.cause), "CAUSE_")
+        cause = field_word(stop, "cause")
         since = time_text(stop.stop_time.ToJsonString())
         yield f"off in processor {stop.processor_slot} since {since}: {cause} {stop.percent:g} % is above {stop.limit_percent:g} %"

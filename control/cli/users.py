@@ -6,11 +6,11 @@ import contextlib
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from framegate.control.cli.client import calling, pages, send
+from framegate.control.cli.client import Service, calling
 from framegate.control.cli.options import Change, address_option, change_options, example, output_option
 from framegate.control.cli.output import print_json, print_note, print_table
 
@@ -22,6 +22,8 @@ __all__ = ["users"]
 F = TypeVar("F", bound=Callable[..., object])
 _EXIT_USAGE, _EXIT_NOT_FOUND, _EXIT_CONFLICT = 2, 3, 4
 _NO_CHANGE: Final = Change()
+_STORED: Final = ("iterations", "salt", "stored_key", "server_key")
+_SERVICE: Final = Service("user")
 _COLUMNS: Final = ("NAME", "MECHANISMS", "ITERATIONS")
 
 
@@ -87,19 +89,16 @@ def add(name: str, path: pathlib.Path | None, listener: str | None, address: str
 
 def _send(listener: str, name: str, credentials: "Mapping[str, ScramCredential]", address: str, change: Change, *, replace: bool) -> None:
     """Send the credentials to a running framegate."""
-    from framegate.control.v1 import user_service_pb2 as pb2
-    from framegate.control.v1 import user_service_pb2_grpc as pb2_grpc
-
-    user = pb2.User(name=name)
-    for mechanism, item in credentials.items():
-        number = pb2.ScramMechanism.Value(f"SCRAM_MECHANISM_{mechanism.removeprefix('SCRAM-').replace('-', '_')}")
-        user.credentials.add(mechanism=number, iterations=item.iterations, salt=item.salt, stored_key=item.stored_key, server_key=item.server_key)
+    hashes = [
+        {"mechanism": f"SCRAM_MECHANISM_{mechanism.removeprefix('SCRAM-').replace('-', '_')}", **{name: getattr(item, name) for name in _STORED}}
+        for mechanism, item in credentials.items()
+    ]
+    fields: dict[str, Any] = {"listener": listener, "user": {"name": name, "credentials": hashes}}
     with calling(address, change=not change.dry_run) as channel:
-        stub = pb2_grpc.UserServiceStub(channel)
         if replace:
-            send(stub.UpdateUser, pb2.UpdateUserRequest(listener=listener, user=user, allow_missing=True), change)
+            _SERVICE.change(channel, "UpdateUser", change, allow_missing=True, **fields)
         else:
-            send(stub.CreateUser, pb2.CreateUserRequest(listener=listener, user=user), change)
+            _SERVICE.change(channel, "CreateUser", change, **fields)
 
 
 @users.command(epilog=example("framegate users remove alice --file users", "framegate users remove alice --listener sasl"))
@@ -112,11 +111,8 @@ def remove(name: str, path: pathlib.Path | None, listener: str | None, address: 
 
     _check_where(path, listener, change)
     if path is None:
-        from framegate.control.v1 import user_service_pb2 as pb2
-        from framegate.control.v1 import user_service_pb2_grpc as pb2_grpc
-
         with calling(address, change=not change.dry_run) as channel:
-            send(pb2_grpc.UserServiceStub(channel).DeleteUser, pb2.DeleteUserRequest(listener=str(listener), name=name), change)
+            _SERVICE.change(channel, "DeleteUser", change, listener=listener, name=name)
         return
     with _faults(path):
         read_users(path)  # fails when there is no file
@@ -146,14 +142,11 @@ def list_(path: pathlib.Path | None, listener: str | None, address: str, output:
 
 def _listed(listener: str, address: str) -> list[tuple[str, dict[str, int]]]:
     """The users in force; prints a message when the present file is not in force."""
-    from framegate.control.v1 import user_service_pb2 as pb2
-    from framegate.control.v1 import user_service_pb2_grpc as pb2_grpc
-
     with calling(address) as channel:
-        answers = list(pages(pb2_grpc.UserServiceStub(channel).ListUsers, pb2.ListUsersRequest(listener=listener)))
+        answers = list(_SERVICE.pages(channel, "ListUsers", listener=listener))
     if answers[-1].error:
         print_note(f"the present users file is not in force: {answers[-1].error}")
-    words = {number: f"SCRAM-{name.removeprefix('SCRAM_MECHANISM_').replace('_', '-')}" for name, number in pb2.ScramMechanism.items()}
+    words = {number: f"SCRAM-{name.removeprefix('SCRAM_MECHANISM_').replace('_', '-')}" for name, number in _SERVICE.messages.ScramMechanism.items()}
     return [(user.name, {words[item.mechanism]: item.iterations for item in user.credentials}) for answer in answers for user in answer.users]
 
 

@@ -8,5 +8,4 @@ edit              text edits that keep the rest as it is
 checks            conflicts with what a pod has
 objects           ConfigMap, Certificate, NetworkPolicy and others beside it
 inject            all of it together: ``Injector`` and ``remove``
-component         the Kustomize components of ``deploy/kustomize``; ``python -m framegate.control.kubernetes`` writes them
 """

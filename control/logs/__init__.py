@@ -4,7 +4,6 @@ row_log     the queue and the thread that writes rows; which rows are written; l
 audit_file  the file of audit rows
 forms       JSON, or text for terminals
 catalog     every event: its meaning and its fields
-schema      the catalog as JSON Schema and as a table (``python -m framegate.control.logs`` writes both into ``deploy/``)
 """
 
 from framegate.control.logs.audit_file import AuditFile

@@ -12,7 +12,7 @@ from framegate.proxy.config.log import LogLevel
 from framegate.proxy.server.protocol import EVENTS as PROCESSORS
 from framegate.proxy.server.rows import AccessRow, ClosedRow, OpenedRow
 
-__all__ = ["COMMON", "EVENTS", "MEANINGS", "Event"]
+__all__ = ["COMMON", "EVENTS", "Event"]
 
 COMMON: Final[Mapping[str, Any]] = {
     "time": str,
@@ -299,39 +299,3 @@ EVENTS: Final[Mapping[str, Event]] = dict(
     sorted({**_CONNECTIONS, **_PROCESSES, **_CHANGES, **_LIFE_OF_FRAMEGATE, **_UPSTREAMS, **_TAP, **_FAULTS, **_OF_PROCESSORS, **_OF_BOTH}.items())
 )
 """By name."""
-MEANINGS: Final = (
-    ("id", "id of the connection, also in the API, in `framegate channels` and in the tap's tables"),
-    ("listener", "name of the listener"),
-    ("peer", "the client's address"),
-    ("upstream", "name of the upstream; empty: a handler answers"),
-    ("endpoint", "the address of the upstream that was tried last; empty: none"),
-    ("broker", "node id of the Kafka broker that the client reached, of a listener with `brokers`; -1: the bootstrap"),
-    ("principal", "principal of the client, from its certificate or login"),
-    ("mechanism", "SASL mechanism of the login; `null`: none"),
-    ("tls", "version, cipher, and fingerprint of the server certificate that the client got; `null`: plaintext, or no complete handshake"),
-    ("frames", "frames received from the client (`request`) and from the upstream or handler (`response`) since the connection was opened"),
-    ("bytes", "bytes of these frames"),
-    ("opened_ns", "when the connection was accepted"),
-    (
-        "handshake_ns",
-        "time of the TLS handshake and the login together, successful or not; `null`: the listener needs neither",
-    ),
-    ("connect_ns", "time from the first attempt to connect to the upstream until one succeeded, TLS and login included, or the last failed"),
-    ("connect_started_ns", "when the first attempt began; `null`: no attempt"),
-    ("attempts", "number of attempts to connect to the upstream, each to one address"),
-    (
-        "state",
-        "`handshaking`, `connecting_upstream`, `open`, `half_closed`, `closing`, `draining`; in `closed`: the state in which the cause occurred",
-    ),
-    ("muted", "why framegate does not read from the client (deploy/docs/errors-and-causes.md)"),
-    ("muted_upstream", "why framegate does not read from the upstream"),
-    ("in_flight", "requests without a response, with `protocol: kafka`; otherwise 0"),
-    ("last_active_ns", "when a byte last moved"),
-    ("lost", "bytes received that were not and will not be forwarded"),
-    ("mutes", "how often and how long the client was muted, by cause; a mute that is still in force is not included"),
-    ("cause", "why the connection ended (deploy/docs/errors-and-causes.md)"),
-    ("detail", "details of the cause"),
-    ("side", "the side that caused the end: `downstream` (the client), `upstream`, or `internal` (framegate)"),
-    ("closed_ns", "when the connection ended"),
-)
-"""Meaning of the fields in rows of connections."""

@@ -21,7 +21,6 @@ _CAUSE_PREFIX: Final = "CAUSE_"
 _STATES: Final = {name.removeprefix("STATE_").lower(): value for name, value in channel_pb2.Channel.State.items()} | {
     "": channel_pb2.Channel.STATE_UNSPECIFIED
 }
-_TIMES: Final = {"oldest_request_time": "oldest_ns", "mute_time": "muted_ns", "upstream_mute_time": "muted_upstream_ns"}
 _MUTE_CAUSES: Final = {name.removeprefix("MUTE_CAUSE_").lower(): value for name, value in channel_pb2.MuteCause.items()}
 
 

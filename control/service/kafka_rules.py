@@ -32,6 +32,4 @@ class KafkaRules(KafkaRuleServiceServicer):
 
 
 def _message(listener: str, rules: Rules) -> pb2.KafkaRules:
-    message = pb2.KafkaRules(listener=listener, etag=etag_of(rules))
-    fill(message, rules)
-    return message
+    return fill(pb2.KafkaRules(listener=listener, etag=etag_of(rules)), rules)

@@ -57,13 +57,9 @@ class Limits(LimitServiceServicer):
 
 def limit_message(limit: Limit) -> pb2.Limit:
     """The limits of a listener."""
-    message = pb2.Limit(etag=etag_of(limit))
-    fill(message, limit)
-    return message
+    return fill(pb2.Limit(etag=etag_of(limit)), limit)
 
 
 def node_message(limits: LimitsConfig) -> pb2.NodeLimits:
     """The quotas of the node, of addresses and of networks."""
-    message = pb2.NodeLimits(etag=etag_of(limits))
-    fill(message, limits)
-    return message
+    return fill(pb2.NodeLimits(etag=etag_of(limits)), limits)

@@ -28,6 +28,4 @@ class Logs(LogServiceServicer):
 
 
 def _message(status: LogStatus) -> pb2.Log:
-    message = pb2.Log(dropped_row_count=status.dropped, etag=log_etag(status))
-    fill(message, status)
-    return message
+    return fill(pb2.Log(dropped_row_count=status.dropped, etag=log_etag(status)), status)

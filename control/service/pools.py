@@ -3,9 +3,9 @@
 from typing import Final
 
 from framegate.control.bounds import MAX_HOLDERS
-from framegate.control.service.convert import duration, timestamp
+from framegate.control.service.convert import duration
 from framegate.control.service.interceptor import Context
-from framegate.control.service.update import Resource, update
+from framegate.control.service.update import Resource, fill, update
 from framegate.control.service.validate import Violations
 from framegate.control.status import Holder, Origin, PoolStatus, ProcessorStatus
 from framegate.control.steering.channels import Channels
@@ -13,13 +13,13 @@ from framegate.control.steering.pool import Pool
 from framegate.control.steering.state import State
 from framegate.control.steering.transactions import etag_of
 from framegate.control.v1 import pool_service_pb2 as pb2
-from framegate.control.v1.channel_service_pb2 import MuteCause
 from framegate.control.v1.pool_service_pb2_grpc import PoolServiceServicer
 from framegate.proxy.network.connection_id import format_connection_id
 
 __all__ = ["MEMORY", "PROCESSORS", "Pools"]
 
 MEMORY: Final = Resource(pb2.MemoryPool, PoolStatus, "memory_pool", fixed=("kind", "shares", "size_origin"))
+_USES: Final = {"begun_bytes": "begun", "pending_bytes": "pending", "tls_bytes": "tls", "tap_bytes": "tap", "waiting_count": "waiting"}
 PROCESSORS: Final = Resource(pb2.ProcessorPool, PoolStatus, "processor_pool", fixed=("processors", "size_origin"))
 
 
@@ -66,25 +66,9 @@ def _memory_pool(status: PoolStatus) -> pb2.MemoryPool:
         kind=pb2.MemoryPool.Kind.Value(f"KIND_{status.kind.upper()}"),
         size_bytes=status.size,
         usage_bytes=status.usage,
-        shares=[
-            pb2.MemoryShare(
-                processor_slot=item.slot,
-                size_bytes=item.share,
-                usage_bytes=item.usage,
-                begun_bytes=item.begun,
-                pending_bytes=item.pending,
-                tls_bytes=item.tls,
-                tap_bytes=item.tap,
-                waiting_count=item.waiting,
-            )
-            for item in status.shares
-        ],
-        begun_bytes=sum(item.begun for item in status.shares),
-        pending_bytes=sum(item.pending for item in status.shares),
-        tls_bytes=sum(item.tls for item in status.shares),
-        tap_bytes=sum(item.tap for item in status.shares),
+        shares=[fill(pb2.MemoryShare(usage_bytes=item.usage), item, processor_slot="slot", size_bytes="share", **_USES) for item in status.shares],
         tap_limit_bytes=status.tap_limit,
-        waiting_count=sum(item.waiting for item in status.shares),
+        **{name: sum(getattr(item, own) for item in status.shares) for name, own in _USES.items()},
         guaranteed_percents=status.guaranteed,
         size_origin=_origin(status.size_origin),
         etag=etag_of(status.size),
@@ -96,25 +80,10 @@ def _origin(origin: Origin) -> pb2.Origin.ValueType:
 
 
 def _holder(holder: Holder) -> pb2.MemoryHolder:
-    return pb2.MemoryHolder(
-        channel_id=format_connection_id(holder.channel),
-        listener=holder.listener,
-        side=pb2.MemoryHolder.Side.Value(f"SIDE_{holder.side.upper()}"),
-        peer_address=holder.peer,
-        kind=pb2.MemoryHolder.Kind.Value(f"KIND_{holder.kind.upper()}"),
-        held_bytes=holder.bytes,
-        mute_causes=[MuteCause.Value(f"MUTE_CAUSE_{word.upper()}") for word in holder.muted],
-        mute_time=timestamp(holder.muted_ns) if holder.muted_ns else None,
-        last_active_time=timestamp(holder.last_active_ns),
-    )
+    names = {"peer_address": "peer", "held_bytes": "bytes", "mute_causes": "muted", "mute_time": "muted_ns", "last_active_time": "last_active_ns"}
+    return fill(pb2.MemoryHolder(channel_id=format_connection_id(holder.channel)), holder, **names)
 
 
 def _processor(status: ProcessorStatus) -> pb2.Processor:
-    return pb2.Processor(
-        slot=status.slot,
-        pid=status.pid,
-        generation=status.generation,
-        state=pb2.Processor.State.Value(f"STATE_{status.state.upper()}"),
-        restart_count=status.restarts,
-        heartbeat_age=None if status.heartbeat_age_ms < 0 else duration(status.heartbeat_age_ms * 10**6),
-    )
+    age = None if status.heartbeat_age_ms < 0 else duration(status.heartbeat_age_ms * 10**6)
+    return fill(pb2.Processor(heartbeat_age=age), status, restart_count="restarts")

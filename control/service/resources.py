@@ -1,17 +1,22 @@
-"""ListenerService, UpstreamService and HandlerService, which only show."""
+"""ListenerService, UpstreamService, HandlerService and CertificateService, which only show, but for reloads of files."""
 
 from framegate.control.errors import NotFoundError
+from framegate.control.rotation.rotation import Rotation
+from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.service.convert import duration, timestamp
-from framegate.control.service.interceptor import Context
+from framegate.control.service.interceptor import Context, note
+from framegate.control.service.update import fill
 from framegate.control.service.validate import check_required, page
-from framegate.control.status import BrokerStatus, HandlerProcessStatus, ListenerStatus, UpstreamStatus
+from framegate.control.status import BrokerStatus, CertificateStatus, HandlerProcessStatus, ListenerStatus, ReloadOutcome, UpstreamStatus
 from framegate.control.steering import listeners
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.refused import RefusedFrames
 from framegate.control.steering.state import State
+from framegate.control.v1 import certificate_service_pb2 as pb2
 from framegate.control.v1 import handler_service_pb2 as handler_pb2
 from framegate.control.v1 import listener_service_pb2 as listener_pb2
 from framegate.control.v1 import upstream_service_pb2 as upstream_pb2
+from framegate.control.v1.certificate_service_pb2_grpc import CertificateServiceServicer
 from framegate.control.v1.channel_service_pb2 import Cause, Side
 from framegate.control.v1.handler_service_pb2_grpc import HandlerServiceServicer
 from framegate.control.v1.listener_service_pb2_grpc import ListenerServiceServicer
@@ -19,7 +24,7 @@ from framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceServic
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.server.rows import EndpointRow, RefusedFrameRow
 
-__all__ = ["Handlers", "Listeners", "Upstreams"]
+__all__ = ["Certificates", "Handlers", "Listeners", "Upstreams"]
 
 
 class Listeners(ListenerServiceServicer):
@@ -66,20 +71,11 @@ def _refused_frame(row: RefusedFrameRow) -> listener_pb2.RefusedFrame:
 
 
 def _listener(status: ListenerStatus) -> listener_pb2.Listener:
-    return listener_pb2.Listener(
-        name=status.name,
-        address=status.address,
-        protocol=listener_pb2.Protocol.Value(f"PROTOCOL_{status.protocol.upper()}"),
-        tls_enabled=status.tls,
-        upstream=status.upstream,
-        handler=status.handler,
-        max_receive_size_bytes=status.max_receive_size,
-        max_connection_count=status.max_connections,
-        open_connection_count=status.connections,
-        accepting=status.accepting,
+    message = listener_pb2.Listener(
         request_forwarding=listener_pb2.Forwarding.Value(f"FORWARDING_{status.forwarding.requests.upper()}"),
         response_forwarding=listener_pb2.Forwarding.Value(f"FORWARDING_{status.forwarding.responses.upper()}"),
     )
+    return fill(message, status, tls_enabled="tls", max_connection_count="max_connections", open_connection_count="connections")
 
 
 class Upstreams(UpstreamServiceServicer):
@@ -111,27 +107,11 @@ class Upstreams(UpstreamServiceServicer):
 
 
 def _broker(status: BrokerStatus) -> upstream_pb2.Broker:
-    return upstream_pb2.Broker(
-        upstream=status.upstream,
-        listener=status.listener,
-        node_id=status.node,
-        address=status.address,
-        advertised_address=status.advertised,
-        rack=status.rack,
-        state=upstream_pb2.Broker.State.Value(f"STATE_{status.state.upper()}"),
-        reason=status.reason,
-        open_connection_count=status.connections,
-    )
+    return fill(upstream_pb2.Broker(), status, node_id="node", advertised_address="advertised", open_connection_count="connections")
 
 
 def _upstream(status: UpstreamStatus) -> upstream_pb2.Upstream:
-    return upstream_pb2.Upstream(
-        name=status.name,
-        endpoints=status.endpoints,
-        addresses=status.addresses,
-        tls_enabled=status.tls,
-        max_receive_size_bytes=status.max_receive_size,
-        resolution_error=status.error,
+    message = upstream_pb2.Upstream(
         down_endpoints=[
             upstream_pb2.DownEndpoint(address=item["endpoint"], reason=_reason(item), detail=item["detail"], processor_count=item["out"])
             for item in status.states
@@ -139,6 +119,7 @@ def _upstream(status: UpstreamStatus) -> upstream_pb2.Upstream:
         ],
         endpoint_states=map(_endpoint, status.states),
     )
+    return fill(message, status, tls_enabled="tls", resolution_error="error")
 
 
 def _reason(row: EndpointRow) -> upstream_pb2.Endpoint.Reason.ValueType:
@@ -175,30 +156,40 @@ class Handlers(HandlerServiceServicer):
 
 
 def _handler_process(status: HandlerProcessStatus) -> handler_pb2.HandlerProcess:
-    return handler_pb2.HandlerProcess(
-        slot=status.slot,
-        pid=status.pid,
-        generation=status.generation,
-        state=handler_pb2.HandlerProcess.State.Value(f"STATE_{status.state.upper()}"),
-        restart_count=status.restarts,
-        start_time=timestamp(status.started_ns) if status.started_ns else None,
-        last_end_reason=handler_pb2.HandlerProcess.EndReason.Value(f"END_REASON_{status.last_reason.upper() or 'UNSPECIFIED'}"),
-        last_end_time=timestamp(status.last_ended_ns) if status.last_ended_ns else None,
-        handled_count=status.handled,
-        failed_count=status.failed,
-        in_handler_count=status.in_handler,
-        queued_count=status.queued,
-        oldest_age=duration(status.oldest_ms * 10**6) if status.in_handler else None,
-        busy_share=status.busy,
-        resident_bytes=status.resident,
-        handlers=[
-            handler_pb2.Handler(
-                listener=item.listener,
-                name=item.handler,
-                requests="request" in item.directions,
-                responses="response" in item.directions,
-                description=item.description,
-            )
-            for item in status.handlers
-        ],
-    )
+    message = fill(
+        handler_pb2.HandlerProcess(oldest_age=duration(status.oldest_ms * 10**6) if status.in_handler else None),
+        status, restart_count="restarts", start_time="started_ns", last_end_reason="last_reason", last_end_time="last_ended_ns",
+        handled_count="handled", failed_count="failed", in_handler_count="in_handler", queued_count="queued", busy_share="busy",
+        resident_bytes="resident",
+    )  # fmt: skip
+    for found, item in zip(message.handlers, status.handlers, strict=True):
+        found.name, found.requests, found.responses = item.handler, "request" in item.directions, "response" in item.directions
+    return message
+
+
+class Certificates(CertificateServiceServicer):
+    """Shows certificates, and reloads files."""
+
+    def __init__(self, certificates: TlsStores, rotation: Rotation) -> None:
+        self._certificates = certificates
+        self._rotation = rotation
+
+    async def ListCertificates(self, request: pb2.ListCertificatesRequest, context: Context) -> pb2.ListCertificatesResponse:
+        """One page of certificates, of listeners, then of upstreams, in the order of the configuration."""
+        statuses = self._certificates.statuses(self._rotation)
+        chosen, token = page([(f"{place:06}", item) for place, item in enumerate(statuses)], request.page_size, request.page_token)
+        return pb2.ListCertificatesResponse(certificates=map(_certificate, chosen), next_page_token=token)
+
+    async def ReloadCertificates(self, request: pb2.ReloadCertificatesRequest, context: Context) -> pb2.ReloadCertificatesResponse:
+        outcomes = await self._rotation.reload()
+        note(after={f"{item.owner} ({item.kind})": item.result for item in outcomes if item.result != "unchanged"})
+        return pb2.ReloadCertificatesResponse(reloads=map(_reload, outcomes))
+
+
+def _certificate(status: CertificateStatus) -> pb2.Certificate:
+    message = pb2.Certificate(begin_time=timestamp(int(status.begins) * 10**9), end_time=timestamp(int(status.ends) * 10**9))
+    return fill(message, status, serial_number="serial", store_number="store", load_time="loaded_ns")
+
+
+def _reload(outcome: ReloadOutcome) -> pb2.Reload:
+    return fill(pb2.Reload(), outcome)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from framegate.control.service.access import METHODS
-from framegate.control.service.certificates import Certificates
 from framegate.control.service.channels import Channels, ClosedChannels
 from framegate.control.service.configuration import Configurations
 from framegate.control.service.events import Events
@@ -20,7 +19,7 @@ from framegate.control.service.peers import Peers
 from framegate.control.service.pools import Pools
 from framegate.control.service.probes import Probes, start_probes, start_whole
 from framegate.control.service.proxies import Proxies
-from framegate.control.service.resources import Handlers, Listeners, Upstreams
+from framegate.control.service.resources import Certificates, Handlers, Listeners, Upstreams
 from framegate.control.service.sockets import Sockets, bind_backend
 from framegate.control.service.taps import TapRules
 from framegate.control.service.users import Users

@@ -110,8 +110,7 @@ def _row(rules: Rules, name: str) -> Row:
 
 def rule_message(status: TapRuleStatus) -> pb2.TapRule:
     """A rule with all fields that have a value."""
-    message = pb2.TapRule(etag=etag_of(status.rule))
-    fill(message, status.rule)
+    message = fill(pb2.TapRule(etag=etag_of(status.rule)), status.rule)
     for stop in status.stops:
         cause = pb2.TapRuleStop.Cause.Value(f"CAUSE_{stop.cause.upper()}")
         message.stops.add(processor_slot=stop.slot, cause=cause, percent=stop.percent, limit_percent=stop.limit, stop_time=timestamp(stop.since_ns))

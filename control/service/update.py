@@ -25,6 +25,7 @@ from framegate.proxy.config.key import field_types, keys
 
 __all__ = ["MAX_ENTRIES", "Reader", "Resource", "audited", "fill", "lowers", "plain", "update"]
 
+M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 Reader = Callable[[Any, str, Violations], Any]
 """Reads a field in another way than by its type: message, path, violations; returns the model's value."""
@@ -33,10 +34,10 @@ _MAX_TEXT: Final = 256
 
 
 @functools.cache
-def _pairs(message: Any, model: Any) -> dict[str, tuple[FieldDescriptor, str]]:
+def _pairs(message: Any, model: Any, own_names: tuple[tuple[str, str], ...] = ()) -> dict[str, tuple[FieldDescriptor, str]]:
     """The fields of a message that are in a model, by name: the descriptor, and the model's name."""
-    known = field_types(model)
-    named = {described.name: (described, FIELD_NAMES.get(described.name, described.name)) for described in message.fields}
+    known, names = field_types(model), FIELD_NAMES | dict(own_names)
+    named = {described.name: (described, names.get(described.name, described.name)) for described in message.fields}
     return {name: pair for name, pair in named.items() if pair[1] in known}
 
 
@@ -55,15 +56,18 @@ def _inner(model: type, name: str) -> Any:
     return typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else hint
 
 
-def fill(message: Message, model: Any) -> None:
-    """Set the fields of a message to the values of a model that are not None."""
+def fill(message: M, model: Any, **names: str) -> M:
+    """Set the fields of a message to the values of a model that are not None, and return it. ``names``: the model's names by the message's, besides
+    those of ``FIELD_NAMES``.
+    """
     kind: Any = type(model)
-    for name, (described, own) in _pairs(message.DESCRIPTOR, kind).items():
+    for name, (described, own) in _pairs(message.DESCRIPTOR, kind, tuple(names.items())).items():
         value = getattr(model, own)
         if value is None:
             continue
         if described.enum_type is not None:
-            numbers = [described.enum_type.values_by_name[f"{_prefix(described.enum_type)}{word.upper()}"].number for word in _listed(value)]
+            words = [f"{_prefix(described.enum_type)}{word.upper() or 'UNSPECIFIED'}" for word in _listed(value)]
+            numbers = [described.enum_type.values_by_name[word].number for word in words]
             value = numbers if described.is_repeated else numbers[0]
         field = getattr(message, name)
         if isinstance(field, Timestamp):
@@ -77,6 +81,7 @@ def fill(message: Message, model: Any) -> None:
         else:
             field.SetInParent()
             fill(field, value)
+    return message
 
 
 def _listed(value: Any) -> tuple[Any, ...]:

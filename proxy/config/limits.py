@@ -9,9 +9,9 @@ import dataclasses
 import ipaddress
 import socket
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
-from framegate.proxy.config.key import Key, model_from_wire
+from framegate.proxy.config.key import Key
 
 __all__ = [
     "ANY_ADDRESS",
@@ -24,9 +24,7 @@ __all__ = [
     "LimitsInForce",
     "RateLimits",
     "client_key",
-    "limits_from_wire",
     "limits_in_force",
-    "limits_to_wire",
     "parse_network",
 ]
 
@@ -177,22 +175,3 @@ class LimitsInForce(NamedTuple):
 def limits_in_force(limits: LimitsConfig, listeners: Mapping[str, RateLimits]) -> LimitsInForce:
     """All quotas; ``listeners``: of each listener, by name."""
     return LimitsInForce(limits, dict(listeners), AddressLimits(limits.per_address, limits.overrides))
-
-
-def limits_to_wire(limits: LimitsConfig, listeners: Mapping[str, RateLimits]) -> dict[str, Any]:
-    """All quotas as JSON values (``server.rows.LimitsRow``)."""
-    return {
-        "node": {name: getattr(limits, name) for name in _NAMES},
-        "listeners": {name: dataclasses.asdict(item) for name, item in listeners.items()},
-        "per_address": dataclasses.asdict(limits.per_address),
-        "overrides": [dataclasses.asdict(item) for item in limits.overrides],
-    }
-
-
-def limits_from_wire(row: Mapping[str, Any]) -> LimitsInForce:
-    """The inverse of ``limits_to_wire``; raises KeyError, TypeError or ValueError if the row is malformed."""
-    return LimitsInForce(
-        node=model_from_wire(RateLimits, row["node"]),
-        listeners={name: model_from_wire(RateLimits, item) for name, item in row["listeners"].items()},
-        addresses=AddressLimits(model_from_wire(RateLimits, row["per_address"]), [model_from_wire(LimitOverride, item) for item in row["overrides"]]),
-    )

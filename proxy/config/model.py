@@ -11,7 +11,7 @@ import dataclasses
 from typing import Annotated, Any, Final, Literal
 
 from framegate.proxy.config.key import Key, changed_model, model_from_wire
-from framegate.proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitsConfig, RateLimits, limits_to_wire
+from framegate.proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitsConfig, RateLimits
 from framegate.proxy.config.log import DEFAULT_LOG, LogConfig
 from framegate.proxy.config.sasl import ListenerSasl, UpstreamSasl
 from framegate.proxy.config.tls import BY_SUBJECT, ListenerTls, PrincipalConfig, UpstreamTls
@@ -534,8 +534,3 @@ def _item(model: Any, known: dict[str, Any], row: Any) -> Any:
         return known[row]
     made = model_from_wire(model, row)
     return known[made.name] if known.get(made.name) == made else made
-
-
-def quotas_to_wire(config: ProxyConfig) -> dict[str, Any]:
-    """All quotas of a configuration as JSON values; ``framegate.proxy.config.limits.limits_from_wire`` reads them."""
-    return limits_to_wire(config.limits, {item.name: item.limits for item in config.listeners})

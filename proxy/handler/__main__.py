@@ -17,26 +17,12 @@ from framegate.proxy.handler.reporter import Reporter
 from framegate.proxy.handler.runtime import Runtime
 from framegate.proxy.server.link import LinkReader
 from framegate.proxy.server.messages import FailedMessage, HandlerStartMessage
-from framegate.proxy.server.protocol import Message, read_handler_start
+from framegate.proxy.server.protocol import read_handler_start
 
 
 def _arguments(arguments: Sequence[str]) -> dict[str, int]:
     """The options and their numbers, as the control process writes them."""
     return {name: int(number) for name, number in zip(arguments[::2], arguments[1::2], strict=True)}
-
-
-def _read_start(command: socket.socket, reader: LinkReader) -> list[Message]:
-    """The first messages: ``start``, and ``stop`` if it followed at once; none: control is gone."""
-    messages: list[Message] = []
-    while not messages:
-        try:
-            data = command.recv(65536)
-        except ConnectionError:
-            return []
-        if not data:
-            return []
-        messages = reader.feed(data)
-    return messages
 
 
 def _print_lines() -> None:
@@ -75,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     handover = socket.socket(fileno=options["--handover-fd"])
     handover.setblocking(False)
     reader = LinkReader()
-    first = _read_start(command, reader)
+    first = reader.wait(command)
     if not first:
         return 0
     activity = Activity()

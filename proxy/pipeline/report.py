@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from framegate.proxy.pipeline.memory import large_frames
-from framegate.proxy.pipeline.options import parse_payload
 from framegate.proxy.pipeline.planner import Planner
-from framegate.proxy.pipeline.settings import PipelineSettings
+from framegate.proxy.pipeline.settings import PipelineSettings, parse_payload
 from framegate.proxy.tap.consumer import write_consumer
 from framegate.proxy.tap.log_reader import segments
 

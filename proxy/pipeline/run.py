@@ -28,10 +28,9 @@ from typing import TYPE_CHECKING, Any, Final
 from framegate.proxy.pipeline.claims import UsageError, claim_name, claim_output
 from framegate.proxy.pipeline.manifest import ManifestError
 from framegate.proxy.pipeline.memory import Budget
-from framegate.proxy.pipeline.options import CONSUMER_NAME, parse_time
 from framegate.proxy.pipeline.report import Reporter
 from framegate.proxy.pipeline.session import SparkLog, SparkMissingError, local_session, require_packages, spark_errors
-from framegate.proxy.pipeline.settings import PipelineSettings, local_path, wants_telemetry
+from framegate.proxy.pipeline.settings import CONSUMER_NAME, PipelineSettings, local_path, parse_time, wants_telemetry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -27,10 +27,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from framegate.proxy.pipeline.options import OptionError, SourceOptions
 from framegate.proxy.pipeline.planner import Part, Planner
 from framegate.proxy.pipeline.position import Position, PositionError
 from framegate.proxy.pipeline.schema import CHUNK_SCHEMA, check_projection
+from framegate.proxy.pipeline.settings import OptionError, SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,7 +26,7 @@ from framegate.proxy.server.heap import Heap
 from framegate.proxy.server.link import LinkReader, encode
 from framegate.proxy.server.loop import Loop, Watcher
 from framegate.proxy.server.messages import FailedMessage, ReadyMessage, StartMessage
-from framegate.proxy.server.protocol import WIRE_VERSION, Message, read_start
+from framegate.proxy.server.protocol import WIRE_VERSION, read_start
 from framegate.proxy.server.settings import Settings
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
@@ -35,20 +35,6 @@ from framegate.proxy.tap.writer import TapWriter
 def _arguments(arguments: Sequence[str]) -> dict[str, int]:
     """The options and their numbers. Only control writes them, so there is no help."""
     return {name: int(number) for name, number in zip(arguments[::2], arguments[1::2], strict=True)}
-
-
-def _read_start(command: socket.socket, reader: LinkReader) -> list[Message]:
-    """The first message and those that came with it; empty: control is gone."""
-    messages: list[Message] = []
-    while not messages:
-        try:
-            data = command.recv(65536)
-        except ConnectionError:
-            return []
-        if not data:
-            return []
-        messages = reader.feed(data)
-    return messages
 
 
 def _modules() -> dict[str, str]:
@@ -126,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
     handover = socket.socket(fileno=options["--handover-fd"])
     reader = LinkReader()
     try:
-        messages = _read_start(command, reader)
+        messages = reader.wait(command)
         if not messages:
             return 0
         command.setblocking(False)

@@ -84,6 +84,19 @@ class LinkReader:
         """Bytes of a frame that is not whole yet."""
         return len(self._buffer)
 
+    def wait(self, command: socket.socket) -> list[Message]:
+        """The first messages, ``start`` and those that came with it, from a blocking socket; none: control is gone."""
+        messages: list[Message] = []
+        while not messages:
+            try:
+                data = command.recv(65536)
+            except ConnectionError:
+                return []
+            if not data:
+                return []
+            messages = self.feed(data)
+        return messages
+
     def feed(self, data: bytes) -> list[Message]:
         """Takes the next bytes and gives the messages they complete.
 

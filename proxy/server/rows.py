@@ -10,8 +10,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Literal, NotRequired, TypedDict, final
 
-from framegate.proxy.config.limits import LimitOverride, RateLimits
-
 RateLevel = Literal["node", "listener", "address"]
 EndpointState = Literal["up", "full", "failing", "down", "ejected"]
 """The last one is the worst."""
@@ -383,15 +381,6 @@ EventRow = (
 
 
 # Quotas.
-
-
-class LimitsRow(TypedDict):
-    """All quotas; a dataclass is an object of its fields here. ``limits_to_wire`` makes it, ``limits_from_wire`` reads it. ``listeners``: by name."""
-
-    node: RateLimits
-    listeners: dict[str, RateLimits]
-    per_address: RateLimits
-    overrides: list[LimitOverride]
 
 
 class PartRow(TypedDict):

@@ -6,12 +6,12 @@ from typing import Any
 import jsonschema
 
 from framegate.control.logs.catalog import EVENTS
-from framegate.control.logs.schema import json_schema
+from tests.fakes.deploying import module
 
 
 @functools.cache
 def _validator(event: str) -> Any:
-    return jsonschema.Draft202012Validator(json_schema()["$defs"][event])
+    return jsonschema.Draft202012Validator(module("log_pages").json_schema()["$defs"][event])
 
 
 def row_fault(row: dict[str, Any]) -> str:

@@ -7,11 +7,13 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
+from google.protobuf import descriptor_pool, message_factory
 
 from framegate.control.service import Service, start
+from framegate.control.service.access import METHODS
 from framegate.control.service.interceptor import CallObserver
 from framegate.proxy.config.model import AdminConfig, TapConfig
 from tests.fakes.plane import FakePlane, fake_config
@@ -22,13 +24,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class Api:
+    """The methods of all services on a channel, by their names."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._channel = channel
+
+    def __getattr__(self, method: str) -> Any:
+        (path,) = [name for name in METHODS if name.endswith(f"/{method}")]
+        rpc = descriptor_pool.Default().FindMethodByName(path.replace("/", "."))
+        answer = message_factory.GetMessageClass(rpc.output_type)
+        return self._channel.unary_unary(f"/{path}", lambda request: request.SerializeToString(), answer.FromString)
+
+
 class Serving:
-    """What a test gets: ``plane``, ``service``, and ``channel``, a client on the socket."""
+    """What a test gets: ``plane``, ``service``, ``channel``, a client on the socket, and its ``api``."""
 
     def __init__(self, plane: FakePlane, service: Service, channel: grpc.aio.Channel) -> None:
         self.plane = plane
         self.service = service
         self.channel = channel
+        self.api = Api(channel)
 
 
 @contextlib.asynccontextmanager

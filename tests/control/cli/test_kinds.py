@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from framegate.control.cli.kinds import ADDRESS, CHANNEL, DURATION, JAVA_HEAP, LISTENER, MOMENT, SIZE, Expiry
+from framegate.control.cli.kinds import ADDRESS, CHANNEL, DURATION, EXPIRY, JAVA_HEAP, LISTENER, MOMENT, SIZE
 from tests.fakes.cases import each_of
 
 
@@ -12,13 +12,13 @@ def test_units_are_understood() -> None:
     assert (DURATION.convert("1m30s", None, None), DURATION.convert(5, None, None)) == (90_000, 5)
     assert [JAVA_HEAP.convert(text, None, None) for text in ("1g", "512m", "1.5GiB", "600000k")] == ["1024m", "512m", "1536m", "585m"]
     assert CHANNEL.convert("0-1-42", None, None) == "0-1-42"
-    assert [Expiry().convert(text, None, None) for text in ("10m", "1ms", "never", "0")] == [
+    assert [EXPIRY.convert(text, None, None) for text in ("10m", "1ms", "never", "0")] == [
         ("ttl", 600_000),
         ("ttl", 1),
         ("instant", 0),
         ("instant", 0),
     ]
-    assert Expiry().convert("2030-01-31T12:00:00+01:00", None, None) == ("instant", 1_896_087_600 * 10**9)
+    assert EXPIRY.convert("2030-01-31T12:00:00+01:00", None, None) == ("instant", 1_896_087_600 * 10**9)
     for text in ("unix:/run/a.sock", "unix:a.sock", "unix:///run/a.sock", "127.0.0.1:9", "[::1]:9", "localhost:9"):
         assert ADDRESS.convert(text, None, None) == text
 
@@ -37,10 +37,10 @@ def test_units_are_understood() -> None:
         (ADDRESS, "host"),
         (JAVA_HEAP, "lots"),
         (JAVA_HEAP, "100m"),
-        (Expiry(), "soon"),
-        (Expiry(), "2030-01-31T12:00:00"),
-        (Expiry(), "-5m"),
-        (Expiry(), "9" * 30 + "d"),
+        (EXPIRY, "soon"),
+        (EXPIRY, "2030-01-31T12:00:00"),
+        (EXPIRY, "-5m"),
+        (EXPIRY, "9" * 30 + "d"),
         (MOMENT, "9" * 30 + "d"),
         (DURATION, "9" * 30 + "d"),
         (SIZE, "9" * 30 + "TiB"),

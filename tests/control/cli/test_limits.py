@@ -49,7 +49,7 @@ def test_sizes_out_of_range_are_wrong_usage(cli: Cli, size: str, code: int) -> N
         (("--listener", "kafka", "--max-receive-size", "1XiB"), "write bytes, or a number with KiB, MiB, GiB, TiB, KB, MB, GB or TB"),
         (("--network", "::1", "--connections", "5"), "--network: ::1/128 is part of a /64"),
         (("--network", "", "--connections", "5"), "--network: '' does not appear to be an IPv4 or IPv6 network"),
-        (("--listener", "", "--connections", "5"), "--listener': is empty: write the name of a listener"),
+        (("--listener", "", "--connections", "5"), "--listener': '' is empty: write the name of a listener"),
     ],
 )
 def test_what_is_out_of_range_is_said_by_the_name_of_its_option(cli: Cli, words: tuple[str, ...], said: str) -> None:

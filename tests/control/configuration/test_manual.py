@@ -1,9 +1,8 @@
-"""The manual of the keys is complete, and the pages in ``deploy/`` are what it generates."""
+"""The manual of the keys is complete."""
 
 import typing
 from pathlib import Path
 
-from framegate.control.configuration.__main__ import PAGES
 from framegate.control.configuration.manual import EFFECTS, Entry, entries, find, nearest
 from framegate.control.configuration.reading import parse_document
 from framegate.control.configuration.schema import file_key
@@ -11,7 +10,6 @@ from framegate.proxy.config import model
 from framegate.proxy.config.key import field_types
 
 NOW, NEW, RESTART = (sentence for _, sentence in EFFECTS.values())
-DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 
 
 def paths(of: type, prefix: str = "") -> set[str]:
@@ -36,11 +34,6 @@ def test_every_key_of_the_model_is_in_the_manual_with_words_and_nothing_else_is(
     assert [name for name, item in entries().items() if not item.text] == []
     stated = [name for name, item in entries().items() if any(word in " ".join(item.text) for word in ("Range:", "Default:", "ne of:", "Required."))]
     assert stated == [], "what the code knows is stated by the code"
-
-
-def test_the_pages_are_what_the_keys_generate() -> None:
-    wrong = [name for name, text in PAGES.items() if (DEPLOY / name).read_text() != text()]
-    assert wrong == [], "python -P -m framegate.control.configuration writes them"
 
 
 def test_the_example_of_a_key_is_taken_by_it() -> None:

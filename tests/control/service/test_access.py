@@ -27,9 +27,9 @@ RPCS: dict[str, MethodDescriptor] = {
 
 
 def called_by_the_command_line() -> set[str]:
-    """The names of all attributes in the command line's modules, the methods of stubs among them."""
-    trees = [ast.parse(path.read_text()) for path in CLI.glob("*.py")]
-    return {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    """The attributes and texts in the command line's modules, the methods of services among them."""
+    nodes = [node for path in CLI.glob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    return {node.attr if isinstance(node, ast.Attribute) else str(node.value) for node in nodes if isinstance(node, ast.Attribute | ast.Constant)}
 
 
 def test_every_method_of_every_proto_file_is_known_and_has_a_role() -> None:

@@ -4,7 +4,6 @@ import grpc
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from framegate.control.v1 import kafka_rule_service_pb2 as pb2
-from framegate.control.v1.kafka_rule_service_pb2_grpc import KafkaRuleServiceStub
 from framegate.proxy.config.model import KafkaRule
 from tests.control.service.served import refused, served
 from tests.fakes.serving import Serving
@@ -19,18 +18,17 @@ def update(*paths: str, rules: tuple[pb2.KafkaRule, ...] = (), listener: str = "
 
 @served()
 async def test_rules_are_got_updated_and_audited(at: Serving) -> None:
-    stub = KafkaRuleServiceStub(at.channel)
-    before = (await stub.GetKafkaRules(pb2.GetKafkaRulesRequest(listener="kafka"))).kafka_rules
+    before = (await at.api.GetKafkaRules(pb2.GetKafkaRulesRequest(listener="kafka"))).kafka_rules
     assert (before.report_only, list(before.rules)) == (False, [])
     checked = update(rules=(RULE,), etag=before.etag)
     checked.validate_only = True
-    assert list((await stub.UpdateKafkaRules(checked)).kafka_rules.rules) == [RULE]
-    after = (await stub.UpdateKafkaRules(update(rules=(RULE,), report_only=True, etag=before.etag))).kafka_rules
+    assert list((await at.api.UpdateKafkaRules(checked)).kafka_rules.rules) == [RULE]
+    after = (await at.api.UpdateKafkaRules(update(rules=(RULE,), report_only=True, etag=before.etag))).kafka_rules
     assert (after.report_only, list(after.rules)) == (True, [RULE])
     assert at.plane.config.listeners[0].kafka.rules == (KafkaRule(principals=("a*",), deny=("DeleteTopics",)),)
-    enforced = (await stub.UpdateKafkaRules(update("report_only"))).kafka_rules
+    enforced = (await at.api.UpdateKafkaRules(update("report_only"))).kafka_rules
     assert (enforced.report_only, list(enforced.rules)) == (False, [RULE])
-    assert not (await stub.UpdateKafkaRules(update("rules"))).kafka_rules.rules
+    assert not (await at.api.UpdateKafkaRules(update("rules"))).kafka_rules.rules
     row = {"principals": ["a*"], "deny": ["DeleteTopics"]}
     assert [(audit["before"], audit.get("after")) for audit in at.plane.audits] == [
         (None, None),
@@ -42,7 +40,6 @@ async def test_rules_are_got_updated_and_audited(at: Serving) -> None:
 
 @served()
 async def test_bad_updates_are_refused_by_field(at: Serving) -> None:
-    stub = KafkaRuleServiceStub(at.channel)
     invalid = grpc.StatusCode.INVALID_ARGUMENT
     cases = [
         (update(), invalid, ["kafka_rules"]),
@@ -55,5 +52,5 @@ async def test_bad_updates_are_refused_by_field(at: Serving) -> None:
         (update("rules", listener="nobody"), grpc.StatusCode.NOT_FOUND, []),
         (update("rules", etag="old"), grpc.StatusCode.ABORTED, []),
     ]
-    found = [(await refused(stub.UpdateKafkaRules(request))) for request, _, _ in cases]
+    found = [(await refused(at.api.UpdateKafkaRules(request))) for request, _, _ in cases]
     assert [(code, fields) for code, _, fields in found] == [(code, fields) for _, code, fields in cases]

@@ -9,7 +9,6 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from framegate.control.service.limits import NODE, node_message
 from framegate.control.service.validate import Violations
 from framegate.control.v1 import limit_service_pb2 as pb2
-from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
 from tests.control.service.served import code_of, failure_of, served
 from tests.fakes.cells import fill
@@ -22,10 +21,9 @@ def update(listener: str, size: int | None, *paths: str) -> pb2.UpdateLimitReque
 
 @served()
 async def test_limits_are_listed_got_and_updated(at: Serving) -> None:
-    stub = LimitServiceStub(at.channel)
-    listed = await stub.ListLimits(pb2.ListLimitsRequest(page_size=1))
-    updated = await stub.UpdateLimit(update("plain", 4096))
-    got = await stub.GetLimit(pb2.GetLimitRequest(listener="plain"))
+    listed = await at.api.ListLimits(pb2.ListLimitsRequest(page_size=1))
+    updated = await at.api.UpdateLimit(update("plain", 4096))
+    got = await at.api.GetLimit(pb2.GetLimitRequest(listener="plain"))
     assert [limit.listener for limit in listed.limits] == ["kafka"]
     assert listed.next_page_token
     assert updated.limit.max_receive_size_bytes == got.limit.max_receive_size_bytes == at.plane.limits["plain"] == 4096
@@ -36,19 +34,18 @@ async def test_limits_are_listed_got_and_updated(at: Serving) -> None:
 @served()
 async def test_the_largest_int32_is_in_range(at: Serving) -> None:
     at.plane.pool = 2 * 2**31
-    await LimitServiceStub(at.channel).UpdateLimit(update("plain", 2**31 - 1))
+    await at.api.UpdateLimit(update("plain", 2**31 - 1))
     assert at.plane.limits["plain"] == 2**31 - 1
 
 
 @served()
 async def test_quotas_of_a_listener_change_alone_and_are_audited(at: Serving) -> None:
-    stub = LimitServiceStub(at.channel)
     limit = pb2.Limit(listener="plain", max_connection_count=5, request_bytes_per_second=1 << 40)
-    updated = await stub.UpdateLimit(pb2.UpdateLimitRequest(limit=limit))
+    updated = await at.api.UpdateLimit(pb2.UpdateLimitRequest(limit=limit))
     assert at.plane.quotas["plain"] == RateLimits(connections=5, request_bytes_rate=1 << 40)
     assert (updated.limit.max_connection_count, updated.limit.max_receive_size_bytes) == (5, 100 * 1024 * 1024)
     zero = pb2.Limit(listener="plain", max_connection_count=0)
-    await stub.UpdateLimit(pb2.UpdateLimitRequest(limit=zero, update_mask=FieldMask(paths=["max_connection_count"])))
+    await at.api.UpdateLimit(pb2.UpdateLimitRequest(limit=zero, update_mask=FieldMask(paths=["max_connection_count"])))
     assert at.plane.quotas["plain"] == RateLimits(request_bytes_rate=1 << 40)
     first, second = at.plane.audits
     assert (first["before"], first["after"]) == (
@@ -60,8 +57,7 @@ async def test_quotas_of_a_listener_change_alone_and_are_audited(at: Serving) ->
 
 @served()
 async def test_the_nodes_quotas_are_got_and_updated(at: Serving) -> None:
-    stub = LimitServiceStub(at.channel)
-    before = (await stub.GetNodeLimits(pb2.GetNodeLimitsRequest())).node_limits
+    before = (await at.api.GetNodeLimits(pb2.GetNodeLimitsRequest())).node_limits
     assert (before.max_connection_count, list(before.overrides), before.protected_listener) == (0, [], "")
     wanted = pb2.NodeLimits(
         connections_per_second=7,
@@ -72,24 +68,25 @@ async def test_the_nodes_quotas_are_got_and_updated(at: Serving) -> None:
         ],
         etag=before.etag,
     )
-    after = (await stub.UpdateNodeLimits(pb2.UpdateNodeLimitsRequest(node_limits=wanted))).node_limits
+    after = (await at.api.UpdateNodeLimits(pb2.UpdateNodeLimitsRequest(node_limits=wanted))).node_limits
     assert at.plane.node_quotas == LimitsConfig(
         connection_rate=7,
         per_address=RateLimits(connections=3),
         overrides=(LimitOverride(network="10.0.0.0/8", connections=0), LimitOverride(network="::/0", access="deny")),
     )
-    assert after == (await stub.GetNodeLimits(pb2.GetNodeLimitsRequest())).node_limits
+    assert after == (await at.api.GetNodeLimits(pb2.GetNodeLimitsRequest())).node_limits
     assert after.overrides[0].HasField("max_connection_count")
     assert not after.overrides[0].HasField("connections_per_second")
-    assert await code_of(stub.UpdateNodeLimits(pb2.UpdateNodeLimitsRequest(node_limits=wanted))) is grpc.StatusCode.ABORTED, "the etag is of what was"
+    late = at.api.UpdateNodeLimits(pb2.UpdateNodeLimitsRequest(node_limits=wanted))
+    assert await code_of(late) is grpc.StatusCode.ABORTED, "the etag is of what was"
     none = pb2.UpdateNodeLimitsRequest(node_limits=pb2.NodeLimits(), update_mask=FieldMask(paths=["overrides"]))
-    assert list((await stub.UpdateNodeLimits(none)).node_limits.overrides) == []
+    assert list((await at.api.UpdateNodeLimits(none)).node_limits.overrides) == []
     per_address = pb2.NodeLimits(per_address=pb2.AddressLimits(connections_per_second=9))
-    await stub.UpdateNodeLimits(pb2.UpdateNodeLimitsRequest(node_limits=per_address))
+    await at.api.UpdateNodeLimits(pb2.UpdateNodeLimitsRequest(node_limits=per_address))
     assert at.plane.node_quotas == LimitsConfig(connection_rate=7, per_address=RateLimits(connections=3, connection_rate=9))
     assert at.plane.audits[0]["after"]["overrides"][1] == {"network": "::/0", "access": "deny"}
     whole = pb2.UpdateNodeLimitsRequest(node_limits=per_address, update_mask=FieldMask(paths=["per_address"]))
-    await stub.UpdateNodeLimits(whole)
+    await at.api.UpdateNodeLimits(whole)
     assert at.plane.node_quotas.per_address == RateLimits(connection_rate=9), "what a mask names is replaced"
 
 
@@ -119,7 +116,7 @@ async def test_a_bad_update_of_the_nodes_quotas_changes_nothing_and_names_the_fi
     at: Serving, request_: pb2.UpdateNodeLimitsRequest, field: str
 ) -> None:
     before = at.plane.node_quotas
-    failure = await failure_of(LimitServiceStub(at.channel).UpdateNodeLimits(request_))
+    failure = await failure_of(at.api.UpdateNodeLimits(request_))
     assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert f"{field}: " in str(failure.details())
     assert at.plane.node_quotas == before
@@ -139,9 +136,8 @@ def test_limits_come_back_as_they_were_what_they_do_not_say_included() -> None:
 @served()
 async def test_only_a_dry_run_has_a_forecast(at: Serving) -> None:
     fill(at.plane, 1, {("framegate.frame.size", "downstream", "plain"): [3, 4, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0]})
-    stub = LimitServiceStub(at.channel)
     request = update("plain", 1024)
     request.validate_only = True
-    found = (await stub.UpdateLimit(request)).size_forecast
+    found = (await at.api.UpdateLimit(request)).size_forecast
     assert (found.frame_count, found.least_refused_count, found.most_refused_count, found.HasField("window")) == (12, 5, 5, True)
-    assert not (await stub.UpdateLimit(update("plain", 1024))).HasField("size_forecast")
+    assert not (await at.api.UpdateLimit(update("plain", 1024))).HasField("size_forecast")

@@ -15,7 +15,6 @@ from framegate.control.service.validate import Violations
 from framegate.control.status import TapRuleStatus, TapStop
 from framegate.control.steering.transactions import etag_of
 from framegate.control.v1 import tap_service_pb2 as pb2
-from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
 from framegate.proxy.config.model import TapConfig, TapRule
 from tests.control.service.served import refused, served
 from tests.fakes.serving import Serving
@@ -69,8 +68,7 @@ WHOLE_MESSAGE: dict[str, Any] = {
 
 @served(tap=TAP)
 async def test_every_field_of_the_model_is_one_of_the_message_and_comes_back_as_it_went(at: Serving) -> None:
-    stub = TapServiceStub(at.channel)
-    created = (await stub.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=pb2.TapRule(**WHOLE_MESSAGE)))).tap_rule
+    created = (await at.api.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=pb2.TapRule(**WHOLE_MESSAGE)))).tap_rule
     assert at.plane.tap_rules == [FIRST, SECOND, WHOLE]
     assert created.state == pb2.TapRule.STATE_ACTIVE
     created.ClearField("etag")
@@ -81,11 +79,10 @@ async def test_every_field_of_the_model_is_one_of_the_message_and_comes_back_as_
 
 @served(tap=TAP)
 async def test_rules_are_listed_in_their_order_and_got(at: Serving) -> None:
-    stub = TapServiceStub(at.channel)
     at.plane.tap_rules = [SECOND, TapRule(name="over", expires_ns=5), FIRST]
     at.plane.stop_rule("second", TapStop(slot=1, cause="cpu", percent=9.5, limit=5.0, since_ns=3 * 10**9))
-    page = await stub.ListTapRules(pb2.ListTapRulesRequest(page_size=2))
-    rest = await stub.ListTapRules(pb2.ListTapRulesRequest(page_size=2, page_token=page.next_page_token))
+    page = await at.api.ListTapRules(pb2.ListTapRulesRequest(page_size=2))
+    rest = await at.api.ListTapRules(pb2.ListTapRulesRequest(page_size=2, page_token=page.next_page_token))
     assert [rule.name for rule in (*page.tap_rules, *rest.tap_rules)] == ["second", "over", "first"]
     assert rest.next_page_token == ""
     states = [rule.state for rule in (*page.tap_rules, *rest.tap_rules)]
@@ -93,19 +90,18 @@ async def test_rules_are_listed_in_their_order_and_got(at: Serving) -> None:
     (stop,) = page.tap_rules[0].stops
     assert (stop.processor_slot, stop.cause, stop.stop_time) == (1, pb2.TapRuleStop.CAUSE_CPU, Timestamp(seconds=3))
     assert (stop.percent, stop.limit_percent) == (9.5, 5.0)
-    assert (await stub.GetTapRule(pb2.GetTapRuleRequest(name="second"))).tap_rule == page.tap_rules[0]
-    assert await refused(stub.GetTapRule(pb2.GetTapRuleRequest(name="none"))) == (grpc.StatusCode.NOT_FOUND, "TAP_RULE_NOT_FOUND", [])
-    assert await refused(stub.GetTapRule(pb2.GetTapRuleRequest())) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", ["name"])
+    assert (await at.api.GetTapRule(pb2.GetTapRuleRequest(name="second"))).tap_rule == page.tap_rules[0]
+    assert await refused(at.api.GetTapRule(pb2.GetTapRuleRequest(name="none"))) == (grpc.StatusCode.NOT_FOUND, "TAP_RULE_NOT_FOUND", [])
+    assert await refused(at.api.GetTapRule(pb2.GetTapRuleRequest())) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", ["name"])
     assert at.plane.audits == []
 
 
 @served(tap=TAP)
 async def test_an_update_changes_what_is_named_and_nothing_else(at: Serving) -> None:
-    stub = TapServiceStub(at.channel)
 
     async def update(*paths: str, **values: Any) -> TapRule:
         request = pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(name="whole", **values), update_mask=FieldMask(paths=paths))
-        await stub.UpdateTapRule(request)
+        await at.api.UpdateTapRule(request)
         return at.plane.tap_rules[0]
 
     at.plane.tap_rules = [WHOLE]
@@ -131,7 +127,7 @@ def as_row(rule: TapRule) -> dict[str, Any]:
 async def test_a_time_to_live_becomes_an_instant_when_it_comes(at: Serving, paths: tuple[str, ...]) -> None:
     before = time.time_ns()
     request = pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(name="first", ttl=Duration(seconds=60)), update_mask=FieldMask(paths=paths))
-    updated = (await TapServiceStub(at.channel).UpdateTapRule(request)).tap_rule
+    updated = (await at.api.UpdateTapRule(request)).tap_rule
     expires = at.plane.tap_rules[0].expires_ns
     assert before <= expires - 60 * 10**9 <= time.time_ns()
     assert (updated.WhichOneof("expiration"), updated.expire_time.ToNanoseconds()) == ("expire_time", expires)
@@ -139,14 +135,13 @@ async def test_a_time_to_live_becomes_an_instant_when_it_comes(at: Serving, path
 
 @served(tap=TAP)
 async def test_each_change_has_an_audit_row_and_one_that_is_only_validated_says_so(at: Serving) -> None:
-    stub = TapServiceStub(at.channel)
     new = pb2.TapRule(name="new", sample_frames=0.5)
-    await stub.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=new, validate_only=True))
-    await stub.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=new, before="first"))
-    await stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(name="first", capture=pb2.TapRule.CAPTURE_LENGTHS)))
-    await stub.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first", validate_only=True))
-    await stub.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first"))
-    await refused(stub.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first")))
+    await at.api.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=new, validate_only=True))
+    await at.api.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=new, before="first"))
+    await at.api.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(name="first", capture=pb2.TapRule.CAPTURE_LENGTHS)))
+    await at.api.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first", validate_only=True))
+    await at.api.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first"))
+    await refused(at.api.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first")))
     row, kafka, two = {"name": "new", "sample_frames": 0.5}, {"name": "first", "listeners": ["kafka"]}, ["first", "second"]
     lengths = {**kafka, "capture": "lengths"}
     assert [(item["method"].rpartition("/")[2], item["before"], item["after"], item["result"], item["error"]) for item in at.plane.audits] == [
@@ -191,11 +186,10 @@ BAD_RULES: list[tuple[dict[str, Any], list[str]]] = [  # the ranges of numbers a
 @pytest.mark.parametrize(("values", "fields"), BAD_RULES, ids=[", ".join(fields) for _, fields in BAD_RULES])
 @served(tap=TAP)
 async def test_a_rule_that_is_not_valid_is_refused_with_its_fields(at: Serving, values: dict[str, Any], fields: list[str]) -> None:
-    stub = TapServiceStub(at.channel)
-    code, _, named = await refused(stub.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=pb2.TapRule(**{"name": "new", **values}))))
+    code, _, named = await refused(at.api.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=pb2.TapRule(**{"name": "new", **values}))))
     assert (code, sorted(named)) == (INVALID, fields)
     if "name" not in values:
-        code, _, named = await refused(stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(**{"name": "second", **values}))))
+        code, _, named = await refused(at.api.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(**{"name": "second", **values}))))
         assert (code, sorted(named)) == (INVALID, fields)
     assert at.plane.tap_rules == [FIRST, SECOND]
 
@@ -204,40 +198,38 @@ async def test_a_rule_that_is_not_valid_is_refused_with_its_fields(at: Serving, 
 async def test_a_rule_whose_time_is_over_may_be_changed_but_not_be_told_to_end_in_the_past(at: Serving) -> None:
     """It comes from a file, which is as old as it is, or was set before its time."""
 
-    stub = TapServiceStub(at.channel)
     over = TapRule(name="first", expires_ns=1_500_000_000 * 10**9)
     at.plane.tap_rules = [over, *at.plane.tap_rules[1:]]
     changed = pb2.TapRule(name="first", capture=pb2.TapRule.CAPTURE_HASH)
-    answer = await stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=changed))
+    answer = await at.api.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=changed))
     assert (answer.tap_rule.state, answer.tap_rule.capture) == (pb2.TapRule.STATE_EXPIRED, pb2.TapRule.CAPTURE_HASH)
     changed.expire_time.FromNanoseconds(over.expires_ns)
-    code, reason, named = await refused(stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=changed)))
+    code, reason, named = await refused(at.api.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=changed)))
     assert (code, named) == (INVALID, ["tap_rule.expire_time"]), reason
     changed.expire_time.FromNanoseconds(time.time_ns() + 60 * 10**9)
-    answer = await stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=changed))
+    answer = await at.api.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=changed))
     assert answer.tap_rule.state == pb2.TapRule.STATE_ACTIVE
 
 
 @served(tap=TAP)
 async def test_other_wrong_requests_are_refused_with_their_reason(at: Serving) -> None:
-    stub = TapServiceStub(at.channel)
     create, update = pb2.CreateTapRuleRequest, pb2.UpdateTapRuleRequest
     first, none = pb2.TapRule(name="first"), pb2.TapRule(name="none", capture=pb2.TapRule.CAPTURE_FULL)
     colour, name = FieldMask(paths=["colour"]), FieldMask(paths=["name"])
     for call, expected in [
-        (stub.CreateTapRule(create(tap_rule=first)), (grpc.StatusCode.ALREADY_EXISTS, "TAP_RULE_EXISTS", [])),
-        (stub.CreateTapRule(create(tap_rule=none, before="nobody")), (grpc.StatusCode.NOT_FOUND, "TAP_RULE_NOT_FOUND", [])),
-        (stub.UpdateTapRule(update(tap_rule=none)), (grpc.StatusCode.NOT_FOUND, "TAP_RULE_NOT_FOUND", [])),
-        (stub.UpdateTapRule(update(tap_rule=first)), (INVALID, BAD, ["tap_rule"])),
-        (stub.UpdateTapRule(update(tap_rule=first, update_mask=colour, before="second")), (INVALID, BAD, ["update_mask"])),
-        (stub.UpdateTapRule(update(tap_rule=first, update_mask=name)), (INVALID, BAD, ["update_mask"])),
-        (stub.UpdateTapRule(update()), (INVALID, BAD, ["tap_rule", "tap_rule.name"])),
-        (stub.DeleteTapRule(pb2.DeleteTapRuleRequest()), (INVALID, BAD, ["name"])),
+        (at.api.CreateTapRule(create(tap_rule=first)), (grpc.StatusCode.ALREADY_EXISTS, "TAP_RULE_EXISTS", [])),
+        (at.api.CreateTapRule(create(tap_rule=none, before="nobody")), (grpc.StatusCode.NOT_FOUND, "TAP_RULE_NOT_FOUND", [])),
+        (at.api.UpdateTapRule(update(tap_rule=none)), (grpc.StatusCode.NOT_FOUND, "TAP_RULE_NOT_FOUND", [])),
+        (at.api.UpdateTapRule(update(tap_rule=first)), (INVALID, BAD, ["tap_rule"])),
+        (at.api.UpdateTapRule(update(tap_rule=first, update_mask=colour, before="second")), (INVALID, BAD, ["update_mask"])),
+        (at.api.UpdateTapRule(update(tap_rule=first, update_mask=name)), (INVALID, BAD, ["update_mask"])),
+        (at.api.UpdateTapRule(update()), (INVALID, BAD, ["tap_rule", "tap_rule.name"])),
+        (at.api.DeleteTapRule(pb2.DeleteTapRuleRequest()), (INVALID, BAD, ["name"])),
     ]:
         code, reason, fields = await refused(call)
         assert (code, reason, sorted(fields)) == expected
     at.plane.failure = at.plane.aborted()
-    assert await refused(stub.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first"))) == (grpc.StatusCode.ABORTED, "PROCESSOR_SILENT", [])
+    assert await refused(at.api.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first"))) == (grpc.StatusCode.ABORTED, "PROCESSOR_SILENT", [])
     assert at.plane.tap_rules == [FIRST, SECOND]
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
-from framegate.proxy.pipeline.options import OptionError
 from framegate.proxy.pipeline.pyspark_framegate import register
 from framegate.proxy.pipeline.schema import CHUNK_SCHEMA
+from framegate.proxy.pipeline.settings import OptionError
 from framegate.proxy.pipeline.source import FramegateDataSource, StreamReader
 from framegate.proxy.pipeline.transforms import explode_frames
 from framegate.proxy.tap.consumer import read_consumers

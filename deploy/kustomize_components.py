@@ -1,6 +1,6 @@
 """The Kustomize components of ``deploy/kustomize``: the same sidecar as ``inject`` adds, as patches that Kustomize merges.
 
-``python -m framegate.control.kubernetes`` writes them; a test compares the files with this module.
+``pages.py`` writes them; a test compares the files with this module.
 """
 
 import textwrap
@@ -18,7 +18,7 @@ __all__ = ["files"]
 _SHAPES: Final = {"Deployment": "sidecar.yaml", "CronJob": "sidecar-cronjob.yaml", "Pod": "sidecar-pod.yaml"}
 """One patch for each shape of workload: Kustomize takes name and kind from the target."""
 _LAYOUT: Final = Layout(2, 2, "\n")
-_GENERATED: Final = "# Written by `python -m framegate.control.kubernetes`, from control/kubernetes/sidecar.yaml.\n"
+_GENERATED: Final = "# Written by `make pages`, from control/kubernetes/sidecar.yaml.\n"
 _CLAIM: Final = "framegate-tap"
 _BUDGET_LABEL: Final = "framegate.io/disruption-budget"
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from framegate.control.gen import generate
 from tests.fakes.cases import each_of
 from tests.fakes.cli import served
 from tests.fakes.deploying import module
@@ -23,7 +22,7 @@ VERSIONS = re.compile(r"(GRPC_GENERATED_VERSION = |# Protobuf Python Version: )\
 
 @pytest.mark.slow
 def test_generating_again_gives_the_committed_files(tmp_path: Path) -> None:
-    written = generate(tmp_path, ROOT / "proto")
+    written = module("api_stubs").generate(tmp_path, ROOT / "proto")
     committed = sorted(path.relative_to(ROOT) for path in (ROOT / "control/v1").glob("*_pb2*.py*") if path.suffix in (".py", ".pyi"))
     assert written == committed
     for path in written:

@@ -1,4 +1,4 @@
-"""Generate the stubs: ``python -m framegate.control.gen [--output DIR]``, from a checkout, with grpcio-tools and mypy-protobuf installed.
+"""Generate the stubs: ``python deploy/api_stubs.py [--output DIR]``, with grpcio-tools and mypy-protobuf installed.
 
 The stubs are committed, so that an installation needs no tools; a test generates them again and compares. protoc writes them to
 ``framegate/control/v1``, the name by which they are imported; in the checkout that is the folder ``control/v1``.
@@ -58,7 +58,7 @@ def generate(output: pathlib.Path, source: pathlib.Path = ROOT / "proto") -> lis
 
 def main() -> int:
     """The command line; prints what was written."""
-    parser = argparse.ArgumentParser(prog="python -m framegate.control.gen", description="Generate the gRPC stubs of proto/ into control/v1/.")
+    parser = argparse.ArgumentParser(description="Generate the gRPC stubs of proto/ into control/v1/.")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT, help="the folder that holds control/v1 (default: this checkout)")
     for path in generate(parser.parse_args().output):
         print(path)
