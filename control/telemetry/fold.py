@@ -23,6 +23,8 @@ LARGEST: Final = frozenset(
         "framegate.draining",
         "framegate.upstream.endpoint.count",
         "framegate.upstream.endpoint.down",
+        "framegate.upstream.first_byte.age",
+        "framegate.upstream.request.age",
     }
 )
 """Gauges with the same value in every processor, or nearly, or with a maximum: the largest value is exported."""

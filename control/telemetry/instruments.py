@@ -5,6 +5,7 @@ Values of processes carry ``framegate.process``: ``control``, ``processor-SLOT``
 
 import gc
 import os
+import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
@@ -25,6 +26,7 @@ _PLAIN_GAUGES: Final = LARGEST | {
     "framegate.config.revision",
     "framegate.drain.time",
     "framegate.ready",
+    "framegate.tap.disk.time_left",
     "framegate.tap.lag.time",
     "framegate.tls.certificate.not_after",
     "process.uptime",
@@ -64,9 +66,8 @@ def _callback(fold: Fold, metric: Metric) -> _Callback:
     return read
 
 
-def observe_processes(meter: Meter, plane: State) -> None:
+def observe_processes(meter: Meter, processes: "ProcessMetrics") -> None:
     """Create the instruments of our processes."""
-    processes = ProcessMetrics(plane)
     for metric in PROCESS_METRICS:
         _create(meter, metric, lambda options, name=metric.name: [Observation(value, at) for at, value in processes.read(name)])  # type: ignore[misc]
 
@@ -77,7 +78,7 @@ class ProcessMetrics:
     def __init__(self, plane: State) -> None:
         self._plane = plane
         self._spent: dict[tuple[str, str], tuple[int, float, float]] = {}
-        """By process and mode: the pid seen last, its time, and the time of the processes before it."""
+        """By process and what is counted: the pid seen last, its time, and the time of the processes before it."""
 
     def read(self, name: str) -> list[tuple[dict[str, str], float]]:
         """The values of one of ``PROCESS_METRICS``, each with its attributes; a process that has just ended is left out."""
@@ -85,6 +86,8 @@ class ProcessMetrics:
             "process.cpu.time": self._cpu,
             "process.memory.usage": _memory,
             "process.unix.file_descriptor.count": _descriptors,
+            "framegate.process.file_descriptor.limit": _descriptor_limit,
+            "framegate.process.run_delay": self._run_delay,
             "process.uptime": _uptime,
             "cpython.gc.collections": _collections,
         }
@@ -104,12 +107,19 @@ class ProcessMetrics:
     def _cpu(self, label: str, pid: int) -> _Values:
         fields = _stat(pid)
         for mode, position in (("user", _UTIME), ("system", _STIME)):
-            now = int(fields[position]) / _TICKS
-            last_pid, last, base = self._spent.get((label, mode), (pid, now, 0.0))
-            if last_pid != pid:
-                base += last
-            self._spent[label, mode] = (pid, now, base)
-            yield {MODE: mode}, base + now
+            yield {MODE: mode}, self._going_on(label, mode, pid, int(fields[position]) / _TICKS)
+
+    def _run_delay(self, label: str, pid: int) -> _Values:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            yield {}, self._going_on(label, "delay", pid, int(file.read().split()[1]) / 1e9)
+
+    def _going_on(self, label: str, what: str, pid: int, now: float) -> float:
+        """A total of a process, with that of the processes before it."""
+        last_pid, last, base = self._spent.get((label, what), (pid, now, 0.0))
+        if last_pid != pid:
+            base += last
+        self._spent[label, what] = (pid, now, base)
+        return base + now
 
 
 def _stat(pid: int) -> list[bytes]:
@@ -124,6 +134,10 @@ def _memory(label: str, pid: int) -> _Values:
 
 def _descriptors(label: str, pid: int) -> _Values:
     yield {}, len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def _descriptor_limit(label: str, pid: int) -> _Values:
+    yield {}, resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
 
 
 def _uptime(label: str, pid: int) -> _Values:

@@ -61,6 +61,8 @@ CERTIFICATE: Final = "framegate.certificate"
 CONSUMER: Final = "framegate.consumer"
 PROBE: Final = "framegate.probe"
 SIGNAL: Final = "framegate.signal"
+RESOURCE: Final = "framegate.resource"
+PRESSURE: Final = "framegate.pressure"
 
 SIDES: Final = ("downstream", "upstream")
 DIRECTIONS: Final = ("receive", "transmit")
@@ -114,6 +116,9 @@ MEASURED_APIS: Final = (
 ones of every client.
 """
 PROBES: Final = ("startup", "readiness", "liveness")
+RESOURCES: Final = ("cpu", "memory", "io")
+PRESSURES: Final = ("some", "full")
+"""Of Linux' pressure stall information: some tasks waited, all of them did."""
 SIGNALS: Final = ("metrics", "traces", "logs")
 EXPORT_ERRORS: Final = ("", "failed")
 """How an export ended. None: the collector took it. ``failed``: it did not, with all attempts; the row ``library_log`` says why."""
@@ -473,6 +478,25 @@ METRICS: Final = (
         (STATE, BROKER_STATES),
     ),
     _control("broker.connections", "gauge", "{connection}", "Open connections to a broker, and attempts, by port or by host.", _UPSTREAM, _BROKER),
+    _control("upstream.lookup.count", "counter", "{lookup}", "Look-ups of the names of endpoints.", *_NAMED, (ERROR_TYPE, LOOKUP_ERRORS)),
+    _control("memory.usage", "gauge", "By", "Memory of the container, handlers included; without a limit the resident memory of all processes."),
+    _control("memory.limit", "gauge", "By", "Limit of the container's memory; without one the machine's memory."),
+    _control("container.memory.kills", "counter", "{process}", "Processes of the container that the kernel killed for memory."),
+    _control("container.cpu.limit", "gauge", "{cpu}", "CPUs that the container may use; absent without a quota."),
+    _control("container.cpu.periods", "counter", "{period}", "Periods of the container's CPU quota in which it ran."),
+    _control("container.cpu.throttled.periods", "counter", "{period}", "Those of them in which it had used up the quota."),
+    _control("container.cpu.throttled.time", "counter", "s", "Time for which the container's tasks could not run because the quota was used up."),
+    _control(
+        "container.pressure.time",
+        "counter",
+        "s",
+        "Time in which some or all tasks of the container, else of the machine, waited for a resource.",
+        (RESOURCE, RESOURCES),
+        (PRESSURE, PRESSURES),
+    ),
+    _control("tap.disk.free", "gauge", "By", "Free bytes of the file system of the tap's log."),
+    _control("tap.disk.size", "gauge", "By", "Size of that file system."),
+    _control("tap.disk.time_left", "gauge", "s", "Time until it is full, by the last ten minutes; absent while it does not fill."),
     _control("tap.usage", "gauge", "By", "Bytes of the tap's log on disk."),
     _control("tap.limit", "gauge", "By", "The tap's budget."),
     _control("tap.consumer.unreadable", "gauge", "{consumer}", "Consumers of the tap with an unreadable file; segments that they may need are kept."),
