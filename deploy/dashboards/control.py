@@ -23,7 +23,7 @@ _CALLS: Final = (
                 "{{method}} {{error_type}}",
             ),
         ),
-        unit="cps",
+        unit="suffix: calls/s",
         steps=NONE_IS_GOOD,
     ),
     Panel(
@@ -34,7 +34,7 @@ _CALLS: Final = (
             Query(f"{per_second('framegate_log_dropped_total{@}')} or on () vector(0)", "by standard output"),
             Query(per_second("framegate_link_dropped_total{@}"), "between processor and control"),
         ),
-        unit="cps",
+        unit="suffix: rows/s",
         steps=NONE_IS_GOOD,
     ),
     Panel(
@@ -50,45 +50,25 @@ _CALLS: Final = (
                 seen(per_second("framegate_telemetry_dropped_total{@}", "framegate_signal"), "framegate_signal"), "items dropped {{framegate_signal}}"
             ),
         ),
-        unit="cps",
+        unit="suffix: exports/s",
     ),
     Panel(
-        title="What was started again?",
+        title="What was started again, and what failed?",
         good="Nothing.",
-        otherwise="`framegate pool get` and `framegate handlers list` count the restarts of each; the rows `processor_died` and `handler_died` "
-        "say why.",
+        otherwise="`framegate pool get` and `framegate handlers list` count the restarts of each; the rows `processor_died`, `handler_died`, "
+        "`internal_error` and `task_failed` say why.",
         queries=(
             Query(seen(total("framegate_worker_restarts_total{@}", "framegate_reason"), "framegate_reason"), "processors {{framegate_reason}}"),
             Query(
                 seen(total("framegate_handler_restarts_total{@}", "framegate_reason"), "framegate_reason"),
                 "handler processes {{framegate_reason}}",
             ),
-        ),
-        unit="short",
-        width=6,
-        decimals=0,
-    ),
-    Panel(
-        title="Which errors of our own were caught?",
-        good="None. Each cost one connection, timer, command or row; the rows `internal_error` and `task_failed` have the traceback.",
-        otherwise="It is a fault of framegate: report it with the row and the output of `framegate --version`.",
-        queries=(
-            Query(seen(total("framegate_processor_errors_total{@}", "framegate_place"), "framegate_place"), "{{framegate_place}}"),
+            Query(seen(total("framegate_processor_errors_total{@}", "framegate_place"), "framegate_place"), "errors {{framegate_place}}"),
             Query(seen(total("framegate_task_failures_total{@}", "framegate_task"), "framegate_task"), "control {{framegate_task}}"),
         ),
         unit="short",
-        width=6,
-        steps=NONE_IS_GOOD,
+        width=12,
         decimals=0,
-    ),
-    Panel(
-        title="Who drains, and for how long?",
-        good="No framegate drains, or for less than `drain.timeout`.",
-        otherwise="`framegate channels list` shows the remaining connections; `framegate drain --timeout 10s --accept refuse` ends the drain sooner.",
-        queries=(Query("framegate_drain_time_seconds{@}", "{{instance}} {{pod}}"),),
-        unit="s",
-        width=6,
-        steps=((None, "green"), (300, "red")),
     ),
     Panel(
         title="How much memory does it take?",
@@ -97,7 +77,7 @@ _CALLS: Final = (
         "memory than the container has.",
         queries=(Query(total('process_memory_usage_bytes{@, framegate_process!=""}', PROCESS), "{{framegate_process}}"),),
         unit="bytes",
-        width=6,
+        width=12,
         stacked=True,
         next="hurts",
     ),

@@ -1,20 +1,19 @@
-"""Who hurts, and why? What makes whom wait, what is refused, and where memory is."""
+"""Who hurts, and why? What makes whom wait, what is refused, and which upstream fails."""
 
 from typing import Final
 
 from dashboards.panels import NONE_IS_GOOD, Dashboard, Panel, Query, Row
 from dashboards.promql import per_second, quantile, seen, total
-from dashboards.trouble import BUSY, LOOP
 
 __all__ = ["HURTS"]
 
 LISTENER: Final = "framegate_listener"
 CAUSE: Final = "framegate_mute_cause"
 REASON: Final = "framegate_reason"
-BROKER: Final = "framegate_upstream, framegate_kafka_broker"
 ACTION: Final = "framegate_handler_action"
-PROCESSORS: Final = 'count(framegate_event_loop_time_seconds_total{@, framegate_state="busy", framegate_worker!="retired"})'
-MUTES: Final = per_second("framegate_channel_mute_count_total{@}", CAUSE)
+WORKER: Final = "framegate_worker"
+ENDPOINT: Final = "framegate_upstream, server_address, server_port, framegate_kafka_broker"
+OF_ENDPOINT: Final = "{{framegate_upstream}} {{server_address}} {{server_port}} {{framegate_kafka_broker}}"
 
 _WAITS: Final = (
     Panel(
@@ -28,124 +27,100 @@ _WAITS: Final = (
         stacked=True,
     ),
     Panel(
-        title="Who does not take what is sent?",
-        good="A few, for moments. These are channels whose peer has not read all that was sent to it: slow clients (downstream), slow brokers "
-        "(upstream).",
-        otherwise="`framegate pool get --top 10` shows the bytes that wait for each of them; `framegate channels close 0-27700000-12 "
-        "--reason slow` ends one connection.",
-        queries=(Query(total("framegate_channel_pending{@}", "framegate_side"), "{{framegate_side}}"),),
-        unit="short",
-    ),
-    Panel(
-        title="How full is the memory, and of what?",
-        good="Below the limit, with room for the largest frame. `begun`: frames that are not whole yet. `pending`: bytes that a peer has not "
-        "read yet.",
+        title="How much of the pool is used, and who waits for it?",
+        good="Below 1, and nobody waits. Large frames wait when they need more than is free: before all of it is used.",
         otherwise="`framegate pool get --top 10` shows the connections that hold most; `framegate pool set --size 512MiB` makes it larger.",
         queries=(
-            Query(total("framegate_memory_pool_usage_bytes{@}", "framegate_memory_kind"), "{{framegate_memory_kind}}"),
-            Query(total("framegate_memory_pool_limit_bytes{@}"), "limit"),
-        ),
-        unit="bytes",
-    ),
-    Panel(
-        title="Whose connections hold the memory?",
-        good="In proportion to their traffic: all listeners share the pool, except for the parts that `memory_pool.shares` guarantees.",
-        otherwise="`framegate pool get --top 10` names the connections.",
-        queries=(Query(total("framegate_memory_pool_listener_usage_bytes{@l}", LISTENER), "{{framegate_listener}}"),),
-        unit="bytes",
-        stacked=True,
-    ),
-    Panel(
-        title="How long do large frames wait for their turn?",
-        good="99 of 100 within a tenth of a second. Frames up to 256 KiB never wait.",
-        otherwise="`framegate pool get` shows how many wait. A connection that holds memory and does not move for 10 s while others wait is closed.",
-        queries=(
-            Query(quantile(0.5, "framegate_memory_pool_wait_duration_seconds"), "half"),
-            Query(quantile(0.99, "framegate_memory_pool_wait_duration_seconds"), "99 %"),
-        ),
-        nothing="no frames wait",
-        unit="s",
-    ),
-    Panel(
-        title="Which frames are refused?",
-        good="None. `frame_too_large`: above the listener's `max_receive_size`; `negative_size`: the client uses another framing; `incomplete`: the "
-        "connection ended in the middle of the frame.",
-        otherwise="`framegate channels list --closed --cause frame_too_large` names the clients that sent them; `framegate limits set "
-        "--listener kafka --max-receive-size 2MiB` lets them pass.",
-        queries=(
             Query(
-                seen(per_second("framegate_frame_rejected_total{@l}", f"{LISTENER}, {REASON}"), REASON), "{{framegate_listener}} {{framegate_reason}}"
+                f"{total('framegate_memory_pool_usage_bytes{@}', 'framegate_memory_kind')} "
+                f"/ on () group_left () {total('framegate_memory_pool_limit_bytes{@}')}",
+                "used: {{framegate_memory_kind}}",
             ),
+            Query("max by (instance, pod) (rate(framegate_memory_pool_depleted_time_seconds_total{@}[@]))", "share of the time: clients wait"),
         ),
-        unit="cps",
-        steps=NONE_IS_GOOD,
+        unit="percentunit",
+        steps=((None, "green"), (0.8, "orange")),
     ),
     Panel(
         title="Why do connections end?",
         good="`peer_closed` and `no_data`, above all.",
         otherwise="`framegate channels list --closed --limit 50` shows the last ones, with their clients and details in words.",
         queries=(Query(seen(per_second("framegate_connection_closed_total{@l}", "framegate_cause"), "framegate_cause"), "{{framegate_cause}}"),),
-        unit="cps",
+        unit="suffix: connections/s",
         stacked=True,
         next="identity",
     ),
     Panel(
-        title="Which connections are refused at accept?",
-        good="None.",
-        otherwise="`framegate limits get --node` shows what is allowed; `framegate limits set --per-address --connections 200` changes it.",
-        queries=(
-            Query(
-                seen(per_second("framegate_connection_rejected_total{@l}", f"{LISTENER}, {REASON}"), REASON),
-                "{{framegate_listener}} {{framegate_reason}}",
-            ),
+        title="What is refused, and why?",
+        good="Nothing. `frame_too_large`: above the listener's `max_receive_size`; `negative_size`: the client uses another framing. `EMFILE`: the "
+        "limit of descriptors is too low.",
+        otherwise="`framegate channels list --closed --cause frame_too_large` names clients; `framegate limits get --node` shows what is allowed.",
+        queries=tuple(
+            Query(seen(per_second(f"framegate_{name}_total{{@l}}", f"{LISTENER}, {label}"), label), f"{what} {{{{{LISTENER}}}}} {{{{{label}}}}}")
+            for name, label, what in (
+                ("connection_rejected", REASON, "connections"),
+                ("frame_rejected", REASON, "frames"),
+                ("accept_errors", "error_type", "accept"),
+            )
         ),
-        unit="cps",
+        unit="suffix: refused/s",
         steps=NONE_IS_GOOD,
-    ),
-    Panel(
-        title="Which errors does accept meet?",
-        good="None. `EMFILE`: the limit of descriptors is too low.",
-        otherwise="`framegate doctor` compares limits of the process with the configuration.",
-        queries=(Query(seen(per_second("framegate_accept_errors_total{@l}", "error_type"), "error_type"), "{{error_type}}"),),
-        unit="cps",
-        steps=NONE_IS_GOOD,
+        next="identity",
     ),
 )
 _UPSTREAM: Final = Row(
     title="Which upstream hurts?",
     panels=(
         Panel(
-            title="Which addresses are left out?",
-            good="None. One that fails is left out for 1 s, doubling to 30 s.",
-            otherwise="`framegate upstreams list` names them with the reason; `framegate doctor` tries each.",
-            queries=(Query(total("framegate_upstream_endpoint_down{@}", "framegate_upstream"), "{{framegate_upstream}}"),),
-            unit="short",
-            width=12,
-            steps=NONE_IS_GOOD,
+            title="How old is the oldest request that waits?",
+            good="Below a second; Fetch waits on purpose, up to the client's `fetch.max.wait.ms`.",
+            otherwise="`framegate upstreams list` shows the endpoint's state. If it accepts connections and answers nothing, restart that server.",
+            queries=(Query(f"max by ({ENDPOINT}) (framegate_upstream_request_age_seconds{{@u}}) > 0 or on () vector(0)", OF_ENDPOINT),),
+            unit="s",
+            steps=((None, "green"), (20, "red")),
         ),
         Panel(
-            title="Why do connections to upstreams fail?",
-            good="They do not.",
-            otherwise="`framegate upstreams list`; `framegate channels list --closed --cause upstream_refused` shows the connections that "
-            "ended for it.",
+            title="How many connections to endpoints fail, and why?",
+            good="None. `resolution`: the name has no address; `abandoned`: the client went away.",
+            otherwise="`framegate upstreams list`; `framegate channels list --closed --cause upstream_refused` shows the clients' connections.",
             queries=(
                 Query(
                     seen(
-                        per_second('framegate_upstream_connect_duration_seconds_count{@, error_type!=""}', "framegate_upstream, error_type"),
-                        "error_type",
+                        per_second('framegate_upstream_connect_duration_seconds_count{@u, error_type!=""}', f"{ENDPOINT}, error_type"), "error_type"
                     ),
-                    "{{framegate_upstream}} {{error_type}}",
+                    OF_ENDPOINT + " {{error_type}}",
                 ),
             ),
-            unit="cps",
-            width=12,
+            unit="suffix: connections/s",
             steps=NONE_IS_GOOD,
         ),
-    ),
-)
-_BROKERS: Final = Row(
-    title="Which broker hurts?",
-    panels=(
+        Panel(
+            title="Which endpoints are left out?",
+            good="None. One that fails is left out for 1 s, doubling to 30 s.",
+            otherwise="`framegate upstreams list` names the addresses with the reason; `framegate doctor` tries each.",
+            queries=(Query(seen(total("framegate_upstream_endpoint_down{@u}", ENDPOINT), "framegate_upstream"), OF_ENDPOINT),),
+            unit="short",
+            steps=NONE_IS_GOOD,
+        ),
+        Panel(
+            title="How long does an endpoint take to begin its answer?",
+            good="99 of 100 within a few milliseconds; of protocols that wait on purpose longer.",
+            otherwise="Slower than others: examine that server. `framegate upstreams list` shows latencies.",
+            queries=(Query(quantile(0.99, "framegate_upstream_first_byte_duration_seconds", "{@u}", ENDPOINT), f"99 %, {OF_ENDPOINT}"),),
+            unit="s",
+        ),
+        Panel(
+            title="Which errors do answers have?",
+            good="`rebalance_in_progress` and `not_leader_or_follower` for moments.",
+            otherwise="`framegate tap cat /var/lib/framegate/tap --limit 20` shows single answers; a cluster's own log has the reasons.",
+            queries=(
+                Query(
+                    seen(per_second("framegate_kafka_response_errors_total{@u}", f"{ENDPOINT}, error_type"), "error_type"),
+                    OF_ENDPOINT + " {{error_type}}",
+                ),
+            ),
+            unit="suffix: answers/s",
+        ),
         Panel(
             title="In which state are the brokers of clusters?",
             good="All `up`, on each framegate as many.",
@@ -153,32 +128,12 @@ _BROKERS: Final = Row(
             "`gone`, it left the cluster and connections are open.",
             queries=(
                 Query(
-                    f"{total('framegate_broker_count{@}', 'framegate_upstream, framegate_state')} > 0", "{{framegate_upstream}} {{framegate_state}}"
+                    f"{total('framegate_broker_count{@u}', 'framegate_upstream, framegate_state')} > 0", "{{framegate_upstream}} {{framegate_state}}"
                 ),
             ),
             unit="short",
-            width=12,
             stacked=True,
-        ),
-        Panel(
-            title="Which brokers cannot be reached?",
-            good="None.",
-            otherwise="`framegate brokers list`, `framegate doctor`.",
-            queries=(
-                Query(
-                    seen(
-                        total(
-                            'framegate_broker_count{@, framegate_state=~"down|no_port"}',
-                            "framegate_upstream, framegate_kafka_broker, framegate_state",
-                        ),
-                        "framegate_kafka_broker",
-                    ),
-                    "{{framegate_upstream}} {{framegate_kafka_broker}} {{framegate_state}}",
-                ),
-            ),
-            unit="short",
-            width=12,
-            steps=NONE_IS_GOOD,
+            nothing="no clusters",
         ),
     ),
 )
@@ -203,7 +158,7 @@ _HANDLERS: Final = Row(
             good="What they are for; `failed` never.",
             otherwise="The row `handler_raised` has the traceback; `framegate handlers list` counts what failed.",
             queries=(Query(seen(per_second("framegate_handler_requests_total{@l}", ACTION), ACTION), "{{framegate_handler_action}}"),),
-            unit="cps",
+            unit="suffix: frames/s",
             width=12,
             stacked=True,
         ),
@@ -216,11 +171,31 @@ _LOOPS: Final = Row(
             title="How busy is each processor?",
             good="Below 70 %.",
             otherwise="`framegate pool set --processors 3` starts another; one that is busier than others has the busiest connections.",
-            queries=(Query(f"{BUSY} / {LOOP}", "{{framegate_worker}} {{instance}} {{pod}}"),),
+            queries=(
+                Query(
+                    per_second('framegate_event_loop_time_seconds_total{@, framegate_state="busy"}', f"instance, pod, {WORKER}")
+                    + " / "
+                    + per_second("framegate_event_loop_time_seconds_total{@}", f"instance, pod, {WORKER}"),
+                    "{{framegate_worker}} {{instance}} {{pod}}",
+                ),
+            ),
             unit="percentunit",
-            width=12,
             steps=((None, "green"), (0.7, "orange"), (0.9, "red")),
             maximum=1.0,
+        ),
+        Panel(
+            title="Does it get the CPU time that it needs?",
+            good="Yes: near 0. `throttled`: of the periods of the container's quota; others: of the time in which a process waited for a CPU.",
+            otherwise="Raise the container's CPU limit, or take the load away; `framegate doctor` shows the quota.",
+            queries=(
+                Query(
+                    "sum(rate(framegate_container_cpu_throttled_periods_total{@}[@])) / sum(rate(framegate_container_cpu_periods_total{@}[@]))",
+                    "throttled",
+                ),
+                Query("max by (framegate_process) (rate(framegate_process_run_delay_seconds_total{@}[@]))", "{{framegate_process}}"),
+            ),
+            unit="percentunit",
+            steps=((None, "green"), (0.25, "red")),
         ),
         Panel(
             title="How long does a processor not look up?",
@@ -228,7 +203,6 @@ _LOOPS: Final = Row(
             otherwise="The container may be throttled: `framegate doctor` says so; or a processor has too much: `framegate pool set --processors 3`.",
             queries=(Query(quantile(0.99, "framegate_event_loop_lag_seconds", "{@}", "framegate_worker"), "99 %, {{framegate_worker}}"),),
             unit="s",
-            width=12,
         ),
     ),
 )
@@ -236,7 +210,7 @@ _LOOPS: Final = Row(
 HURTS: Final = Dashboard(
     slug="hurts",
     title="Who hurts, and why?",
-    description="Why channels wait, which connections hold memory, and why frames and connections are refused or ended.",
+    description="Why channels wait, why frames and connections are refused or ended, and which endpoints do not answer.",
     panels=_WAITS,
-    rows=(_UPSTREAM, _BROKERS, _HANDLERS, _LOOPS),
+    rows=(_UPSTREAM, _HANDLERS, _LOOPS),
 )

@@ -14,19 +14,6 @@ MECHANISM: Final = "framegate_sasl_mechanism"
 
 _TLS: Final = (
     Panel(
-        title="How many TLS handshakes are there?",
-        good="As many as connections. Versions: 1.3, and 1.2 of old clients.",
-        otherwise="Far more than usual: clients do not keep their connections; `framegate channels list --closed` shows why they end.",
-        queries=(
-            Query(
-                seen(per_second("framegate_tls_handshake_count_total{@}", f"{SIDE}, tls_protocol_version"), "tls_protocol_version"),
-                "{{framegate_side}} TLS {{tls_protocol_version}}",
-            ),
-        ),
-        unit="cps",
-        stacked=True,
-    ),
-    Panel(
         title="Why do TLS handshakes fail?",
         good="They do not.",
         otherwise="`framegate channels list --closed --cause tls_failed` names the clients, and states which side refused and why; "
@@ -37,7 +24,7 @@ _TLS: Final = (
                 "{{framegate_side}} {{error_type}}",
             ),
         ),
-        unit="cps",
+        unit="suffix: failures/s",
         steps=NONE_IS_GOOD,
         next="hurts",
     ),
@@ -58,23 +45,6 @@ _TLS: Final = (
         decimals=0,
         nothing="no certificate is served",
     ),
-    Panel(
-        title="Are files that were replaced taken?",
-        good="`taken` whenever a file was renewed, and never `refused`.",
-        otherwise="`framegate certificates list` shows the error; correct the file, then `framegate certificates reload`.",
-        queries=(
-            Query(
-                seen(per_second('framegate_reload_count_total{@, error_type=""}', "framegate_file_kind"), "framegate_file_kind"),
-                "taken {{framegate_file_kind}}",
-            ),
-            Query(
-                seen(per_second('framegate_reload_count_total{@, error_type="refused"}', "framegate_file_kind"), "framegate_file_kind"),
-                "refused {{framegate_file_kind}}",
-            ),
-        ),
-        unit="cps",
-        next="control",
-    ),
 )
 _SASL: Final = (
     Panel(
@@ -88,22 +58,9 @@ _SASL: Final = (
                 "{{framegate_listener}} {{error_type}}",
             ),
         ),
-        unit="cps",
+        unit="suffix: failures/s",
         steps=NONE_IS_GOOD,
         next="hurts",
-    ),
-    Panel(
-        title="Do upstreams let us in?",
-        good="Yes: only lines without a reason.",
-        otherwise="A login that is refused is not tried again for 1 s, doubling to 30 s; `framegate upstreams list` shows the upstreams, "
-        "`framegate doctor` tries the login.",
-        queries=(
-            Query(
-                seen(per_second("framegate_upstream_authentication_count_total{@}", "framegate_upstream, error_type"), "framegate_upstream"),
-                "{{framegate_upstream}} {{error_type}}",
-            ),
-        ),
-        unit="cps",
     ),
 )
 

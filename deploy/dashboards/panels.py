@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from grafana_foundation_sdk.builders import bargauge, common, stat, table, timeseries
+from grafana_foundation_sdk.builders import bargauge, common, stat, statetimeline, table, timeseries
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.builders import prometheus as prometheus
 from grafana_foundation_sdk.models import common as common_models
@@ -16,12 +16,11 @@ from dashboards.promql import for_dashboard
 __all__ = ["DATASOURCE", "Dashboard", "Panel", "Query", "Row", "Step", "build_panel"]
 
 DATASOURCE: Final = common_models.DataSourceRef(type_val="prometheus", uid="${datasource}")
-VARIABLES_IN_LINKS: Final = (
-    "${datasource:queryparam}&${job:queryparam}&${node:queryparam}&${pod:queryparam}&${listener:queryparam}&${__url_time_range}"
-)
+_VARIABLES: Final = ("datasource", "job", "instance", "pod", "listener", "upstream")
+VARIABLES_IN_LINKS: Final = "&".join((*(f"${{{name}:queryparam}}" for name in _VARIABLES), "${__url_time_range}"))
 SMALL: Final = {"percentunit": 0.1, "s": 0.01, "bytes": 1024, "binBps": 1024}
 """The least upper end of an axis, by unit, so that a line at 0 has a useful scale."""
-Kind = Literal["stat", "series", "bars", "table", "words"]
+Kind = Literal["stat", "series", "bars", "table", "words", "states"]
 Step = tuple[float | None, str]
 """A value, and the colour from this value on; the first value is None."""
 
@@ -48,7 +47,7 @@ class Panel:
         otherwise: what to do if the answer is not good, with a command.
         queries: in PromQL, see ``promql``.
         unit: one of Grafana's units.
-        kind: ``words`` is a stat that shows names; ``bars`` are horizontal bars of the latest values.
+        kind: ``words`` is a stat that shows names, ``states`` are colours over time, ``bars`` are horizontal bars of the latest values.
         steps: colours by value.
         width, height: in a grid with 24 columns; a height of 9 is 334 pixels.
         next: the ``slug`` of the dashboard with explanations.
@@ -115,7 +114,7 @@ def _link(title: str, slug: str) -> builders.DashboardLink:
 
 def build_panel(panel: Panel, number: int, titles: dict[str, str]) -> Any:
     """The SDK's builder of a panel. ``titles``: of all dashboards by slug, for the link to ``next``."""
-    maker = {"stat": _stat, "words": _words, "series": _series, "bars": _bars, "table": _table}[panel.kind]
+    maker = {"stat": _stat, "words": _words, "series": _series, "bars": _bars, "table": _table, "states": _states}[panel.kind]
     made = maker(panel).id(number).title(panel.title).description(f"{panel.good}\n\n{panel.otherwise}").datasource(DATASOURCE)
     made = made.unit(panel.unit).thresholds(_thresholds(panel.steps)).span(panel.width).height(panel.height)
     if panel.decimals is not None:
@@ -145,6 +144,11 @@ def _words(panel: Panel) -> Any:
     made = stat.Panel().reduce_options(_reduced("lastNotNull")).min(0).orientation(common_models.VizOrientation.HORIZONTAL)
     made = made.color_mode(common_models.BigValueColorMode.BACKGROUND_SOLID).graph_mode(common_models.BigValueGraphMode.NONE)
     return made.text_mode(common_models.BigValueTextMode.NAME)
+
+
+def _states(panel: Panel) -> Any:
+    made = statetimeline.Panel().show_value(common_models.VisibilityMode.NEVER).merge_values(True).row_height(0.8).min(0)
+    return made.legend(common.VizLegendOptions().show_legend(False).display_mode(common_models.LegendDisplayMode.LIST))
 
 
 def _bars(panel: Panel) -> Any:

@@ -1,27 +1,30 @@
 """Queries for dashboards and rules, written in PromQL with placeholders.
 
-``{@}`` and ``{@, framegate_side="downstream"}`` are selectors: for a dashboard they get its variables, for a rule nothing. ``{@l}`` is the same for a
-metric with the listener as a label. ``[@]`` is the range of a rate: Grafana's, or the rule's.
+``{@}`` and ``{@, framegate_side="downstream"}`` are selectors: for a dashboard they get its variables, for a rule nothing. ``{@l}`` and ``{@u}`` are
+the same for a metric with the listener or the upstream as a label. ``[@]`` is the range of a rate: Grafana's, or the rule's.
 """
 
 import re
 from typing import Final
 
-__all__ = ["WHO", "either", "for_dashboard", "for_rule", "grown", "method", "per_second", "quantile", "seen", "share_slower", "total"]
+from framegate.control.steering.condition import Condition, Over, Pair, Series
+from framegate.control.telemetry.catalogue import label_name, prometheus_name
+
+__all__ = ["WHO", "for_dashboard", "for_rule", "method", "per_second", "quantile", "query_of", "seen", "total"]
 
 WHO: Final = "job, instance, pod"
 """The labels that identify a framegate: ``instance`` is a scrape's address, or the node if a collector exports it; ``pod`` is Kubernetes'."""
 
-_NODE: Final = 'job=~"$job", instance=~"$node", pod=~"$pod"'
-_LISTENER: Final = 'framegate_listener=~"$listener"'
-_SELECTOR: Final = re.compile(r"\{@(l?)(?:, )?([^}]*)\}")
+_NODE: Final = 'job=~"$job", instance=~"$instance", pod=~"$pod"'
+_CHOSEN: Final = {"": "", "l": 'framegate_listener=~"$listener"', "u": 'framegate_upstream=~"$upstream"'}
+_SELECTOR: Final = re.compile(r"\{@([lu]?)(?:, )?([^}]*)\}")
 
 
 def for_dashboard(query: str) -> str:
     """The query with the dashboard's variables, over Grafana's interval."""
 
     def selector(found: re.Match[str]) -> str:
-        return "{" + ", ".join(part for part in (_NODE, _LISTENER if found[1] else "", found[2]) if part) + "}"
+        return "{" + ", ".join(part for part in (_NODE, _CHOSEN[found[1]], found[2]) if part) + "}"
 
     return _SELECTOR.sub(selector, query).replace("[@]", "[$__rate_interval]").replace("offset @", "offset $__rate_interval")
 
@@ -60,26 +63,56 @@ def method(query: str) -> str:
     return f'label_replace({query}, "method", "$1", "rpc_method", "framegate.control.v1.(.*)")'
 
 
-def share_slower(bound: str, histogram: str, labels: str, by: str) -> tuple[str, str]:
-    """Queries for the number of observations above ``bound`` seconds, one of the histogram's bounds, and for all; both per second.
-
-    The bound is 1.0 in a scrape, and may be 1 if a collector exports it.
-    """
-    le = bound.replace(".", r"\\.") if "." in bound else rf"{bound}(\\.0)?"
-    every = per_second(f"{histogram}_count{labels}", by)
-    quick = per_second(histogram + "_bucket" + labels.removesuffix("}") + f', le=~"{le}"' + "}", by)
-    return f"({every} - {quick})", every
-
-
-def either(name: str, unit: str, labels: str = "{@}") -> str:
-    """A gauge, with or without its unit at the end of its name: collectors differ."""
-    return labels.removesuffix("}") + f', __name__=~"{name}(_{unit})?"' + "}"
+def query_of(condition: Condition) -> str:
+    """A condition of ``control.steering.condition`` in PromQL. Each part has the labels ``WHO`` beside its own."""
+    if isinstance(condition, Over):
+        return _over(condition)
+    assert isinstance(condition, Pair), "there are no others"
+    left, right = query_of(condition.left), condition.right
+    if not isinstance(right, Condition):
+        return f"({left} {condition.operator} {right:.12g})"
+    matched = "" if condition.by == right.by else f" on ({_labels(condition.common)})"
+    many = " group_left ()" if matched and condition.operator not in ("and", "unless") else ""
+    return f"({left} {condition.operator}{matched}{many} {query_of(right)})"
 
 
-def grown(counter: str, by: str) -> str:
-    """By how much a counter grew, if it did.
+def _labels(by: tuple[str, ...]) -> str:
+    return ", ".join((WHO, *map(label_name, by)))
 
-    A series that begins with its first event has grown by its first value, which ``increase`` does not count.
-    """
-    grew = f"sum by ({by}) (increase({counter}[@])) > 0"
-    return f"({grew} or sum by ({by}) ({counter} unless {counter} offset @) > 0)"
+
+def _over(part: Over) -> str:
+    series, by = part.series, _labels(part.series.by)
+    metric = series.declared
+    name = prometheus_name(metric.name, metric.unit, monotonic=metric.kind == "counter")
+    name += "_count" if metric.kind == "histogram" else ""
+    at = _selector(series)
+    ago = f" offset {part.ago_s // 3600}h" if part.ago_s else ""
+    match part.function:
+        case "now":
+            return f"{series.how} by ({by}) ({name}{at})"
+        case "days_left":
+            return f"(({series.how} by ({by}) ({name}{at}) - time()) / 86400)"
+        case "longest" | "steady":
+            return f"{series.how} by ({by}) ({'max' if part.function == 'longest' else 'min'}_over_time({name}{at}[@]))"
+        case "slope":
+            return f"sum by ({by}) (deriv({name}{at}[@]))"
+        case "grown":
+            # a series that begins with its first event has grown by its first value, which ``increase`` does not count
+            return f"(sum by ({by}) (increase({name}{at}[@])) > 0 or sum by ({by}) ({name}{at} unless {name}{at} offset @) > 0)"
+    every = f"sum by ({by}) (rate({name}{at}[@]{ago}))"
+    if not series.above:
+        return every
+    quick = f'sum by ({by}) (rate({name.removesuffix("_count")}_bucket{at.removesuffix("}")}, le="{series.above:.12g}"}}[@]{ago}))'
+    return f"({every} - {quick})"
+
+
+def _selector(series: Series) -> str:
+    keys = series.declared.keys
+    chosen = "l" if "framegate.listener" in keys else "u" if "framegate.upstream" in keys else ""
+    matchers = [f'{label_name(key.removeprefix("!"))}{_match(key, pattern)}"{pattern}"' for key, pattern in series.where]
+    return "{" + ", ".join((f"@{chosen}", *matchers)) + "}"
+
+
+def _match(key: str, pattern: str) -> str:
+    plain = re.fullmatch(r"[\w-]*", pattern) is not None
+    return ("!=" if plain else "!~") if key.startswith("!") else "=" if plain else "=~"

@@ -11,9 +11,10 @@ VALUES: Final[Mapping[str, str]] = {
     "__interval": "15s",
     "__range": "1h",
     "job": ".*",
-    "node": ".*",
+    "instance": ".*",
     "pod": ".*",
     "listener": ".*",
+    "upstream": ".*",
     "interval": "15s",
 }
 """Default values of variables: everything, and intervals for a scrape every 15 s."""

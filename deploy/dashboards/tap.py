@@ -7,7 +7,6 @@ from dashboards.promql import per_second, quantile, seen, total
 
 __all__ = ["TAP"]
 
-APPEND: Final = "framegate_tap_append_duration_seconds"
 REASON: Final = "framegate_reason"
 CONSUMER: Final = "framegate_consumer"
 
@@ -20,7 +19,7 @@ _RECORD: Final = (
             Query(per_second("framegate_tap_frames_total{@}", "framegate_direction"), "{{framegate_direction}}"),
             Query(per_second("framegate_tap_matched_total{@}"), "matched by a rule"),
         ),
-        unit="cps",
+        unit="suffix: frames/s",
     ),
     Panel(
         title="What is lost, and why?",
@@ -28,27 +27,8 @@ _RECORD: Final = (
         otherwise="`framegate tap verify /var/lib/framegate/tap` shows which minutes are not complete; `framegate taps set all --sample-frames "
         "0.1` records less, `framegate taps set all --on-full mute` makes traffic wait instead.",
         queries=(Query(seen(per_second("framegate_tap_dropped_total{@}", REASON), REASON), "{{framegate_reason}}"),),
-        unit="cps",
+        unit="suffix: frames/s",
         steps=NONE_IS_GOOD,
-    ),
-    Panel(
-        title="Is the record complete?",
-        good="100 %: the log has every frame that a rule matched and did not leave out (sampling).",
-        otherwise="`framegate tap verify /var/lib/framegate/tap` shows minutes, reasons and numbers of frames.",
-        queries=(
-            Query(
-                "1 - "
-                + per_second('framegate_tap_dropped_total{@, framegate_reason!="sampled"}')
-                + " / ("
-                + per_second("framegate_tap_matched_total{@}")
-                + " > 0)",
-                "of what was matched",
-            ),
-        ),
-        unit="percentunit",
-        steps=((None, "red"), (1.0, "green")),
-        maximum=1.0,
-        nothing="no rule matches",
     ),
     Panel(
         title="How far behind is each reader, in time?",
@@ -73,12 +53,17 @@ _RECORD: Final = (
         nothing="no readers",
     ),
     Panel(
-        title="How long does the disk take for a block?",
-        good="99 of 100 within 10 ms.",
-        otherwise="`framegate doctor` writes a test file to the tap's disk, and states the time and the free space.",
-        queries=(Query(quantile(0.5, APPEND), "half"), Query(quantile(0.99, APPEND), "99 %")),
-        unit="s",
-        steps=((None, "green"), (0.1, "orange")),
+        title="How much room has the disk?",
+        good="`free` above a twentieth of the disk, and the log below its budget.",
+        otherwise="`framegate doctor` writes a test file to the tap's disk, and states the time and the free space; `framegate taps set all "
+        "--max-frame-bytes 256` records less.",
+        queries=(
+            Query("min(framegate_tap_disk_free_bytes{@})", "free"),
+            Query(total("framegate_tap_usage_bytes{@}"), "the log"),
+            Query(total("framegate_tap_limit_bytes{@}"), "its budget"),
+        ),
+        unit="bytes",
+        nothing="no tap",
     ),
 )
 _SPARK: Final = Row(
@@ -101,17 +86,8 @@ _SPARK: Final = Row(
             good="Only `complete`, and `open` for the last ones.",
             otherwise="`framegate tap verify /var/lib/framegate/tap` shows the reasons; so do the tables `completeness` and `gaps`.",
             queries=(Query(per_second("framegate_pipeline_minutes_total{@}", "framegate_state"), "{{framegate_state}}"),),
-            unit="cps",
+            unit="suffix: minutes/s",
             nothing="the job exports nothing",
-        ),
-        Panel(
-            title="Which readers' files cannot be read?",
-            good="None. Data that such a reader may need is kept until the budget is full.",
-            otherwise="`framegate tap consumers list /var/lib/framegate/tap` names them; `framegate tap consumers remove /var/lib/framegate/tap "
-            "spark` removes one.",
-            queries=(Query(total("framegate_tap_consumer_unreadable{@}"), "files"),),
-            unit="short",
-            steps=NONE_IS_GOOD,
         ),
     ),
 )

@@ -9,8 +9,6 @@ __all__ = ["TRAFFIC"]
 
 LISTENER: Final = "framegate_listener"
 API: Final = "framegate_kafka_api"
-BROKER: Final = "framegate_kafka_broker"
-UPSTREAM: Final = "framegate_upstream"
 KAFKA: Final = "framegate_kafka_request_duration_seconds"
 
 _WHO: Final = (
@@ -49,8 +47,8 @@ _WHO: Final = (
     ),
     Panel(
         title="How long does a frame take through framegate?",
-        good="99 of 100 within a few milliseconds. It is measured from the read of a frame to the write of its last byte on the other side, "
-        "so it includes the wait for a slow peer.",
+        good="99 of 100 within a few milliseconds. It is measured from the arrival of a frame to the write of its last byte on the other "
+        "side, so it includes the wait for the processor and for a slow peer.",
         otherwise="`framegate channels list` shows the channels that are muted for `peer` or `memory`; then see the dashboard *Who hurts, and why?*.",
         queries=(
             Query(quantile(0.5, "framegate_frame_forward_duration_seconds", "{@l}", "framegate_direction"), "half, {{framegate_direction}}"),
@@ -61,28 +59,12 @@ _WHO: Final = (
         next="hurts",
     ),
     Panel(
-        title="How many requests wait for their answer?",
-        good="A few for each connection; Fetch waits on purpose, up to the client's `fetch.max.wait.ms`.",
-        otherwise="Growing: the brokers are slow, or an answer cannot be sent; `framegate upstreams list` shows the endpoints that are left out.",
-        queries=(Query(total("framegate_kafka_request_open{@l}", LISTENER), "{{framegate_listener}}"),),
-        unit="short",
-        next="hurts",
-    ),
-    Panel(
         title="How long does each API take?",
         good="Produce: milliseconds. Fetch, JoinGroup and SyncGroup wait on purpose.",
         otherwise="If one API is slow everywhere, the brokers are slow. The panel *How long does a frame take through framegate?* shows what "
         "framegate adds; `framegate tap cat /var/lib/framegate/tap --api Produce --limit 20` shows single requests.",
         queries=(Query(quantile(0.99, KAFKA, "{@l}", API), "99 %, {{framegate_kafka_api}}"),),
         unit="s",
-        next="hurts",
-    ),
-    Panel(
-        title="How many connections has each broker?",
-        good="All brokers of a cluster have some, in the proportion of the partitions that they lead.",
-        otherwise="A broker without one leads nothing, or cannot be reached: `framegate brokers list` shows its state and both its addresses.",
-        queries=(Query(total("framegate_broker_connections{@}", f"{UPSTREAM}, {BROKER}"), "{{framegate_upstream}} {{framegate_kafka_broker}}"),),
-        unit="short",
         next="hurts",
     ),
 )

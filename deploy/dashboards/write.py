@@ -17,15 +17,14 @@ from dashboards.healthy import HEALTHY
 from dashboards.hurts import HURTS
 from dashboards.identity import IDENTITY
 from dashboards.panels import DATASOURCE, VARIABLES_IN_LINKS, Dashboard, Panel, build_panel
-from dashboards.problems import Rule, rules_of
+from dashboards.problems import Rule, rules
 from dashboards.tap import TAP
 from dashboards.traffic import TRAFFIC
-from dashboards.trouble import PROBLEMS
 
 __all__ = ["DASHBOARDS", "files", "main"]
 
 RUNBOOK: Final = "deploy/alerts/RUNBOOK.md"
-WRITTEN: Final = "# Written by `python deploy/dashboards`, from deploy/dashboards/trouble.py.\n"
+WRITTEN: Final = "# Written by `python deploy/dashboards`, from control/steering/problems.py.\n"
 DEPLOY: Final = Path(__file__).resolve().parents[1]
 DASHBOARDS: Final = (HEALTHY, TRAFFIC, HURTS, IDENTITY, TAP, CONTROL)
 TITLES: Final = {item.slug: item.title for item in DASHBOARDS}
@@ -41,17 +40,23 @@ def _variable(name: str, label: str, text: str, query: str) -> builders.QueryVar
 
 
 def _variables() -> list[Any]:
-    at = 'job=~"$job", instance=~"$node", pod=~"$pod"'
+    at = 'job=~"$job", instance=~"$instance", pod=~"$pod"'
     intervals = models.VariableOption(selected=True, text="15s", value="15s")
     return [
         builders.DatasourceVariable("datasource").label("Data source").description("A Prometheus.").type("prometheus"),
         _variable("job", "Job", "Of the scrape; by way of a collector, the service's name.", f"label_values({THERE}, job)"),
         _variable(
-            "node", "Node", "A framegate: the scrape's address, or its node by way of a collector.", f'label_values({THERE}{{job=~"$job"}}, instance)'
+            "instance",
+            "Instance",
+            "A framegate: the scrape's address, or its node by way of a collector.",
+            f'label_values({THERE}{{job=~"$job"}}, instance)',
         ),
-        _variable("pod", "Pod", "Where the scrape gives it.", f'label_values({THERE}{{job=~"$job", instance=~"$node"}}, pod)'),
+        _variable("pod", "Pod", "Where the scrape gives it.", f'label_values({THERE}{{job=~"$job", instance=~"$instance"}}, pod)'),
         _variable(
             "listener", "Listener", "Of those that were chosen.", f"label_values(framegate_frame_size_limit_bytes{{{at}}}, framegate_listener)"
+        ),
+        _variable(
+            "upstream", "Upstream", "Of those that were chosen.", f"label_values(framegate_upstream_endpoint_count{{{at}}}, framegate_upstream)"
         ),
         builders.IntervalVariable("interval")
         .label("Interval")
@@ -132,7 +137,7 @@ def _entry(rule: Rule, runbook: str) -> dict[str, Any]:
 
 def groups(runbook: str = RUNBOOK) -> list[dict[str, Any]]:
     """The groups of rules. ``runbook``: the runbook's address."""
-    return [{"name": "framegate", "rules": [_entry(rule, runbook) for problem in PROBLEMS for rule in rules_of(problem)]}]
+    return [{"name": "framegate", "rules": [_entry(rule, runbook) for rule in rules()]}]
 
 
 def _yaml(document: dict[str, Any]) -> str:

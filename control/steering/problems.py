@@ -1,0 +1,450 @@
+"""The problems that framegate knows, in words: for ``framegate status``; as PromQL for the first dashboard and the alerts (``deploy/dashboards``).
+
+Pages (critical) are for what clients of ours suffer now, or will soon for certain. What strangers do (handshakes and logins that fail) is a ticket.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from framegate.control.steering.condition import (
+    STEP_S,
+    Condition,
+    History,
+    days_left,
+    grown,
+    largest,
+    longest,
+    rate,
+    slope,
+    smallest,
+    steady,
+    total,
+    values_of,
+)
+from framegate.proxy.cells.metrics import (
+    API,
+    BROKER,
+    CAUSE,
+    CERTIFICATE,
+    CONSUMER,
+    ERROR_TYPE,
+    FILE_KIND,
+    LISTENER,
+    PLACE,
+    PROBE,
+    REASON,
+    SERVER_ADDRESS,
+    SERVER_PORT,
+    SIDE,
+    SIGNAL,
+    STATE,
+    TASK,
+    UPSTREAM,
+)
+from framegate.proxy.cells.standard_metrics import PROCESS
+
+__all__ = ["ALERTS", "FINE", "LIMIT_S", "STEP_S", "Alert", "Found", "Problem", "Watch"]
+
+Severity = Literal["critical", "warning", "info"]
+FINE: Final = "Everything is fine"
+LIMIT_S: Final = 20.0
+"""A sample that takes longer is a fault of the control process."""
+WORKER: Final = "framegate.worker"
+ENDPOINT: Final = (UPSTREAM, SERVER_ADDRESS, SERVER_PORT, BROKER)
+HOUR_S, DAY_S = 3_600, 86_400
+_MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One problem.
+
+    Attributes:
+        words: what is wrong.
+        condition: where it is true there is the problem; its labels say where, its value how much.
+        measure: the unit of that value, or what it is.
+        command: where to look first.
+    """
+
+    words: str
+    condition: Condition
+    measure: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """Problems with one remedy, which is a section of the runbook.
+
+    Attributes:
+        name: of the alert, and of the section.
+        hold: how long it must be true before the alert fires, a duration of Prometheus.
+        windows: the ranges of rates; it must be true in each of them.
+    """
+
+    name: str
+    severity: Severity
+    problems: tuple[Problem, ...]
+    hold: str = "5m"
+    windows: tuple[str, ...] = ("5m",)
+
+
+def _problem(words: str, condition: Condition, measure: str, command: str) -> Problem:
+    return Problem(words=words, condition=condition, measure=measure, command=f"framegate {command}")
+
+
+_UPSTREAMS, _CLOSED, _READERS = "upstreams list", "channels list --closed", "tap consumers list /var/lib/framegate/tap"
+_DOWN, _ADDRESSES = (total(f"upstream.endpoint.{name}", UPSTREAM) for name in ("down", "count"))
+_GONE: Final = _DOWN >= _ADDRESSES
+_ACCEPTED: Final = rate("connection.accepted", LISTENER)
+_CLIENTS: Final = total("connection.active", LISTENER, where={SIDE: "downstream"})
+_OURS: Final = rate(
+    "connection.closed",
+    LISTENER,
+    where={CAUSE: "upstream_refused|upstream_timeout|upstream_closed|internal|processor_died|handler_failed"},
+)
+"""Connections that ended for a fault of framegate or of what is behind it."""
+_DOOR: Final = {CAUSE: "tls_failed|wrong_protocol|handshake_timeout"}
+_NOBODY: Final = rate("connection.closed", LISTENER, where={CAUSE: f"{_DOOR[CAUSE]}|auth_failed"})
+_REQUESTS: Final = ("frame.count", LISTENER)
+_RECEIVED: Final = {SIDE: "downstream", "network.io.direction": "receive"}
+_FRAMES, _HOUR_AGO, _DAY_AGO = (rate(*_REQUESTS, where=_RECEIVED, ago_s=ago_s) for ago_s in (0, HOUR_S, DAY_S))
+_SILENT: Final = (_FRAMES.equals(0.0) & (_HOUR_AGO > 1.0)) & (_DAY_AGO > 1.0)
+_ERROR: Final = {ERROR_TYPE: ".+"}
+_ATTEMPTS: Final = {f"!{ERROR_TYPE}": "abandoned"}
+_CONNECTS: Final = rate("upstream.connect.duration", *ENDPOINT, where=_ATTEMPTS)
+_FAILED: Final = rate("upstream.connect.duration", *ENDPOINT, ERROR_TYPE, where={**_ERROR, **_ATTEMPTS})
+_LOGINS: Final = rate("authentication.count", LISTENER)
+_EXPORTED, _UNEXPORTED = (rate("telemetry.exports", SIGNAL, where={ERROR_TYPE: error}) for error in ("", ".+"))
+_UNREAD: Final = largest("tap.lag", CONSUMER) / largest("tap.limit")
+_SLOW: Final = "frame.forward.duration"
+_ANSWERED: Final = {f"!{API}": "Fetch|JoinGroup|SyncGroup"}
+_KAFKA: Final = "kafka.request.duration"
+_BUSY: Final = rate("event_loop.time", WORKER, where={STATE: "busy"})
+_PENDING: Final = steady("channel.pending", SIDE)
+_DAYS: Final = days_left("tls.certificate.not_after", CERTIFICATE)
+_LEAST: Final = 0.05
+"""Bad events per second that are worth a ticket, if they are also 1 % of all."""
+
+
+def _failing(share: float) -> tuple[Problem, ...]:
+    """Of connections of a listener more than this share fails, and in an hour more than 1 % of those that are open."""
+    bad = ((_OURS > 0.002) & (_OURS > _CLIENTS * (0.01 / HOUR_S))).unless(_OURS >= _ACCEPTED * 0.99)
+    return (_problem("Connections of clients fail", ((bad / _ACCEPTED) > share).unless(_GONE), "of the new ones", _CLOSED),)
+
+
+def _refused(words: str, bad: Condition, everything: Condition, command: str) -> Problem:
+    return _problem(words, (bad > _LEAST) & (bad > everything * 0.01), "in a second", command)
+
+
+ALERTS: Final = (
+    Alert(
+        name="FramegateNotReady",
+        severity="critical",
+        hold="2m",
+        problems=(
+            _problem(
+                "A framegate is not ready, and does not drain",
+                total("ready", where={PROBE: "readiness"}).equals(0.0).unless(largest("draining") > 0.0),
+                "of it is ready",
+                "handlers list",
+            ),
+        ),
+    ),
+    Alert(
+        name="FramegateUpstreamGone",
+        severity="critical",
+        hold="1m",
+        problems=(
+            _problem("No endpoint of an upstream can be reached", _GONE & (_ADDRESSES > 0.0), "addresses left out", _UPSTREAMS),
+            _problem("The names of an upstream are not resolved", _ADDRESSES.equals(0.0), "addresses", _UPSTREAMS),
+            _problem("No broker of a cluster is known", total("broker.count", UPSTREAM).equals(0.0), "brokers", "brokers list"),
+        ),
+    ),
+    Alert(
+        name="FramegateRequestsUnanswered",
+        severity="critical",
+        hold="3m",
+        windows=("2m",),
+        # clients of Kafka give up after 30 s as a rule, so the oldest request seldom becomes older
+        problems=(_problem("Requests wait long for their answer", longest("upstream.request.age", *ENDPOINT) > 20.0, "s the oldest", _UPSTREAMS),),
+    ),
+    Alert(
+        name="FramegateListenerFails",
+        severity="critical",
+        hold="1m",
+        windows=("2m",),
+        problems=(
+            _problem(
+                "Every connection of a listener fails", ((_ACCEPTED > _LEAST) & (_OURS >= _ACCEPTED * 0.99)).unless(_GONE), "in a second", _CLOSED
+            ),
+            _problem(
+                "Nobody gets in where clients came before",
+                ((_ACCEPTED > _LEAST) & (_NOBODY >= _ACCEPTED * 0.99)) & _SILENT,
+                "in a second",
+                _CLOSED,
+            ),
+        ),
+    ),
+    Alert(name="FramegateClientsFail", severity="critical", hold="10m", windows=("1h", "2m"), problems=_failing(0.0144)),
+    Alert(
+        name="FramegateCertificateEnds",
+        severity="critical",
+        hold="0s",
+        problems=(_problem("A certificate ends within three days", _DAYS < 3.0, "days left", "certificates list"),),
+    ),
+    Alert(
+        name="FramegateTapForgets",
+        severity="critical",
+        problems=(
+            _problem(
+                "The tap's budget will pass what a reader has yet to read",
+                _UNREAD > 0.8,
+                "of the budget",
+                _READERS,
+            ),
+        ),
+    ),
+    Alert(name="FramegateClientsFail", severity="warning", hold="10m", windows=("6h", "5m"), problems=_failing(0.006)),
+    Alert(
+        name="FramegateCertificateEnds",
+        severity="warning",
+        hold="1h",
+        problems=(_problem("A certificate ends within two weeks", (_DAYS >= 3.0) < 14.0, "days left", "certificates list"),),
+    ),
+    Alert(
+        name="FramegateUpstreamFails",
+        severity="warning",
+        problems=(
+            _problem("Connections to an endpoint fail", ((_FAILED > 0.01) / _CONNECTS) > 0.05, "of the attempts", _UPSTREAMS),
+            _problem(
+                "Half of an upstream's endpoints are left out",
+                (_DOWN >= _ADDRESSES * 0.5) & (_DOWN > 0.0) & (_DOWN < _ADDRESSES),
+                "addresses left out",
+                _UPSTREAMS,
+            ),
+            _problem("An endpoint is left out", total("upstream.endpoint.down", *ENDPOINT) > 0.0, "addresses left out", _UPSTREAMS),
+            _problem(
+                "Clients cannot reach a broker: framegate has no port for it",
+                total("broker.count", UPSTREAM, BROKER, where={STATE: "no_port"}) > 0.0,
+                "brokers",
+                "brokers list",
+            ),
+        ),
+    ),
+    Alert(
+        name="FramegateClientsRefused",
+        severity="warning",
+        problems=(
+            _refused(
+                "Connections are refused at accept",
+                rate("connection.rejected", LISTENER, REASON, where={f"!{REASON}": "draining"}),
+                _ACCEPTED,
+                "limits get --node",
+            ),
+            _refused(
+                "Clients fail at the TLS handshake",
+                rate("connection.closed", LISTENER, CAUSE, where=_DOOR),
+                _ACCEPTED,
+                f"{_CLOSED} --cause tls_failed",
+            ),
+            _refused(
+                "Logins of clients are refused",
+                rate("authentication.count", LISTENER, ERROR_TYPE, where=_ERROR),
+                _LOGINS,
+                f"{_CLOSED} --cause auth_failed",
+            ),
+            _refused(
+                "Frames are refused", rate("frame.rejected", LISTENER, REASON), rate("frame.count", LISTENER), f"{_CLOSED} --cause frame_too_large"
+            ),
+        ),
+    ),
+    Alert(
+        name="FramegateNoTraffic",
+        severity="warning",
+        windows=("10m",),
+        problems=(_problem("Nothing passes where requests came before", _SILENT, "requests a second", "channels list"),),
+    ),
+    Alert(
+        name="FramegateAccept",
+        severity="warning",
+        problems=(
+            _problem("Connections cannot be accepted", grown("accept.errors", LISTENER, ERROR_TYPE), "errors", "doctor"),
+            _problem("Connections wait for a limit", rate("accept.limited.time", LISTENER, REASON) > 0.1, "of the time", "limits get --node"),
+            _problem("Connections wait for a processor", rate("accept.blocked.time", LISTENER) > 0.1, "of the time", "pool get"),
+            _problem(
+                "Far more connections come than an hour ago",
+                (_ACCEPTED > 50.0).unless(rate("connection.accepted", LISTENER, ago_s=HOUR_S) > _ACCEPTED * 0.25),
+                "in a second",
+                "channels list --limit 50",
+            ),
+        ),
+    ),
+    Alert(
+        name="FramegateSlow",
+        severity="warning",
+        problems=(
+            _problem(
+                "Frames take longer than 10 ms to pass",
+                ((rate(_SLOW, LISTENER, above=0.01) > _LEAST) / rate(_SLOW, LISTENER)) > 0.144,
+                "of them",
+                "channels list",
+            ),
+            _problem(
+                "Kafka requests take longer than 1 s",
+                ((rate(_KAFKA, LISTENER, API, where=_ANSWERED, above=1.0) > _LEAST) / rate(_KAFKA, LISTENER, API, where=_ANSWERED)) > 0.144,
+                "of them",
+                _UPSTREAMS,
+            ),
+        ),
+    ),
+    Alert(
+        name="FramegateCpuShort",
+        severity="warning",
+        problems=(
+            _problem(
+                "The container is throttled",
+                (rate("container.cpu.throttled.periods") / rate("container.cpu.periods")) > 0.25,
+                "of the periods",
+                "doctor",
+            ),
+            _problem("A process waits for a CPU", rate("framegate.process.run_delay", PROCESS) > 0.25, "of the time", "doctor"),
+            _problem("A processor has no time left", (_BUSY / rate("event_loop.time", WORKER)) > 0.9, "of the time busy", "pool get"),
+        ),
+    ),
+    Alert(
+        name="FramegateMemoryShort",
+        severity="warning",
+        problems=(
+            _problem("Clients wait for memory", rate("memory_pool.depleted.time") > 0.05, "processors, all the time", "pool get --top 10"),
+            _problem("The memory is nearly used up", (total("memory.usage") / total("memory.limit")) > 0.9, "of the limit", "status"),
+        ),
+    ),
+    Alert(
+        name="FramegateTap",
+        severity="warning",
+        hold="1m",
+        problems=(
+            _problem(
+                "The tap loses frames",
+                rate("tap.dropped", REASON, where={f"!{REASON}": "sampled"}) > 0.0,
+                "frames a second",
+                "tap verify /var/lib/framegate/tap",
+            ),
+            _problem("The tap's disk will be full within six hours", smallest("tap.disk.time_left") < 21_600.0, "s left", "doctor"),
+            _problem("The tap's disk is nearly full", (total("tap.disk.free") / total("tap.disk.size")) < 0.05, "free", "doctor"),
+            _problem("A reader of the tap is far behind", largest("tap.lag.time", CONSUMER) > 600.0, "s", _READERS),
+            _problem(
+                "A reader's file in the tap cannot be read",
+                total("tap.consumer.unreadable") > 0.0,
+                "files",
+                _READERS,
+            ),
+        ),
+    ),
+    Alert(
+        name="FramegateHandlers",
+        severity="warning",
+        hold="0s",
+        windows=("10m",),
+        problems=(
+            _problem("A handler process was started again", grown("handler.restarts", REASON), "restarts", "handlers list"),
+            _problem(
+                "A handler raises", grown("handler.requests", LISTENER, where={"framegate.handler.action": "failed"}), "frames", "handlers list"
+            ),
+            _problem(
+                "The memory of a handler process grows",
+                (slope("process.memory.usage", PROCESS, where={PROCESS: "handler-.*"}) / _MIB) > 0.25,
+                "MiB a second",
+                "handlers list",
+            ),
+        ),
+    ),
+    Alert(
+        name="FramegateBroken",
+        severity="warning",
+        hold="0s",
+        windows=("10m",),
+        problems=(
+            _problem("A processor was started again", grown("worker.restarts", REASON), "restarts", f"{_CLOSED} --cause processor_died"),
+            _problem("The kernel killed a process for memory", grown("container.memory.kills"), "processes", "doctor"),
+            _problem("A processor caught an error of its own", grown("processor.errors", PLACE), "errors", f"{_CLOSED} --cause internal"),
+            _problem("A part of the control process failed", grown("task.failures", TASK), "failures", "status"),
+        ),
+    ),
+    Alert(
+        name="FramegateControl",
+        severity="warning",
+        hold="0s",
+        windows=("10m",),
+        problems=(
+            _problem("A file that was replaced was not taken", grown("reload.count", FILE_KIND, where=_ERROR), "files", "certificates list"),
+            _problem("Log rows are dropped: standard output cannot be written", grown("log.dropped"), "rows", "status"),
+            _problem("Changes are refused: they cannot be audited", grown("audit.failures"), "changes", "status"),
+            _problem("The collector does not take what is exported", (_UNEXPORTED > 0.0).unless(_EXPORTED > 0.0), "exports a second", "doctor"),
+            _problem(
+                "A drain does not end", (largest("drain.time") > 300.0) & (total("connection.active") > 0.0), "s, and not empty", "channels list"
+            ),
+        ),
+    ),
+    Alert(
+        name="FramegateHeldBack",
+        severity="info",
+        hold="10m",
+        problems=(
+            _problem("A quota holds back most clients", (rate("throttle.time", LISTENER) / _CLIENTS) > 0.5, "of them", "limits get"),
+            _problem(
+                "Peers do not take what is sent to them",
+                (_PENDING & (_PENDING > 0.0)) > total("connection.active") * 0.02,
+                "channels",
+                "pool get --top 10",
+            ),
+        ),
+    ),
+)
+"""The most severe first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A problem at one place: the alert's severity, the problem, its labels in one text, and how much."""
+
+    severity: Severity
+    problem: Problem
+    place: str
+    value: float
+
+    def __str__(self) -> str:
+        place = f" ({self.place})" if self.place else ""
+        return f"{self.problem.words}{place}: {self.value:.3g} {self.problem.measure}; `{self.problem.command}`"
+
+
+class Watch:
+    """Looks for problems in this framegate, every ``STEP_S`` seconds, also if no metrics are exported."""
+
+    def __init__(self) -> None:
+        self._history = History(part for alert in ALERTS for problem in alert.problems for part in problem.condition.parts)
+        self._read: Callable[[], Any] | None = None
+
+    def begin(self, read: Callable[[], Any]) -> None:
+        """``read`` returns a ``telemetry.fold.Folded``. Any thread."""
+        self._read = read
+
+    async def look(self) -> None:
+        """Take a sample."""
+        if self._read is not None:
+            self._history.add(time.monotonic(), values_of(await asyncio.to_thread(self._read)))
+
+    def found(self) -> list[Found]:
+        """The problems now, the worst first."""
+        return [
+            Found(alert.severity, problem, " ".join(filter(None, labels)), value)
+            for alert in ALERTS
+            for problem in alert.problems
+            for labels, value in sorted(problem.condition.judge(self._history).items())
+            if not math.isnan(value)
+        ]
