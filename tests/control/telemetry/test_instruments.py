@@ -1,6 +1,5 @@
 """Which instrument a metric becomes, and values out of /proc."""
 
-import dataclasses
 import gc
 import os
 import resource
@@ -15,7 +14,6 @@ from framegate.control.telemetry.fold import Fold
 from framegate.control.telemetry.instruments import ProcessMetrics, observe_fold, observe_processes
 from framegate.proxy.cells import METRICS
 from framegate.proxy.cells.standard_metrics import PROCESS_METRICS
-from framegate.proxy.config.model import TapConfig
 from tests.fakes.cells import fill
 from tests.fakes.plane import FakePlane, handler_process
 
@@ -59,10 +57,6 @@ def test_a_counter_of_one_thing_among_many_begins_with_its_first_event(plane: Fa
     assert len(points("framegate.channel.muted")) == 7, "a gauge says 0"
     assert "framegate.reason" in {key for point in points("framegate.frame.rejected") for key in point}, "its alert speaks at the first"
     assert points("framegate.tap.dropped") == points("framegate.handler.requests") == [], "there are none"
-    config = plane.config
-    handled = dataclasses.replace(config.listeners[0], handler="m:h")
-    plane.config = dataclasses.replace(config, tap=TapConfig(directory="/tap"), listeners=(handled, *config.listeners[1:]))
-    assert all(points(f"framegate.{name}") for name in ("tap.dropped", "handler.requests"))
     fill(plane, 0, {("framegate.connection.closed", "plain", "peer_closed"): 1})
     assert points("framegate.connection.closed") == [{"framegate.listener": "plain", "framegate.cause": "peer_closed"}]
 
