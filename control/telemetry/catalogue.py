@@ -43,8 +43,9 @@ Generated from the code by `python -m framegate.control.telemetry`; do not edit.
 ## Metrics
 
 The first name is used over OTLP, the second in a scrape of Prometheus, where a histogram also has the suffixes `_bucket`, `_count` and `_sum`. A
-label is the attribute's name with `_` for each dot. An attribute without a value is absent, for example `error.type` of a success. A counter or
-histogram whose attributes name one of many possible events, such as `error.type`, has a series from the first event on.
+label is the attribute's name with `_` for each dot. An attribute without a value is absent, for example `error.type` of a success. A
+histogram, and a counter whose attributes name one of many possible events, such as `error.type`, have a series from the first event on; metrics of
+the tap and of handlers are absent where there are none.
 
 | Metric | In Prometheus | Kind | Unit | Attributes | Meaning | Counted by |
 | --- | --- | --- | --- | --- | --- | --- |

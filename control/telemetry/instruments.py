@@ -16,6 +16,7 @@ from framegate.control.steering.state import State
 from framegate.control.telemetry.fold import LARGEST, Fold, names_event
 from framegate.proxy.cells import METRICS, Metric
 from framegate.proxy.cells.standard_metrics import GENERATION, MODE, PROCESS, PROCESS_METRICS
+from framegate.proxy.config.model import ProxyConfig
 
 __all__ = ["ProcessMetrics", "observe_fold", "observe_processes"]
 
@@ -42,7 +43,9 @@ _UTIME, _STIME, _START, _RSS = 11, 12, 19, 21
 
 
 def observe_fold(meter: Meter, fold: Fold) -> None:
-    """Create the instruments of every metric of ``framegate.proxy.cells.METRICS`` that is not a histogram."""
+    """Create the instruments of every metric of ``framegate.proxy.cells.METRICS`` that is not a histogram. A value of 0 is not exported of an event
+    that has not happened, and of a part that the configuration does not have.
+    """
     for metric in METRICS:
         _create(meter, metric, _callback(fold, metric))
 
@@ -61,9 +64,17 @@ def _callback(fold: Fold, metric: Metric) -> _Callback:
 
     def read(options: CallbackOptions) -> Iterable[Observation]:
         points = fold.now().points.get(metric.name, {})
-        return [Observation(value, dict(at)) for at, value in points.items() if value or not (sparse and names_event(at))]
+        missing = _is_missing(metric.name, fold.config)
+        return [Observation(value, dict(at)) for at, value in points.items() if value or not (missing or (sparse and names_event(at)))]
 
     return read
+
+
+def _is_missing(name: str, config: ProxyConfig) -> bool:
+    """Whether a metric is of the tap or of handlers, and there are none."""
+    if name.startswith(("framegate.tap.", "framegate.queue.")):
+        return config.tap is None
+    return name.startswith("framegate.handler.") and all(listener.handler is None for listener in config.listeners)
 
 
 def observe_processes(meter: Meter, processes: "ProcessMetrics") -> None:

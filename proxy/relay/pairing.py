@@ -26,12 +26,12 @@ from mypy_extensions import i32, i64
 from framegate.proxy.cells import ENDPOINT_BLOCK, RESPONSE_ERRORS
 from framegate.proxy.kafka.addresses import lacks_endpoints
 from framegate.proxy.kafka.client import Client, client_of
-from framegate.proxy.kafka.error_codes import ERROR_HEAD, error_code, error_row
+from framegate.proxy.kafka.error_codes import ERROR_HEAD, error_code, error_place
 from framegate.proxy.kafka.produce_acks import NO_ACKS_FIELD, produce_acks
 from framegate.proxy.network.run import Run
 from framegate.proxy.relay.counters import Counts
 from framegate.proxy.relay.kafka_rules import AnswerChange
-from framegate.proxy.relay.pairing_stats import PairingStats
+from framegate.proxy.relay.pairing_stats import PairingStats, error_row
 from framegate.proxy.relay.prepared_answers import PreparedAnswers
 from framegate.proxy.tap.frame_tap import RequestFacts
 
@@ -126,6 +126,8 @@ class Pairing:
         self.facts: RequestFacts | None = None
         self._stats = stats
         self._error_counts: Final = errors
+        self._error_call: i64 = -1  # of the last answer: API key << 16 | version
+        self._error_at: i64 = 0  # where answers to it have their error code; 0: nowhere
         self._counted: i64 = 0
         self._head: i64 = 0
         self._mask: i64 = _SMALL - 1
@@ -450,14 +452,21 @@ class Pairing:
             return True
         if size >= _ANSWER_HEAD:
             correlation = i64(read_i32_be(data, pos)) & _ID
-            if self.open > 0 and self._entries[self._head] & _ID == correlation:
-                if self._error_counts is not None:
-                    code = error_code(self._entries[self._head] >> 32, data, pos, pos + size)
-                    if code != 0:
-                        self._error_counts.count(_ERRORS + error_row(code))
+            entry = self._entries[self._head]
+            if self.open > 0 and entry & _ID == correlation:
+                if entry >> 32 != self._error_call:
+                    self._error_call = entry >> 32
+                    self._error_at = 0 if self._error_counts is None else error_place(entry >> 32)
+                if self._error_at != 0:
+                    self._look_for_error(data, pos, pos + size)
                 return True
         self.lose()
         return False
+
+    def _look_for_error(self, data: bytes, start: i64, end: i64) -> None:
+        code = error_code(self._error_at, data, start, end)
+        if code != 0 and self._error_counts is not None:
+            self._error_counts.count(_ERRORS + error_row(code))
 
     def _drop_head(self) -> None:
         self._head = (self._head + 1) & self._mask
