@@ -32,6 +32,7 @@ from framegate.control.steering.sizing import Chosen
 from framegate.control.steering.steering import Steering
 from framegate.control.task_monitor import TaskMonitor
 from framegate.control.telemetry.export import Export
+from framegate.control.telemetry.watched import watched
 from framegate.proxy.config.model import ProxyConfig
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ class Proxy:
         from framegate.control import service
 
         addresses: dict[str, Any] = {"admin": config.admin.address, "admin_tcp": None, "health": None, "health_http": None, "prometheus": None}
-        observe = None
+        observe, exports = None, []
         if export.wanted:
             from framegate.control.telemetry.provider import start
 
@@ -236,8 +237,9 @@ class Proxy:
                 # It ends after the processors, to export their last counts, and before the cells are closed.
                 self._on_stop(exporter.stop, self._undo_after_processors)
                 addresses["prometheus"] = exporter.prometheus_address
-                observe = exporter.record_call
+                observe, exports = exporter.record_call, [exporter.account.measurements]
                 export.begin(exporter, steering.state.build.version, events)
+        steering.watch.begin(watched(steering.state, certificate_ends, exports))
         server = await service.start(steering, config, observe, export.calls)
         self._on_stop(lambda: server.stop(SERVICE_GRACE_MS))
         addresses.update(admin_tcp=server.tcp_address, health=server.health_address, health_http=server.health_http_address)

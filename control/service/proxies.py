@@ -7,7 +7,7 @@ from typing import Final
 
 from framegate.control.configuration.capacity import memory_need, memory_warning
 from framegate.control.configuration.cgroup import memory_limit, memory_usage, process_memory
-from framegate.control.configuration.units import counted, format_size
+from framegate.control.configuration.units import format_size
 from framegate.control.service.configuration import status_message
 from framegate.control.service.convert import timestamp
 from framegate.control.service.interceptor import Context, caller, note
@@ -30,11 +30,6 @@ _ACCEPTS: Final[dict[int, DrainAccept]] = {
 }
 _MEASURED_S: Final = 1.0
 _OWN: Final = "certificate"
-_SOON_S: Final = 7 * 86_400
-"""Certificates are usually renewed earlier."""
-_LIST: Final = "crl"
-_LIST_SOON_S: Final = 86_400
-"""Revocation lists are usually made every few days."""
 _REVISION: Final = ("framegate.config.revision", ())
 
 
@@ -64,28 +59,18 @@ class Proxies(ProxyServiceServicer):
             config_revision=config_revision(self._parts.state),
             memory=await self._memory(),
             configuration=status_message(self._parts.configuration_file, _DIFFERENCES),
-            warnings=filter(None, [self._memory_warning(), *self._parts.taps.troubles()]),
+            warnings=filter(None, [self._memory_warning(), *self._parts.taps.troubles(), *map(str, self._parts.watch.found())]),
         )
         self._report_certificates(proxy, self._parts.certificates.statuses(self._parts.rotation))
         return pb2.GetProxyResponse(proxy=proxy)
 
     def _report_certificates(self, proxy: pb2.Proxy, certificates: list[CertificateStatus]) -> None:
-        """Fill in which of our certificates expires first, and warnings about any."""
+        """Fill in which of our certificates expires first, and what was refused."""
         ours = [item for item in certificates if item.use == _OWN and item.position == 0]
         if ours:
             first = min(ours, key=lambda item: item.ends)
             proxy.certificate_end_time.CopyFrom(timestamp(int(first.ends) * 10**9))
             proxy.certificate_owner = first.owner
-        for item in certificates:
-            left_s = item.ends - time.time()
-            if item.use == _LIST and left_s < _LIST_SOON_S:
-                when = f"ends in {counted(int(left_s // 3600), 'hour')}" if left_s > 0 else "has ended: every client of its authority is refused"
-                proxy.warnings.append(f"the revocation list of {item.issuer} of {item.owner} ({item.file}) {when}")
-        for item in ours:
-            left_s = item.ends - time.time()
-            if left_s < _SOON_S:
-                ends = f"ends in {counted(int(left_s // 86_400), 'day')}" if left_s > 0 else "has ended"
-                proxy.warnings.append(f"the certificate of {item.owner} {ends}")
         for owner, error in {item.owner: item.error for item in certificates if item.error}.items():
             proxy.warnings.append(f"what lies in the files of {owner} is not in force: {error}")
 

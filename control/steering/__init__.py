@@ -13,6 +13,7 @@
     rates         the rates of quotas are divided among the processors by demand
     taps          the tap's rules; frames that the log loses
     users         the users of listeners with SASL
+    problems      the problems that are known, and those that there are now; condition: over metrics, judged here and by Prometheus
     drain         no new connections, and an orderly end of the open ones
     transactions  changes that are completed or taken back when their call is cancelled
 

@@ -308,9 +308,9 @@ def steady(metric: str, *by: str) -> Over:
     return Over("steady", _series(metric, by, None))
 
 
-def days_left(metric: str, *by: str) -> Over:
+def days_left(metric: str, *by: str, where: Mapping[str, str] | None = None) -> Over:
     """Days until a time in seconds since 1970."""
-    return Over("days_left", _series(metric, by, None, "min"))
+    return Over("days_left", _series(metric, by, where, "min"))
 
 
 def values_of(folded: Any) -> Values:

@@ -126,7 +126,9 @@ _ANSWERED: Final = {f"!{API}": "Fetch|JoinGroup|SyncGroup"}
 _KAFKA: Final = "kafka.request.duration"
 _BUSY: Final = rate("event_loop.time", WORKER, where={STATE: "busy"})
 _PENDING: Final = steady("channel.pending", SIDE)
-_DAYS: Final = days_left("tls.certificate.not_after", CERTIFICATE)
+_DAYS: Final = days_left("tls.certificate.not_after", CERTIFICATE, where={f"!{CERTIFICATE}": ".*/crl"})
+_LIST_DAYS: Final = days_left("tls.certificate.not_after", CERTIFICATE, where={CERTIFICATE: ".*/crl"})
+"""Revocation lists are usually made every few days."""
 _LEAST: Final = 0.05
 """Bad events per second that are worth a ticket, if they are also 1 % of all."""
 
@@ -195,7 +197,10 @@ ALERTS: Final = (
         name="FramegateCertificateEnds",
         severity="critical",
         hold="0s",
-        problems=(_problem("A certificate ends within three days", _DAYS < 3.0, "days left", "certificates list"),),
+        problems=(
+            _problem("A certificate ends within three days", _DAYS < 3.0, "days left", "certificates list"),
+            _problem("A revocation list ends within a day", _LIST_DAYS < 1.0, "days left", "certificates list"),
+        ),
     ),
     Alert(
         name="FramegateTapForgets",

@@ -26,6 +26,9 @@ from framegate.control.steering.kafka_rules import RulesAboutKafka
 from framegate.control.steering.limits import EVICTION_INTERVAL_S, EVICTION_LIMIT_S, Eviction, Limits
 from framegate.control.steering.listeners import Listeners, Upstreams
 from framegate.control.steering.pool import Pool
+from framegate.control.steering.problems import LIMIT_S as PROBLEMS_LIMIT_S
+from framegate.control.steering.problems import STEP_S as PROBLEMS_S
+from framegate.control.steering.problems import Watch
 from framegate.control.steering.rates import INTERVAL_S as RATES_INTERVAL_S
 from framegate.control.steering.rates import LIMIT_S as RATES_LIMIT_S
 from framegate.control.steering.rates import Rates
@@ -77,6 +80,7 @@ class Parts:
     users: Users
     configuration: Configuration
     configuration_file: ConfigurationFile
+    watch: Watch
 
 
 class Steering(Parts):
@@ -165,6 +169,7 @@ class Steering(Parts):
             users=Users(supervisor, self.transactions, rotation, identities),
             configuration=configuration,
             configuration_file=ConfigurationFile(loaded, configuration, lambda: supervisor.desired.config, pool, ask, rotation, events, meters),
+            watch=Watch(),
         )
         self._sizing = None if chosen is None else Sizing(pool, lambda: supervisor.desired.config, chosen, events, log, task_monitor)
         self._rates = Rates(supervisor)
@@ -174,6 +179,7 @@ class Steering(Parts):
             task_monitor.repeat("rates", self._rates.divide, RATES_INTERVAL_S, RATES_LIMIT_S),
             task_monitor.repeat("evictions", self._eviction.look, EVICTION_INTERVAL_S, EVICTION_LIMIT_S),
             task_monitor.repeat("channel actions", channels.expire, EXPIRY_S, EXPIRY_LIMIT_S),
+            task_monitor.repeat("problems", self.watch.look, PROBLEMS_S, PROBLEMS_LIMIT_S),
             task_monitor.repeat("loop", self._tick, 0.5, ALIVE_MS / 1000),
             asyncio.create_task(self._tap_events.each(self.taps.note)),
         ]

@@ -6,6 +6,7 @@ OTLP.
     export        spans and log records: start and stop
     fold          the cells of all processors and the control process's values at one moment, summed up
     instruments   observable instruments over the fold and /proc
+    watched       the same values for the watch for problems (``steering.problems``), also without OpenTelemetry
     readers       pushes to a collector, and scrapes; both add the fold's histograms (the SDK has no observable histogram)
     exporters     OpenTelemetry's OTLP exporters, what waits for them, and the count of what they sent
     traces        spans, of calls and of the tap's segments; event_spans: of events

@@ -8,9 +8,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
-
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from typing import TYPE_CHECKING, Final
 
 from framegate.control.steering.state import State
 from framegate.control.telemetry.fold import LARGEST, Fold, names_event
@@ -18,9 +16,12 @@ from framegate.proxy.cells import METRICS, Metric
 from framegate.proxy.cells.standard_metrics import GENERATION, MODE, PROCESS, PROCESS_METRICS
 from framegate.proxy.config.model import ProxyConfig
 
+if TYPE_CHECKING:  # the values are read also where OpenTelemetry is not loaded
+    from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
 __all__ = ["ProcessMetrics", "observe_fold", "observe_processes"]
 
-_Callback = Callable[[CallbackOptions], Iterable[Observation]]
+_Callback = Callable[["CallbackOptions"], Iterable["Observation"]]
 _Values = Iterator[tuple[dict[str, str], float]]
 
 _PLAIN_GAUGES: Final = LARGEST | {
@@ -42,7 +43,7 @@ _UTIME, _STIME, _START, _RSS = 11, 12, 19, 21
 """Positions in /proc/PID/stat after the name of the command."""
 
 
-def observe_fold(meter: Meter, fold: Fold) -> None:
+def observe_fold(meter: "Meter", fold: Fold) -> None:
     """Create the instruments of every metric of ``framegate.proxy.cells.METRICS`` that is not a histogram. A value of 0 is not exported of an event
     that has not happened, and of a part that the configuration does not have.
     """
@@ -50,7 +51,7 @@ def observe_fold(meter: Meter, fold: Fold) -> None:
         _create(meter, metric, _callback(fold, metric))
 
 
-def _create(meter: Meter, metric: Metric, callback: _Callback) -> None:
+def _create(meter: "Meter", metric: Metric, callback: _Callback) -> None:
     if metric.kind == "counter":
         meter.create_observable_counter(metric.name, [callback], metric.unit, metric.description)
     elif metric.kind == "gauge" and metric.name in _PLAIN_GAUGES:
@@ -60,9 +61,11 @@ def _create(meter: Meter, metric: Metric, callback: _Callback) -> None:
 
 
 def _callback(fold: Fold, metric: Metric) -> _Callback:
+    from opentelemetry.metrics import Observation
+
     sparse = metric.kind == "counter" and metric.name not in _ALWAYS
 
-    def read(options: CallbackOptions) -> Iterable[Observation]:
+    def read(options: "CallbackOptions") -> Iterable["Observation"]:
         points = fold.now().points.get(metric.name, {})
         missing = _is_missing(metric.name, fold.config)
         return [Observation(value, dict(at)) for at, value in points.items() if value or not (missing or (sparse and names_event(at)))]
@@ -77,8 +80,10 @@ def _is_missing(name: str, config: ProxyConfig) -> bool:
     return name.startswith("framegate.handler.") and all(listener.handler is None for listener in config.listeners)
 
 
-def observe_processes(meter: Meter, processes: "ProcessMetrics") -> None:
+def observe_processes(meter: "Meter", processes: "ProcessMetrics") -> None:
     """Create the instruments of our processes."""
+    from opentelemetry.metrics import Observation
+
     for metric in PROCESS_METRICS:
         _create(meter, metric, lambda options, name=metric.name: [Observation(value, at) for at, value in processes.read(name)])  # type: ignore[misc]
 

@@ -10,15 +10,13 @@ from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
 from framegate.control.errors import StartError
-from framegate.control.status import Attributes
 from framegate.control.steering.state import State
-from framegate.control.telemetry.container import Container
 from framegate.control.telemetry.environment import Settings, judge
 from framegate.control.telemetry.exporters import Account
 from framegate.control.telemetry.fold import Fold, Source
 from framegate.control.telemetry.instruments import ProcessMetrics, observe_fold, observe_processes
 from framegate.control.telemetry.readers import OtlpReader, PrometheusReader
-from framegate.proxy.cells.metrics import CERTIFICATE
+from framegate.control.telemetry.watched import sources_of
 from framegate.proxy.cells.standard_metrics import CALLS, RPC_STATUS
 from framegate.proxy.config.model import ProxyConfig
 
@@ -88,8 +86,7 @@ def start(plane: State, config: ProxyConfig, certificate_ends: Mapping[str, floa
     logging.getLogger("opentelemetry").setLevel(settings.log_level)
     account = Account()
     processes = ProcessMetrics(plane)
-    container = Container(lambda: sum(value for _, value in processes.read("process.memory.usage")))
-    sources: list[Source] = [account.measurements, lambda: _certificates(certificate_ends), container.measurements]
+    sources: list[Source] = [account.measurements, *sources_of(processes, certificate_ends)]
     fold = Fold(plane, sources)
     readers: list[MetricReader] = []
     try:
@@ -113,7 +110,3 @@ def start(plane: State, config: ProxyConfig, certificate_ends: Mapping[str, floa
     observe_fold(meter, fold)
     observe_processes(meter, processes)
     return Telemetry(provider, readers, plane.build.version, settings, resource, account)
-
-
-def _certificates(ends: Mapping[str, float]) -> Mapping[tuple[str, Attributes], float]:
-    return {("framegate.tls.certificate.not_after", ((CERTIFICATE, use),)): end for use, end in list(ends.items())}

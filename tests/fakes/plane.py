@@ -62,6 +62,7 @@ from framegate.control.steering.kafka_rules import RulesAboutKafka
 from framegate.control.steering.limits import Limits
 from framegate.control.steering.listeners import Listeners, Upstreams
 from framegate.control.steering.pool import Pool, equal_shares
+from framegate.control.steering.problems import Watch
 from framegate.control.steering.refused import RefusedFrames
 from framegate.control.steering.rows import Audit, LogRows, Place
 from framegate.control.steering.sizes import Sizes
@@ -611,6 +612,7 @@ class FakePlane(State):
                 self._events,
                 meters,
             ),
+            watch=Watch(),
         )
 
     def close(self) -> None:

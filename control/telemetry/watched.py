@@ -1,0 +1,35 @@
+"""The values of metrics for the watch for problems, which goes on also where no metrics are exported and OpenTelemetry is not loaded."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from framegate.control.status import Attributes
+from framegate.control.steering.state import State
+from framegate.control.telemetry.container import Container
+from framegate.control.telemetry.fold import Fold, Folded, Source
+from framegate.control.telemetry.instruments import ProcessMetrics
+from framegate.proxy.cells.metrics import CERTIFICATE
+
+__all__ = ["sources_of", "watched"]
+
+_OF_PROCESSES: Final = ("process.memory.usage", "framegate.process.run_delay")
+
+
+def sources_of(processes: ProcessMetrics, certificate_ends: Mapping[str, float]) -> list[Source]:
+    """Values besides those of ``State``: of the container, and when each certificate expires, by its use; ``certificate_ends`` changes."""
+    container = Container(lambda: sum(value for _, value in processes.read("process.memory.usage")))
+
+    def certificates() -> Mapping[tuple[str, Attributes], float]:
+        return {("framegate.tls.certificate.not_after", ((CERTIFICATE, use),)): end for use, end in list(certificate_ends.items())}
+
+    return [certificates, container.measurements]
+
+
+def watched(plane: State, certificate_ends: Mapping[str, float], more: Sequence[Source] = ()) -> Callable[[], Folded]:
+    """Returns what reads all values now, in any thread. ``more``: further sources."""
+    processes = ProcessMetrics(plane)
+
+    def of_processes() -> Mapping[tuple[str, Attributes], float]:
+        return {(name, tuple(at.items())): value for name in _OF_PROCESSES for at, value in processes.read(name)}
+
+    return Fold(plane, [*sources_of(processes, certificate_ends), of_processes, *more]).end
