@@ -186,7 +186,7 @@ class _Run:
     def _window(self) -> Window:
         now, every = time.time(), f"{EXPORT_S}s"
         start = max(self._began, now - _SHOWN_S)
-        everything = dict.fromkeys(("node", "pod", "listener"), ".*")
+        everything = dict.fromkeys(("instance", "pod", "listener", "upstream"), ".*")
         times = {"interval": every, "__interval": every, "__rate_interval": f"{RATE_S}s", "__range": f"{max(1, round(now - start))}s"}
         # the Spark job exports beside framegate
         return Window(start, now, {**everything, **times, "job": f"{self._job}.*"})

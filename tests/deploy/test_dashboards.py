@@ -19,7 +19,7 @@ write = deploying.module("dashboards.write")
 promql = deploying.module("dashboards.promql")
 FOLDER = deploying.FOLDER / "dashboards"
 SLUGS = [item.slug for item in write.DASHBOARDS]
-UNITS = {"short", "none", "cps", "s", "d", "bytes", "binBps", "percentunit"}
+UNITS = {"short", "none", "s", "d", "bytes", "binBps", "percentunit"}
 """Ids of Grafana's units."""
 COMMAND = re.compile(r"`(framegate [^`]*)`")
 NOTHING_TO_DO = "othing needs to be done"
@@ -55,12 +55,18 @@ def variables(slug: str) -> dict[str, dict[str, Any]]:
     return {variable["name"]: variable for variable in board(slug)["templating"]["list"]}
 
 
-def test_data_source_job_node_pod_and_listener_are_variables_over_existing_metrics() -> None:
+def test_data_source_job_instance_pod_listener_and_upstream_are_variables_over_existing_metrics() -> None:
     for slug in SLUGS:
         found = variables(slug)
         chosen = found["datasource"]
         assert (chosen["type"], chosen["query"], chosen["label"]) == ("datasource", "prometheus", "Data source"), slug
-        for name, label in (("job", "job"), ("node", "instance"), ("pod", "pod"), ("listener", "framegate_listener")):
+        for name, label in (
+            ("job", "job"),
+            ("instance", "instance"),
+            ("pod", "pod"),
+            ("listener", "framegate_listener"),
+            ("upstream", "framegate_upstream"),
+        ):
             chosen = found[name]
             assert (chosen["type"], chosen["multi"], chosen["includeAll"], chosen["allValue"]) == ("query", True, True, ".*"), (slug, name)
             assert chosen["query"]["query"].endswith(f", {label})"), (slug, name)
@@ -76,7 +82,7 @@ def sources(panel: dict[str, Any]) -> set[str]:
 def has_unit_and_least_value(panel: dict[str, Any]) -> bool:
     defaults = panel["fieldConfig"]["defaults"]
     least = 1 if defaults.get("custom", {}).get("scaleDistribution", {}).get("type") == "log" else 0  # a logarithm of 0 is none
-    return defaults["unit"] in UNITS and defaults["min"] == least
+    return (defaults["unit"] in UNITS or defaults["unit"].startswith("suffix: ")) and defaults["min"] == least
 
 
 def thresholds_rise(panel: dict[str, Any]) -> bool:
@@ -106,18 +112,18 @@ def test_every_panel_keeps_every_rule() -> None:
     assert [f"{slug}: {panel['title']}: {words}" for slug, panel in PANELS for words, rule in RULES.items() if not rule(panel)] == []
 
 
-def test_every_selector_has_job_node_and_pod() -> None:
+def test_every_selector_has_job_instance_and_pod() -> None:
     for title, query in TARGETS:
         selectors = re.findall(r"(?<![$\w])\w*\{([^}]*)\}", query)
         assert selectors != []
         for inside in selectors:
-            assert inside.startswith('job=~"$job", instance=~"$node", pod=~"$pod"'), (title, inside)
+            assert inside.startswith('job=~"$job", instance=~"$instance", pod=~"$pod"'), (title, inside)
 
 
 def test_rates_are_over_the_interval_that_grafana_finds_right() -> None:
     for title, query in TARGETS:
-        ranges = set(re.findall(r"\[([^]]*)\]", query)) | set(re.findall(r"offset (\S+?)[)\s]", query))
-        assert ranges <= {"$__rate_interval", "$__range", "1h"}, title
+        ranges = set(re.findall(r"\[([^]]*)\]", query)) | set(re.findall(r"offset (\w+|\$\w+)", query))
+        assert ranges <= {"$__rate_interval", "1h", "24h"}, title
         assert all(found == "$__rate_interval" for found in re.findall(r"\brate\([^[]*\[([^]]*)\]", query)), title
 
 
@@ -147,7 +153,7 @@ def test_the_six_dashboards_link_to_each_other_and_pass_on_the_variables() -> No
             linked += [link["url"] for link in panel.get("links", [])]
         for url in linked:
             assert url.split("?")[0].removeprefix("/d/framegate-") in set(SLUGS) - {slug}
-            assert all("${" + name + ":queryparam}" in url for name in ("datasource", "job", "node", "pod", "listener"))
+            assert all("${" + name + ":queryparam}" in url for name in ("datasource", "job", "instance", "pod", "listener", "upstream"))
             assert url.endswith("${__url_time_range}")
 
 
@@ -165,7 +171,7 @@ def test_commands_that_are_to_be_typed_exist(tmp_path: Path) -> None:
 
 def test_a_query_is_filled_in_for_a_dashboard_and_for_a_rule() -> None:
     text = 'rate(a{@}[@]) + b{@, x="1"} offset @ + c{@l}'
-    at = 'job=~"$job", instance=~"$node", pod=~"$pod"'
+    at = 'job=~"$job", instance=~"$instance", pod=~"$pod"'
     shown = f'rate(a{{{at}}}[$__rate_interval]) + b{{{at}, x="1"}} offset $__rate_interval + c{{{at}, framegate_listener=~"$listener"}}'
     assert promql.for_dashboard(text) == shown
     assert promql.for_rule(text, "5m") == 'rate(a[5m]) + b{x="1"} offset 5m + c'

@@ -54,7 +54,7 @@ def scrapes(count: int, grow: float = 10) -> Samples:
             telemetry.record_call("framegate.control.v1.ProxyService/GetStatus", "OK", 0.01)
             telemetry.record_call("framegate.control.v1.LimitService/UpdateLimit", "UNAVAILABLE", 0.01)
             with urllib.request.urlopen(f"http://{telemetry.prometheus_address}/metrics", timeout=10) as answer:
-                found.append(_parsed(answer.read().decode()))
+                found.append([_known(sample) for sample in _parsed(answer.read().decode())])
         asyncio.run(telemetry.stop())
         return found
     finally:
@@ -78,6 +78,12 @@ def _points(metric: Metric, listeners: Sequence[str]) -> Iterator[Attributes]:
     keys = metric.keys
     for values in itertools.product(*(known or (listeners if key == LISTENER else ("spark",)) for key, known in metric.attributes)):
         yield tuple((key, value) for key, value in zip(keys, values, strict=True) if value)
+
+
+def _known(sample: Sample) -> Sample:
+    """An upstream has an address all the same."""
+    name, labels, value = sample
+    return (name, labels, max(value, 1.0)) if name == "framegate_upstream_endpoint_count" else sample
 
 
 def _parsed(text: str) -> list[Sample]:

@@ -114,12 +114,6 @@ def test_a_file_that_differs_from_what_runs_is_a_warning_with_its_keys(tmp_path:
 
 
 def test_its_own_warnings_are_shown(tmp_path: Path, cli: Cli) -> None:
-    certificate = CertificateStatus(
-        owner="listener/kafka", use="certificate", file="/t.crt", position=0, subject="CN=x", names=(), issuer="CN=y", serial="1", fingerprint="f",
-        begins=0.0, ends=1.0, store=1, loaded_ns=0, error="",
-    )  # fmt: skip
-    cli.plane.certificates.append(certificate)
+    cli.plane.troubles = ["the tap loses frames"]
     _, found = ask(around(tmp_path), cli.address)
-    assert [item.found for item in found if item.level == "warning" and "certificate" in item.found] == [
-        "the certificate of listener/kafka has ended"
-    ]
+    assert [item.found for item in found if item.level == "warning" and "tap" in item.found] == ["the tap loses frames"]
