@@ -13,7 +13,7 @@ import pytest
 from framegate.control.doctor.finding import Finding
 from framegate.control.doctor.running import Running
 from framegate.control.doctor.surroundings import Surroundings
-from framegate.control.status import CertificateStatus, ProcessorState, ProcessorStatus
+from framegate.control.status import ProcessorState, ProcessorStatus
 from framegate.proxy.config.model import ProxyConfig
 from tests.fakes.cli import Cli, answering, served
 from tests.fakes.surroundings import around, config_of, one
