@@ -126,7 +126,6 @@ class Pairing:
         self.facts: RequestFacts | None = None
         self._stats = stats
         self._error_counts: Final = errors
-        self._error_call: i64 = -1  # of the last answer: API key << 16 | version
         self._error_at: i64 = 0  # where answers to it have their error code; 0: nowhere
         self._counted: i64 = 0
         self._head: i64 = 0
@@ -407,10 +406,10 @@ class Pairing:
             if time_ns == stats.answered_since_ns and stats.answered_times != 0 and api >> 16 == stats.answered_key:
                 stats.answered_times += 1
                 stats.answered_bytes += size
-            elif time_ns < 0:
-                stats.begin_answered(-1, ~time_ns, size, now_ns)
             else:
-                stats.begin_answered(api >> 16, time_ns, size, now_ns)
+                self._begin_answered(api, time_ns, size, now_ns)
+            if self._error_at != 0:
+                self._look_for_error(data, pos, pos + size)
             if time_ns < 0:
                 api = -1
                 correlation = -1
@@ -452,16 +451,16 @@ class Pairing:
             return True
         if size >= _ANSWER_HEAD:
             correlation = i64(read_i32_be(data, pos)) & _ID
-            entry = self._entries[self._head]
-            if self.open > 0 and entry & _ID == correlation:
-                if entry >> 32 != self._error_call:
-                    self._error_call = entry >> 32
-                    self._error_at = 0 if self._error_counts is None else error_place(entry >> 32)
-                if self._error_at != 0:
-                    self._look_for_error(data, pos, pos + size)
+            if self.open > 0 and self._entries[self._head] & _ID == correlation:
                 return True
         self.lose()
         return False
+
+    def _begin_answered(self, api: i64, time_ns: i64, size: i64, now_ns: i64) -> None:
+        """An answer of another API than the one before it, or to a request of another run. A client has one version of each API."""
+        raw = time_ns < 0
+        self._error_at = 0 if raw or self._error_counts is None else error_place(api)
+        self._stats.begin_answered(-1 if raw else api >> 16, ~time_ns if raw else time_ns, size, now_ns)
 
     def _look_for_error(self, data: bytes, start: i64, end: i64) -> None:
         code = error_code(self._error_at, data, start, end)
