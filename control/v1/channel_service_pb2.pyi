@@ -92,6 +92,8 @@ class _CauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Cause.ValueType
     """The client did not authenticate again in time (listeners[].sasl), and sent other frames; or its credential is no longer valid: the user was
     removed or has another password, or the certificate was revoked (listeners[].close_revoked).
     """
+    CAUSE_MAX_CONNECTION_AGE: _Cause.ValueType  # 25
+    """It was older than its listener allows (listeners[].timeouts.max_connection_age), and ended in order."""
 
 class Cause(_Cause, metaclass=_CauseEnumTypeWrapper):
     """Why a connection ended. One out of a closed list; the first cause of a pair wins and holds for both of its sides."""
@@ -148,6 +150,8 @@ CAUSE_SESSION_EXPIRED: Cause.ValueType  # 24
 """The client did not authenticate again in time (listeners[].sasl), and sent other frames; or its credential is no longer valid: the user was
 removed or has another password, or the certificate was revoked (listeners[].close_revoked).
 """
+CAUSE_MAX_CONNECTION_AGE: Cause.ValueType  # 25
+"""It was older than its listener allows (listeners[].timeouts.max_connection_age), and ended in order."""
 Global___Cause: _TypeAlias = Cause  # noqa: Y015
 
 class _MuteCause:
