@@ -2,7 +2,7 @@
 
 - *Replaced certificates.* Each pair ends at a time in the second half of ``max_age``, given by its id, so that clients do not all reconnect at once.
 - *Removed listeners, replaced handlers.* Each pair ends at once.
-- *Age.* The watchdog of a client's channel finds that it is older than ``max_connection_age`` allows (``network.watchdog``), and the pair ends at once.
+- *Age.* A connection that is older than ``max_connection_age`` (``network.watchdog`` finds it) ends at once.
 - *Bootstrap.* A client that was told the bootstrap address for a broker, because it had no other, takes its connection there for one to that broker,
   and keeps it although it gets errors and is told the right address later. So when the broker has an address, connections to the bootstrap end; and
   again 1, 2, 4 … seconds later, as long as clients may know the old address (``KNOWN_S``).
