@@ -82,7 +82,7 @@ def _each(document: Document, path: Path, texts: Iterable[str], meaning: Callabl
 
 
 def tap_rule_faults(rule: TapRule, listeners: Mapping[str, bool]) -> list[tuple[str, str]]:
-    """The faults of a rule that came over the API: each field's path, as in ``networks[0]``, and a sentence without it. A key that has no effect beside
+    """The faults of a rule that came over the API: each field's path, as in ``networks[0]``, and a sentence without it. A key without effect beside
     ``capture`` is a fault here. ``expires_ns`` is not checked: it may be in the past. ``listeners``: by name, whether it speaks Kafka.
     """
     row = {file_key(name): value for name, value in dataclasses.asdict(rule).items() if name != "expires_ns"}
