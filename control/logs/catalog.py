@@ -125,7 +125,7 @@ _CHANGES: Final = {
         "Audit rows can no longer be written to their file, or, without an error, can again.", ("info", "error"), {"file": str, "error": str}
     ),
     "channel_action_ended": Event(
-        "An operator's action on channels has expired or was deleted, and is undone; or its channels are closed, or have a later action.",
+        "An operator's action on channels is over; it is undone.",
         ("info",),
         {"action": int, "verb": str, "filter": str, "reason": Literal["expired", "deleted", "no_channel"]},
     ),
