@@ -33,7 +33,8 @@ class Cause(enum.StrEnum):
     INTERNAL = "internal"  # our bug; it closes this connection only
     HANDLER_CLOSED = "handler_closed"  # a handler asked for it
     SESSION_EXPIRED = "session_expired"  # a client, or we towards an upstream, did not authenticate again in time; or a client was revoked
+    MAX_CONNECTION_AGE = "max_connection_age"  # it was older than its listener allows, and nothing was in flight
 
 
-ORDERLY_CAUSES: Final = frozenset({Cause.PEER_CLOSED, Cause.NO_DATA, Cause.IDLE, Cause.ADMIN, Cause.DRAINED})
+ORDERLY_CAUSES: Final = frozenset({Cause.PEER_CLOSED, Cause.NO_DATA, Cause.IDLE, Cause.ADMIN, Cause.DRAINED, Cause.MAX_CONNECTION_AGE})
 """Causes that are no errors: their connections are counted without ``error.type``."""

@@ -1,8 +1,8 @@
 """The file of audit rows, one JSON object a line, in the order of the changes.
 
 The file is opened for each write, so another program may rename it at any time (logrotate): the next row goes to a new file. Its room is allocated
-before a change is made, so that a full disk refuses the change and not its row. Rows that cannot be written wait, and are tried again with the next
-row and every ``RETRY_S``.
+before a change is made, so that a full disk refuses the change and not its row. Rows that cannot be written wait. They, or the room, are tried again
+with the next row and every ``RETRY_S``.
 """
 
 import asyncio
@@ -35,6 +35,7 @@ class AuditFile:
 
     Attributes:
         path: as above.
+        error: why rows could not be written the last time; None: they could.
     """
 
     def __init__(self, path: str, on_change: Callable[[OSError | None], None], on_unwritten: Callable[[], None]) -> None:
@@ -43,7 +44,7 @@ class AuditFile:
         self._on_unwritten = on_unwritten
         self._waiting: list[bytes] = []
         self._counted = 0  # of those that wait
-        self._error: OSError | None = None
+        self.error: OSError | None = None
         self._lock = asyncio.Lock()
         self._writing: set[asyncio.Task[OSError | None]] = set()
         self._retry: asyncio.TimerHandle | None = None
@@ -76,7 +77,7 @@ class AuditFile:
         async with self._lock:
             lines = list(self._waiting)
             if not lines and not room:
-                return self._error  # another call has written them
+                return self.error  # another call has written them
             written, error = await asyncio.to_thread(self._append, b"".join(lines), room)
             if written:
                 del self._waiting[: len(lines)]
@@ -85,10 +86,10 @@ class AuditFile:
                 self._on_unwritten()
             self._counted = len(lines)
             if error is not None or room:  # rows that just fit do not mean that there is room again
-                if (error is None) != (self._error is None):
+                if (error is None) != (self.error is None):
                     self._on_change(error)
-                self._error = error
-            if lines and self._retry is None:
+                self.error = error
+            if (lines or self.error is not None) and self._retry is None:
                 self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._again)
             return error
 

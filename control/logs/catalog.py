@@ -125,9 +125,9 @@ _CHANGES: Final = {
         "Audit rows can no longer be written to their file, or, without an error, can again.", ("info", "error"), {"file": str, "error": str}
     ),
     "channel_action_ended": Event(
-        "An operator's action on channels has expired or was deleted; it is undone.",
+        "An operator's action on channels is over; it is undone.",
         ("info",),
-        {"action": int, "verb": str, "filter": str, "reason": Literal["expired", "deleted"]},
+        {"action": int, "verb": str, "filter": str, "reason": Literal["expired", "deleted", "no_channel"]},
     ),
     "change_settled": Event(
         "A change has ended after its call was cancelled.",

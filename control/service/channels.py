@@ -2,20 +2,20 @@
 
 import asyncio
 import dataclasses
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from framegate.control.bounds import rows_per_page
-from framegate.control.errors import InvalidArgumentError, NotFoundError, Violation
+from framegate.control.errors import NotFoundError
 from framegate.control.events import Event, Gap, Row
-from framegate.control.service.convert import action_message, cause_name, channel_message, channel_number, channel_texts, fill_channel, fill_look
+from framegate.control.service.convert import action_message, channel_message, channel_number, channel_texts, fill_channel, fill_look
 from framegate.control.service.interceptor import Context, note
 from framegate.control.service.validate import Violations, check_required, duration_ms, page, reason, selection
 from framegate.control.status import ChannelVerb
 from framegate.control.steering import channels as steering
-from framegate.control.steering.filter import Filter, Order
-from framegate.control.steering.state import State
+from framegate.control.steering.filter import CLOSED_FIELDS, ClosedLook, Filter, Order
 from framegate.control.v1 import channel_service_pb2 as pb2
 from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceServicer
 from framegate.proxy.config.limits import REQUEST_BYTES
@@ -84,17 +84,18 @@ class ClosedChannels:
         event = self._events.get(channel)
         return None if event is None else self._row(channel, event)
 
-    async def latest(self, listener: str | None = None, cause: str | None = None) -> list[ClosedRow]:
-        """The rows, latest first; only those of a listener and with a cause, if these are given."""
+    async def latest(self, chosen: Filter) -> list[ClosedLook]:
+        """Those that match a filter of ``CLOSED_FIELDS``, latest first."""
         self._catch_up()
-        chosen: list[ClosedRow] = []
+        found: list[ClosedLook] = []
+        now_ns = time.time_ns()
         for count, (channel, event) in enumerate(reversed(tuple(self._events.items())), 1):
-            row = self._row(channel, event)
-            if (listener is None or row["listener"] == listener) and (cause is None or row["cause"] == cause):
-                chosen.append(row)
+            look = ClosedLook(self._row(channel, event), now_ns)
+            if chosen.matches(look):
+                found.append(look)
             if count % _CLOSED_SLICE == 0:
                 await asyncio.sleep(0)
-        return chosen
+        return found
 
     def _row(self, channel: int, event: Event) -> ClosedRow:
         """A row that cannot be decoded raises once; it is removed, so that later requests succeed."""
@@ -108,9 +109,8 @@ class ClosedChannels:
 class Channels(ChannelServiceServicer):
     """Shows, mutes and closes connections."""
 
-    def __init__(self, channels: steering.Channels, closed: ClosedChannels, state: State) -> None:
+    def __init__(self, channels: steering.Channels, closed: ClosedChannels) -> None:
         self._channels = channels
-        self._state = state
         self._closed = closed
 
     async def ListChannels(self, request: pb2.ListChannelsRequest, context: Context) -> pb2.ListChannelsResponse:
@@ -139,14 +139,14 @@ class Channels(ChannelServiceServicer):
 
     async def ListClosedChannels(self, request: pb2.ListClosedChannelsRequest, context: Context) -> pb2.ListClosedChannelsResponse:
         """One page of the channels that closed last."""
-        if request.cause not in pb2.Cause.values():
-            raise InvalidArgumentError([Violation("cause", f"{request.cause} is no Cause")])
-        if request.listener and all(item.name != request.listener for item in self._state.config.listeners):
-            raise NotFoundError("listener", request.listener)
-        rows = await self._closed.latest(request.listener or None, cause_name(request.cause))
-        chosen, token = page([(str(row["id"]), row) for row in rows], request.page_size, request.page_token)
-        response = pb2.ListClosedChannelsResponse(next_page_token=token)
-        await _fill(response, chosen, fill_channel)
+        chosen = Filter(request.filter, fields=CLOSED_FIELDS)
+        order = Order(request.order_by, CLOSED_FIELDS) if request.order_by else None
+        looks = await self._closed.latest(chosen)
+        if order is not None:
+            looks = order.first(looks, len(looks))
+        shown, token = page([(str(look.row["id"]), look.row) for look in looks], request.page_size, request.page_token)
+        response = pb2.ListClosedChannelsResponse(next_page_token=token, total_count=len(looks))
+        await _fill(response, shown, fill_channel)
         return response
 
     async def GetChannel(self, request: pb2.GetChannelRequest, context: Context) -> pb2.GetChannelResponse:

@@ -64,7 +64,7 @@ class Proxies(ProxyServiceServicer):
             config_revision=config_revision(self._parts.state),
             memory=await self._memory(),
             configuration=status_message(self._parts.configuration_file, _DIFFERENCES),
-            warnings=filter(None, [self._memory_warning(), *self._parts.taps.troubles()]),
+            warnings=filter(None, [self._memory_warning(), self._parts.audit.warning, *self._parts.taps.troubles()]),
         )
         self._report_certificates(proxy, self._parts.certificates.statuses(self._parts.rotation))
         return pb2.GetProxyResponse(proxy=proxy)

@@ -4,13 +4,14 @@ A change in one processor does not depend on the others. If some do not answer, 
 
 An action that has a time, or stands for new connections, is kept here under a number. A standing one is part of the desired state, so it is put in
 force in every processor or in none, before the open channels that match are changed; a processor that starts has it before its first connection.
+One that does not stand is forgotten when none of its channels is left: they are closed, or a later action took its place.
 """
 
 import asyncio
 import dataclasses
 import heapq
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
 from framegate.control.bounds import MAX_HOLDERS, rows_per_page
@@ -37,6 +38,8 @@ MAX_SCANNED: Final = 10_000
 """Pairs that are looked at for one page."""
 MAX_ACTIONS: Final = 100
 """Actions that are kept."""
+SETTLED_NS: Final = 1_000_000_000
+"""After this time control has booked each connection of which a processor has sent a row."""
 WINDOW_MS: Final = 500
 """For how long rates are measured that a filter or an order asks for."""
 NS_PER_MS: Final = 1_000_000
@@ -44,6 +47,8 @@ EXPIRY_S: Final = 0.5
 """How often ``expire`` is called."""
 EXPIRY_LIMIT_S: Final = 60.0
 ALL: Final = Filter()
+NO_CHANNEL: Final = "no_channel"
+_UNDOES: Final[Mapping[ChannelVerb, ChannelVerb]] = {"unmute": "mute"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +88,7 @@ class Channels:
         self._transactions = transactions
         self._now_ns = now_ns
         self._kept: dict[int, ChannelAction] = {}
+        self._members: dict[int, set[int]] = {}  # of the kept actions that do not stand: their channels
         self._last = 0
 
     # --- reads -------------------------------------------------------------------------------------------------------------------
@@ -217,6 +223,8 @@ class Channels:
             return Outcome(affected=tuple(number for number in named if number in present), missing=tuple({*named} - present))
         keeps = terms.standing or terms.ttl_ms > 0
         if keeps and len(self._kept) >= MAX_ACTIONS:
+            self._forget_idle()
+        if keeps and len(self._kept) >= MAX_ACTIONS:
             raise FailedPreconditionError(f"{MAX_ACTIONS} actions are kept already: delete some", reason="TOO_MANY_ACTIONS")
         self._last += keeps
         now_ns = self._now_ns()
@@ -239,9 +247,12 @@ class Channels:
                 await self._stand(transaction, lambda rows: [*rows, row], lambda: self._kept.update(kept))
                 numbers = await self._find(chosen)
             self._kept.update(kept)
+            if keeps and not terms.standing:
+                self._members[action.number] = set(numbers)
             outcome = await self._ask(transaction, verb, *self._by_processor(action, numbers))
+            self._replace(action, outcome)
             missing = outcome.missing if chosen is None else ()
-            return dataclasses.replace(outcome, missing=missing, action=action if keeps else None)
+            return dataclasses.replace(outcome, missing=missing, action=self._kept.get(action.number))
 
         outcome = await self._transactions.run(verb, work)
         if chosen is None and len(named) == 1 and outcome.missing:
@@ -265,15 +276,47 @@ class Channels:
                 verb: ChannelVerb = "unmute" if action.verb == "mute" else "throttle"
                 command = BulkCommand(type=verb, lifts=number)
                 await self._ask(transaction, verb, [(processor, command) for processor in self._supervisor.running], [])
-            if self._kept.pop(number, None) is not None:
-                row = {"event": "channel_action_ended", "action": number, "verb": action.verb, "filter": action.filter}
-                self._transactions.publish({**row, "reason": reason})
+            self._end(action, reason)
 
         await self._transactions.run(f"delete of channel action {number}", work)
         return action
 
+    def _end(self, action: ChannelAction, reason: str) -> None:
+        self._members.pop(action.number, None)
+        if self._kept.pop(action.number, None) is not None:
+            row = {"event": "channel_action_ended", "action": action.number, "verb": action.verb, "filter": action.filter}
+            self._transactions.publish({**row, "reason": reason})
+
+    def _replace(self, action: ChannelAction, outcome: Outcome) -> None:
+        """An action is in force, in place of others for the same channels; one that is in force for none is not kept."""
+        verb = _UNDOES.get(action.verb, action.verb)
+        for number, members in list(self._members.items()):
+            if number == action.number:
+                members.intersection_update(outcome.affected)
+            elif self._kept[number].verb == verb:
+                members.difference_update(outcome.affected, outcome.missing)
+            if not members and number != action.number:
+                self._end(self._kept[number], NO_CHANNEL)
+        if self._members.get(action.number) == set():
+            del self._members[action.number], self._kept[action.number]
+
+    def _forget_idle(self) -> None:
+        """Forget the actions that do not stand and have no open channel any more."""
+        if self._members:
+            self._supervisor.connections.count_handed()
+        before_ns = self._now_ns() - SETTLED_NS
+        for number, members in list(self._members.items()):
+            action = self._kept[number]
+            if action.created_ns < before_ns and members.isdisjoint(self._open_numbers()):
+                self._end(action, NO_CHANNEL)
+
+    def _open_numbers(self) -> Iterator[int]:
+        for processor in self._supervisor.running:
+            yield from (given.number for given in processor.open.values() if given is not None)
+
     async def expire(self) -> None:
-        """Delete the actions whose time is over. One that cannot be undone now is tried again at the next call."""
+        """Delete the actions whose time is over, or whose channels have closed. One that cannot be undone now is tried again at the next call."""
+        self._forget_idle()
         now_ns = self._now_ns()
         for action in self.actions:
             if 0 < action.expires_ns <= now_ns:

@@ -93,6 +93,15 @@ class Audit:
             self._meters.add("audit.failures")
         self._events.publish(record, size=len(repr(record)), reserved=place.kept)
 
+    @property
+    def warning(self) -> str:
+        """That rows cannot be written to the file, and what becomes of changes; empty: they can."""
+        error = None if self._file is None else self._file.error
+        if self._file is None or error is None:
+            return ""
+        changes = "changes are refused" if self._on_failure == "refuse" else "changes are made, and counted in the metric audit.failures"
+        return f"the audit file {self._file.path} cannot be written: {error.strerror or error}; {changes}"
+
     async def written(self) -> None:
         """Wait until the published rows are in the file, or have failed to be."""
         if self._file is not None:

@@ -70,7 +70,7 @@ _WAITS: Final = (
         title="Which frames are refused?",
         good="None. `frame_too_large`: above the listener's `max_receive_size`; `negative_size`: the client uses another framing; `incomplete`: the "
         "connection ended in the middle of the frame.",
-        otherwise="`framegate channels list --closed --cause frame_too_large` names the clients that sent them; `framegate limits set "
+        otherwise="`framegate channels list --closed --filter cause=frame_too_large` names the clients that sent them; `framegate limits set "
         "--listener kafka --max-receive-size 2MiB` lets them pass.",
         queries=(
             Query(
@@ -126,7 +126,7 @@ _UPSTREAM: Final = Row(
         Panel(
             title="Why do connections to upstreams fail?",
             good="They do not.",
-            otherwise="`framegate upstreams list`; `framegate channels list --closed --cause upstream_refused` shows the connections that "
+            otherwise="`framegate upstreams list`; `framegate channels list --closed --filter cause=upstream_refused` shows the connections that "
             "ended for it.",
             queries=(
                 Query(

@@ -157,7 +157,7 @@ TASKS: Final = (
     "configuration",
     "tap_keeper",
     "rotation",
-    "desk",
+    "authentication",
     "api_versions",
     "rows",
     "library",

@@ -64,6 +64,7 @@ class ListenerTimeouts:
 
     handshake_ms: Annotated[int, Key("ms", (100, 10 * _MINUTE))] = 10_000
     idle_ms: Annotated[int, Key("ms", (0, 30 * _DAY))] = 600_000
+    max_connection_age_ms: Annotated[int, Key("ms", (0, 30 * _DAY))] = 0
     failed_authentication_ms: Annotated[int, Key("ms", (0, 10 * _MINUTE))] = 100
     stall_ms: Annotated[int, Key("ms", (_SECOND, _HOUR))] = 30_000
     half_close_ms: Annotated[int, Key("ms", (0, _HOUR))] = 30_000

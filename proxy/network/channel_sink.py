@@ -59,6 +59,9 @@ class ChannelSink(abc.ABC):
         """Whether the proxy itself holds back the traffic of this idle channel. If so, the channel is not closed for being idle."""
         return False
 
+    def aged(self) -> None:  # noqa: B027 - optional
+        """Called when the channel is older than ``ChannelOptions.max_age_ns`` allows; until it is closed perhaps again."""
+
     @abc.abstractmethod
     def room_for(self) -> tuple[i64, bool]:
         """Called before each read while memory is short: how many bytes the destination takes at once, and whether it is empty (``Channel.room``)."""

@@ -53,9 +53,11 @@ from framegate.proxy.tap.frame_tap import FrameTap
 
 if TYPE_CHECKING:
     from framegate.proxy.relay.renewal import Renewal
+    from framegate.proxy.relay.retirement import Retirement
 
 __all__ = ["Leg", "LegMaker", "Pair", "PairOwner", "PairWatcher"]
 
+OLD: Final = "older than timeouts.max_connection_age"
 ADMIN: Final = mute.ADMIN
 DRAIN: Final = mute.DRAIN
 TAP: Final = mute.TAP
@@ -98,6 +100,7 @@ class PairOwner(abc.ABC):
         draining: no new pairs.
         reports_open: call ``pair_opened`` of the watcher.
         standing: what operators do to new connections, in their order.
+        retirement: drains single pairs; None: their age is not limited.
     """
 
     def __init__(self, loop: LoopCounters, watcher: PairWatcher) -> None:
@@ -108,6 +111,7 @@ class PairOwner(abc.ABC):
         self.draining: bool = False
         self.reports_open: bool = False
         self.standing: list[Standing] = []
+        self.retirement: Retirement | None = None
         self._selector: Selector | None = None
         self._quotas: Quotas | None = None
 
@@ -232,6 +236,11 @@ class Leg(ChannelSink):
         slow = self.channel is not None and other.channel is not None and other.channel.last_active_ns > self.channel.last_active_ns
         return other.throttle.was_throttled() or slow or held  # slow: what is sent to it is read bit by bit
 
+    def aged(self) -> None:
+        retirement = self.pair.owner.retirement
+        if retirement is not None:
+            retirement.retire(int(self.pair.id), Cause.MAX_CONNECTION_AGE, OLD)
+
     def join_quotas(self) -> None:
         """Have the quotas in force apply, if its channel is READY."""
         channel, client, pair = self.channel, self.pair.client.channel, self.pair
@@ -308,7 +317,7 @@ class Pair:
         rates: given by an operator; None: none.
         draining: it is to end as soon as nothing is in flight.
         drain_until_ns: and at this time at the latest; 0: there is no drain.
-        drain_detail: the reason, if this pair drains alone.
+        drain_cause, drain_detail: with which it ends then; the detail only if this pair drains alone.
         owner: the owner.
         attempt: the present one to the upstream; ``tried`` has the failed ones (``opening``).
         used: the endpoint whose channel was READY; None before, and once that is closed.
@@ -344,6 +353,7 @@ class Pair:
         self.rates: PairRates | None = None
         self.draining: bool = False
         self.drain_until_ns: i64 = 0
+        self.drain_cause: Cause = Cause.DRAINED
         self.drain_detail: str = ""
         self.owner: Final = owner
         self.attempt: Attempt | None = None

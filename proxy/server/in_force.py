@@ -193,6 +193,7 @@ class InForce:
             handshake_timeout_ns=times.handshake_ms * NS_PER_MS,
             failed_authentication_delay_ns=times.failed_authentication_ms * NS_PER_MS,
             idle_ns=times.idle_ms * NS_PER_MS,
+            max_age_ns=times.max_connection_age_ms * NS_PER_MS,
             stall_ns=times.stall_ms * NS_PER_MS,
             min_rate=listener.min_rate,
             tls=self.stores.listener(name),

@@ -442,14 +442,14 @@ class QuestionNotice(TypedDict):
 
     Attributes:
         number: later requests have greater numbers.
-        desk: the queue, ``listener:NAME`` or ``upstream:NAME``.
+        queue: the queue, ``listener:NAME`` or ``upstream:NAME``.
         address: of the client, in the form of ``limits.client_key``; empty: it has none.
         row: of that kind (``credentials``).
     """
 
     type: Literal["question"]
     number: int
-    desk: str
+    queue: str
     address: str
     kind: str
     row: dict[str, Any]

@@ -191,7 +191,11 @@ def closed_line(pair: Pair, wall_offset_ns: i64) -> str:
     lost = _lost_text(pair.lost_bytes(pair.client), pair.lost_bytes(pair.upstream))
     end = _end_text(pair.cause or Cause.INTERNAL, pair.detail, pair.side, pair.state_at_end, pair.closed_ns + wall_offset_ns)
     head = _pair_head(pair, wall_offset_ns)
-    return f'{pair.opened_ns} {pair.id} {head}, {end}, "lost": {lost}, "mutes": {{{_mutes_text(pair.client.channel)}}}}}'
+    told = None if pair.pairing is None else pair.pairing.client
+    names = ""
+    if told is not None:
+        names = f', "client_id": {_text(told.client_id)}, "software": {_text(told.software)}, "software_version": {_text(told.version)}'
+    return f'{pair.opened_ns} {pair.id} {head}{names}, {end}, "lost": {lost}, "mutes": {{{_mutes_text(pair.client.channel)}}}}}'
 
 
 def refused_line(

@@ -158,8 +158,12 @@ class ClosedRow(OpeningRow):
         side: who ended it: ``downstream``, ``upstream`` or ``internal``.
         state: when the cause occurred; empty: not known.
         mutes: of the client, by cause.
+        client_id, software, software_version: as of ``OpenRow``; missing: not known.
     """
 
+    client_id: NotRequired[str]
+    software: NotRequired[str]
+    software_version: NotRequired[str]
     cause: str
     detail: str
     side: str

@@ -143,6 +143,7 @@ class Settings:
         self._attach_requests()
         relay.pairs.quotas.show_in(self.counters)
         relay.pairs.standing = self._standing
+        relay.pairs.retirement = retirement
         self.set_parts(self._part, [])
         relay.pairs.quotas.set_limits(_quotas(self.config))
         self._watch_sessions()

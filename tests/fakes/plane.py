@@ -505,6 +505,10 @@ class FakeAudit(Audit):
     def __init__(self, fake: "FakePlane") -> None:
         self.fake = fake
 
+    @property
+    def warning(self) -> str:
+        return "" if self.fake.audit_failure is None else str(self.fake.audit_failure)
+
     async def reserve(self, *, urgent: bool = False) -> Place:
         if self.fake.audit_failure is not None and not urgent:
             raise self.fake.audit_failure

@@ -106,6 +106,19 @@ def test_what_waits_is_bounded_tried_again_and_written_at_the_end(tmp_path: Path
     run(tmp_path / "missing/audit.log", body)
 
 
+def test_room_that_was_missing_is_looked_for_also_without_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("framegate.control.logs.audit_file.RETRY_S", 0.01)
+
+    async def body(made: Made) -> None:
+        assert await made.file.fault() is made.file.error is not None
+        made.path.parent.mkdir()
+        while made.file.error is not None:
+            await asyncio.sleep(0.01)
+        assert made.changes == ["No such file or directory", ""]
+
+    run(tmp_path / "missing/audit.log", body)
+
+
 def test_what_is_no_ordinary_file_is_never_written(tmp_path: Path) -> None:
     async def body(made: Made) -> None:
         made.path.symlink_to(tmp_path / "elsewhere")

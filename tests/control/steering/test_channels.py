@@ -261,6 +261,47 @@ async def test_a_mute_with_a_time_unmutes_only_what_nobody_muted_later(made: Fle
     assert channels.actions == []
 
 
+@run_by(run)
+async def test_an_action_with_a_time_is_kept_as_long_as_it_is_in_force_for_an_open_channel(made: Fleet) -> None:
+    channels, now_ns = made.steering.channels, [10**18]
+    channels._now_ns = lambda: now_ns[0]
+    ids = await open_channels(made, 3)
+
+    def kept() -> list[int]:
+        return [action.number for action in channels.actions]
+
+    with patch("framegate.control.steering.channels.MAX_ACTIONS", 3):
+        with pytest.raises(NotFoundError):
+            await channels.act("mute", [ids[2] + 99], Terms(ttl_ms=60_000))
+        assert kept() == [], "it is in force for no channel"
+        await channels.act("mute", ids, Terms(ttl_ms=60_000))
+        await channels.act("throttle", ids[2:], Terms(ttl_ms=60_000, request_rate=1))
+        await channels.act("mute", OF_A, Terms(ttl_ms=60_000, standing=True))
+        assert kept() == [3, 4], "a later mute of the same channels; a standing one stays whatever closes"
+        await channels.act("mute", ids[:2], Terms(ttl_ms=60_000))
+        with pytest.raises(FailedPreconditionError, match="3 actions are kept already"):
+            await channels.act("mute", ids[2:], Terms(ttl_ms=60_000))
+        await channels.act("close", ids[1:], TERMS)
+        await until(lambda: made.acceptor.listeners["a"].open == 1)
+        now_ns[0] += 10**9
+        await channels.expire()
+        assert kept() == [3, 4, 5], "perhaps the processor's row came before control has booked its connection"
+        await channels.act("unmute", ids[:2], TERMS)
+        assert kept() == [3, 4], "what was unmuted need not be undone"
+        now_ns[0] += 1
+        await channels.act("throttle", ids[:1], Terms(ttl_ms=60_000, request_rate=1))
+        await channels.expire()
+        assert kept() == [4, 6]
+    made.supervisor.running[0].kill("died")
+    made.supervisor.running[1].kill("died")
+    await until(lambda: made.acceptor.listeners["a"].open == 0)
+    now_ns[0] += 10**9 + 1
+    await channels.expire()
+    assert kept() == [4]
+    ended = [(row["action"], row["reason"]) for row in made.log.events("channel_action_ended")]
+    assert ended == [(2, "no_channel"), (5, "no_channel"), (3, "no_channel"), (6, "no_channel")]
+
+
 @patch("framegate.control.steering.channels.REQUEST_MS", 500)
 @run_by(run, 2, "deaf@1")
 async def test_an_action_that_cannot_be_undone_everywhere_is_kept_and_tried_again(made: Fleet) -> None:

@@ -105,7 +105,7 @@ def test_a_listener_with_sasl_authenticates_its_clients():
     assert isinstance(factory, SaslServerAuthenticators)
     assert factory._settings == SaslServerSettings(("PLAIN", "SCRAM-SHA-256"), 5000, 2048)
     factory._source.ask(PendingAuth(SupportedApis(4), None))
-    assert told == [{"type": "question", "number": 1, "desk": "listener:b", "address": "", "kind": "SupportedApis", "row": {"version": 4}}]
+    assert told == [{"type": "question", "number": 1, "queue": "listener:b", "address": "", "kind": "SupportedApis", "row": {"version": 4}}]
     assert isinstance(settings.routes["a"].options.authenticators, AnonymousAuthenticators)
     assert [settings.routes[name].authenticates for name in ("a", "b")] == [False, True]
     factory._count("PLAIN", "credentials", 5)
