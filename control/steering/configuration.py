@@ -39,7 +39,8 @@ from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.cells import LISTENER, UPSTREAM, CellLayout, Place
 from framegate.proxy.config.limits import limits_in_force
 from framegate.proxy.config.model import ProxyConfig, difference_to_wire, largest_whole
-from framegate.proxy.server.messages import Change, ClusterRow, Endpoints
+from framegate.proxy.server.messages import Change, ClusterRow, Endpoints, RevokedRow
+from framegate.proxy.server.protocol import revoked_row
 from framegate.proxy.server.rows import Store, pack_stores
 from framegate.proxy.tap.record import DIRECTIONS
 
@@ -77,6 +78,7 @@ class _Staged(NamedTuple):
         stores: certificates of sections that are new, or other ones.
         identity: what authentication needs; None: there is none.
         handlers: slots of handler processes that take the place of all others; None: the present ones stay.
+        revoked: users and certificates whose connections are to end, by listener.
     """
 
     listeners: dict[str, Listening]
@@ -84,6 +86,7 @@ class _Staged(NamedTuple):
     stores: dict[str, Store]
     identity: "StagedIdentity | None"
     handlers: set[int] | None
+    revoked: dict[str, RevokedRow]
 
     @property
     def endpoints(self) -> Endpoints:
@@ -226,7 +229,11 @@ class Configuration:
 
     async def _change(self, loaded: Loaded, after: ProxyConfig, transaction: Transaction) -> None:
         before = self._config
-        staged = await self._stage(loaded, before, after)
+        found = await self._addresses(before, after)
+        async with self._identities.changing():
+            await self._decide(before, after, await self._stage(loaded, before, after, found), loaded, transaction)
+
+    async def _decide(self, before: ProxyConfig, after: ProxyConfig, staged: _Staged, loaded: Loaded, transaction: Transaction) -> None:
         planned = _Planned(Change(), self._supervisor.desired.layout, self._supervisor.desired.shares, {})
 
         def check() -> None:
@@ -277,6 +284,8 @@ class Configuration:
             change["retired"] = self._supervisor.handlers.retire(staged.handlers)
         if staged.stores:
             change["stores"] = pack_stores(staged.stores)
+        if staged.revoked:
+            change["revoked"] = staged.revoked
         return _Planned(change, layout, self._shares(before, after), brokers)
 
     def _shares(self, before: ProxyConfig, after: ProxyConfig) -> dict[int, int]:
@@ -288,17 +297,19 @@ class Configuration:
             raise too_small(least, max(largest_whole(after)))
         return shares
 
-    async def _stage(self, loaded: Loaded, before: ProxyConfig, after: ProxyConfig) -> _Staged:
+    async def _addresses(self, before: ProxyConfig, after: ProxyConfig) -> dict[str, Resolution]:
         known = {item.name: item.addresses for item in before.upstreams}
-        fresh = [item for item in after.upstreams if item.addresses != known.get(item.name)]
-        names = Names(fresh)
-        found = await in_thread(names.ask) if names.any else names.ask()
+        names = Names(item for item in after.upstreams if item.addresses != known.get(item.name))
+        return await in_thread(names.ask) if names.any else names.ask()
+
+    async def _stage(self, loaded: Loaded, before: ProxyConfig, after: ProxyConfig, found: dict[str, Resolution]) -> _Staged:
         stores = self._certificates.staged(after, loaded.tls_files, loaded.certificates)
         try:
             identity = await self._identities.stage(after)
+            revoked = await self._revoked(after, identity, stores)
             await self._closed()
             listeners = rebound(self._acceptor.listeners, self._acceptor.leaving, after.listeners)
-            staged = _Staged(listeners, found, stores, identity, None)
+            staged = _Staged(listeners, found, stores, identity, None, revoked)
             if _handling(before) == _handling(after):
                 return staged
             try:
@@ -308,6 +319,10 @@ class Configuration:
                 raise
         except StartError as error:
             raise FailedPreconditionError(f"nothing is applied: {error}", reason=error.reason, **error.metadata) from error
+
+    async def _revoked(self, after: ProxyConfig, identity: "StagedIdentity | None", stores: Mapping[str, Store]) -> dict[str, RevokedRow]:
+        users, serials = await self._identities.revoked(identity), await self._certificates.revoked(after, stores)
+        return {name: revoked_row(users.get(name, ()), serials.get(name, ())) for name in users | serials}
 
     async def _closed(self) -> None:
         """Wait until the sockets of listeners that went before are closed: their addresses may be wanted again."""
