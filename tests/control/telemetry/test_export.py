@@ -11,22 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.resources import Resource
 
 from framegate.control.errors import StartError
 from framegate.control.events import Bus
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 from framegate.control.task_monitor import TaskMonitor
-from framegate.control.telemetry.environment import judge
 from framegate.control.telemetry.export import Early, Export
-from framegate.control.telemetry.exporters import Account
-from framegate.control.telemetry.provider import Telemetry
 from framegate.proxy.config.model import OtlpConfig, PrometheusConfig, ProxyConfig, TelemetryConfig
 from tests.control.telemetry.test_traces import MADE_NS, SEAL, SEGMENT
 from tests.fakes.jobs import environment
 from tests.fakes.otlp_receiver import OtlpReceiver, attributes_of
-from tests.fakes.plane import fake_config
+from tests.fakes.plane import FakePlane, fake_config
 
 
 @pytest.fixture(autouse=True)
@@ -52,24 +48,32 @@ class Bench:
 
     def __init__(self, config: ProxyConfig, log: RowLog) -> None:
         self.log = log
+        self.plane = FakePlane(config)
         self.failures: list[Exception] = []
         self.events = Bus((log,), on_failure=self.failures.append)
         self.export = Export(config, log, TaskMonitor(log, Meters()))
-        self.telemetry = Telemetry.__new__(Telemetry)  # who exports, and the account of it; there is no plane to count
-        self.telemetry.settings, self.telemetry.resource, self.telemetry.account = judge(config.telemetry), Resource({"service.name": "f"}), Account()
 
     def begin(self) -> None:
-        self.export.begin(self.telemetry, "1.2.3", self.events)
+        self.export.load(self.plane.config)
+        self.export.begin(self.plane, {}, self.events)
+
+    def change(self, config: ProxyConfig) -> None:
+        self.export.load(config)
+        self.export.follow(self.export.stage(config))
+
+    async def _stop(self) -> None:
+        await self.export.stop_metrics()
+        await self.export.stop()
 
     def stop(self) -> None:
-        asyncio.run(self.export.stop())
+        asyncio.run(self._stop())
+        self.plane.close()
 
 
 def test_rows_and_segments_before_the_exporters_are_ready_are_exported(receiver: OtlpReceiver, log: RowLog) -> None:
     bench = Bench(configured(receiver.endpoint, "traces", "logs"), log)
     log.write("early", a=1)
     bench.events.publish({"event": "files_replaced", "owner": "o", "kind": "tls", "files": []})
-    assert bench.export.on_segment is not None
     bench.export.on_segment(SEGMENT, MADE_NS, SEAL)
     bench.begin()
     log.write("late", a=2)
@@ -84,7 +88,7 @@ def test_rows_and_segments_before_the_exporters_are_ready_are_exported(receiver:
 @pytest.mark.parametrize(("signals", "spans", "rows"), [(("metrics",), 0, 0), (("traces",), 1, 0), (("logs",), 0, 1), (("traces", "logs"), 1, 1)])
 def test_only_what_is_wanted_is_made(receiver: OtlpReceiver, log: RowLog, signals: tuple[str, ...], spans: int, rows: int) -> None:
     bench = Bench(configured(receiver.endpoint, *signals), log)
-    assert ((bench.export.on_segment is not None), (bench.export.traces), (log.copy_to is not None)) == (bool(spans), bool(spans), bool(rows))
+    assert (bench.export.traces, log.copy_to is not None) == (bool(spans), bool(rows))
     bench.begin()
     assert (bench.export.calls is not None) is bool(spans)
     bench.events.publish({"event": "change_settled", "change": "pool", "result": "made", "reason": "x"})
@@ -96,7 +100,7 @@ def test_an_exporter_that_is_not_installed_is_said(receiver: OtlpReceiver, log: 
     bench = Bench(configured(receiver.endpoint, "traces"), log)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.trace_exporter", None)
     with pytest.raises(StartError, match=r"pip install 'framegate\[otlp\]'"):
-        bench.export.load()
+        bench.begin()
 
 
 def test_variables_that_cannot_be_are_a_fault_at_once(log: RowLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,9 +122,15 @@ def test_sections_that_the_environment_disables_are_a_warning(
 ) -> None:
     config = dataclasses.replace(fake_config("unix:unused"), telemetry=telemetry)
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    assert not Export(config, log, TaskMonitor(log, Meters())).wanted
+    bench = Bench(config, log)
+    bench.begin()
+    bench.stop()
+    assert bench.export._telemetry is None
     monkeypatch.delenv("OTEL_SDK_DISABLED")
-    assert Export(config, log, TaskMonitor(log, Meters())).wanted is (sections is not None)
+    bench = Bench(config, log)
+    bench.begin()
+    bench.stop()
+    assert (bench.export._telemetry is None, bench.export.prometheus_address is None) == (sections is None, sections is None)
     log.close()
     rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
     told = [(row["level"], row["event"], row["variable"], row["sections"]) for row in rows]
