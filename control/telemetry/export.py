@@ -9,6 +9,7 @@ only.
 
 import asyncio
 import dataclasses
+import functools
 import importlib
 import logging
 import threading
@@ -73,7 +74,7 @@ class StagedExport:
         settings: from the file and the environment.
         telemetry, metrics: None: nothing is exported, and nothing was.
         exporters: of the collectors that are others than before, by signal.
-        traces, records: made for these exporters, if there were none.
+        traces, events, records: made for these exporters, if there were none.
     """
 
     settings: Settings
@@ -81,6 +82,7 @@ class StagedExport:
     metrics: "StagedMetrics | None" = None
     exporters: dict[str, Any] = dataclasses.field(default_factory=dict)
     traces: "Traces | None" = None
+    events: "EventSpans | None" = None
     records: "LogRecords | None" = None
 
 
@@ -101,9 +103,8 @@ class Export:
 
     def __init__(self, config: ProxyConfig, log: RowLog, task_monitor: TaskMonitor) -> None:
         drop_empty()
-        settings = judge(config.telemetry)
-        if settings.disabled:
-            log.write("telemetry_disabled", level="warning", variable="OTEL_SDK_DISABLED", sections=list(settings.disabled))
+        self._log = log
+        settings = self._judged(config)
         self.calls: CallSpans | None = None
         self._first = settings
         self._in_force = Settings()
@@ -112,7 +113,6 @@ class Export:
         self._certificate_ends: Mapping[str, float] = {}
         self._bus: Bus | None = None
         self._tls = _tls(config)
-        self._log = log
         self._task_monitor = task_monitor
         self._rows: Early[RowCopy] = Early()
         self._segments: Early[tuple[Segment, int, Seal | None]] = Early()
@@ -122,6 +122,12 @@ class Export:
         self._records: LogRecords | None = None
         if settings.logs is not None:
             log.copy_to = self._rows.put
+
+    def _judged(self, config: ProxyConfig) -> Settings:
+        settings = judge(config.telemetry)
+        if settings.disabled:
+            self._log.write("telemetry_disabled", level="warning", variable="OTEL_SDK_DISABLED", sections=list(settings.disabled))
+        return settings
 
     @property
     def traces(self) -> bool:
@@ -183,7 +189,7 @@ class Export:
         Raises:
             StartError: as of ``begin`` and ``Export``.
         """
-        return self._stage(judge(config.telemetry))
+        return self._stage(self._judged(config))
 
     def _stage(self, settings: Settings) -> StagedExport:
         staged = StagedExport(settings, self._telemetry)
@@ -209,7 +215,9 @@ class Export:
         exporter = staged.exporters[target.signal] = self._module("exporters").otlp_exporter(target)
         made = (exporter, telemetry.resource, self._plane.build.version, telemetry.account)
         if target.signal == "traces" and self._traces is None:
-            staged.traces = self._module("traces").Traces(*made)
+            staged.traces = traces = self._module("traces").Traces(*made)
+            failed = functools.partial(self._task_monitor.failed, "spans")
+            staged.events = self._module("event_spans").EventSpans(traces, self._tls, telemetry.account, failed)
         elif target.signal == "logs" and self._records is None:
             staged.records = self._module("log_records").LogRecords(*made)
 
@@ -217,6 +225,8 @@ class Export:
         """End what was staged and is not wanted."""
         if staged.metrics is not None and staged.telemetry is not None:
             staged.telemetry.release(staged.metrics)
+        if staged.events is not None:
+            staged.events.stop()
         for signal, exporter in staged.exporters.items():
             pipeline = staged.traces if signal == "traces" else staged.records
             if pipeline is not None:
@@ -239,8 +249,8 @@ class Export:
         for pipeline, signal in ((self._traces, "traces"), (self._records, "logs")):
             if pipeline is not None and signal in staged.exporters:
                 pipeline.exchange(staged.exporters[signal])
-        if staged.traces is not None:
-            self._begin_spans(staged.traces, staged.telemetry)
+        if staged.traces is not None and staged.events is not None:
+            self._begin_spans(staged.traces, staged.events)
         if staged.records is not None:
             self._records = staged.records
             self._rows.hand_over(self._records.take)
@@ -255,14 +265,13 @@ class Export:
         if self._events is not None:
             self._events.tls = self._tls
 
-    def _begin_spans(self, traces: "Traces", telemetry: "Telemetry") -> None:
-        from framegate.control.telemetry.event_spans import EventSpans
+    def _begin_spans(self, traces: "Traces", events: "EventSpans") -> None:
         from framegate.control.telemetry.traces import CallSpans, record_segment, trace_fields
 
         assert self._bus is not None, "it has begun"
-        self._traces = traces
-        self._events = EventSpans(traces, self._tls, telemetry.account, lambda error: self._task_monitor.failed("spans", error))
-        self._bus.attach(self._events, kept=not self._begun)
+        self._traces, self._events = traces, events
+        events.tls = self._tls
+        self._bus.attach(events, kept=not self._begun)
         self._segments.hand_over(lambda segment: record_segment(traces, *segment))
         self.calls = CallSpans(traces)
         self._log.span_fields = trace_fields

@@ -80,6 +80,11 @@ class LogRecords:
         until_s = time.monotonic() + timeout_s
         self._rows.put(None)
         self._thread.join(timeout_s)
+        while not self._thread.is_alive() and not self._rows.empty():  # another thread put it behind the end
+            left = self._rows.get()
+            count = 0 if left is None else 1 if isinstance(left.content, dict) else len(left.content)
+            self._room.free(count)
+            self._account.drop("logs", count)
         ending = threading.Thread(target=self._provider.shutdown, name="framegate-log-records-end", daemon=True)
         ending.start()
         ending.join(max(0.0, until_s - time.monotonic()))

@@ -115,7 +115,9 @@ class Telemetry:
 
     def release(self, staged: StagedMetrics) -> None:
         """End what was staged and is not wanted."""
-        if staged.exporter is not None:
+        if staged.reader is not None:
+            staged.reader.shutdown()
+        elif staged.exporter is not None:
             staged.exporter.shutdown()
         if staged.listener is not None:
             staged.listener.close()

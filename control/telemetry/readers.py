@@ -139,11 +139,14 @@ class OtlpReader(PeriodicExportingMetricReader):
         temporality = preferred.get(HistogramInstrument, AggregationTemporality.CUMULATIVE)
         self._injector = Injector(plane.build.version, plane.started_ns, temporality)
         super().__init__(cast(MetricExporter, exporter), math.inf, cardinality_limits=cardinality)
+        self._started = False
         self._thread = threading.Thread(target=self._run, name="framegate-metrics", daemon=True)
+        self._thread.start()
 
     def start(self) -> None:
         """Begin to export, once a provider has the reader."""
-        self._thread.start()
+        self._started = True
+        self._wake.set()
 
     def configure(self, interval_ms: int) -> None:
         """Set the interval, also for the export that is waited for."""
@@ -153,10 +156,12 @@ class OtlpReader(PeriodicExportingMetricReader):
     def _run(self) -> None:
         while True:
             began_s = time.monotonic()
-            while not self._ending and (left_s := began_s + self._interval_s - time.monotonic()) > 0:
-                self._wake.wait(left_s)
+            while not self._ending and (not self._started or began_s + self._interval_s > time.monotonic()):
+                self._wake.wait(max(began_s + self._interval_s - time.monotonic(), 0.0) if self._started else None)
                 self._wake.clear()
             ending = self._ending
+            if not self._started:
+                return
             try:
                 self.collect(self._export_timeout_millis)
             except Exception:  # only this export is lost; raised, the exception would end the thread
@@ -172,11 +177,9 @@ class OtlpReader(PeriodicExportingMetricReader):
             return
         self._ending = True
         self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_millis / 1000)
+        self._thread.join(timeout_millis / 1000)
         super().shutdown(timeout_millis, **kwargs)
-        if self._thread.ident is not None:
-            self._thread.join(_END_S)
+        self._thread.join(_END_S)
 
     def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:
         data = self._injector.inject(metrics_data, self._fold.end(), time.time_ns())
