@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import ssl
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from framegate.control.fleet import handler_process, two_phases
 from framegate.control.fleet.processor import COMMAND
 from framegate.control.identity.users_file import changing
 from framegate.control.steering.configuration import Applied
+from framegate.control.telemetry.export import Export
 from framegate.proxy.cells import LISTENER
 from framegate.proxy.config.model import (
     MIB,
@@ -32,8 +34,11 @@ from framegate.proxy.config.model import (
     ListenerTimeouts,
     ListenerTls,
     MemoryPoolConfig,
+    OtlpConfig,
+    PrometheusConfig,
     ProxyConfig,
     RotationConfig,
+    TelemetryConfig,
     UpstreamConfig,
 )
 from framegate.proxy.config.sasl import ListenerSasl
@@ -456,12 +461,21 @@ async def test_a_cluster_comes_with_ports_for_its_brokers_and_goes(made: Live) -
 
 
 @run_by(run_fake, 2, "refuse@1")
-async def test_a_processor_that_refuses_takes_the_change_back_everywhere(made: Fleet) -> None:
-    port = free_port()
+async def test_a_processor_that_refuses_takes_the_change_back_everywhere(made: Fleet, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    port, scraped = free_port(), free_port()
+    export = Export(made.desired.config, made.log, made.task_monitor)
+    export.begin(made.steering.state, {}, made.steering.events)
+    monkeypatch.setattr(made.steering.configuration, "_export", export)
+    otlp = OtlpConfig(endpoint="http://127.0.0.1:1", signals=("metrics", "traces", "logs"))
+    telemetry = TelemetryConfig(otlp=otlp, prometheus=PrometheusConfig(address=f"127.0.0.1:{scraped}"))
     more = ListenerConfig(name="b", address=f"127.0.0.1:{port}", upstream="u", max_receive_size=MIB)
-    config = dataclasses.replace(made.desired.config, listeners=(*made.desired.config.listeners, more))
+    config = dataclasses.replace(made.desired.config, listeners=(*made.desired.config.listeners, more), telemetry=telemetry)
+    before = threading.active_count()
     await refused(made, config, AbortedError, "CHANGE_REFUSED")
     assert not reaches(port)
+    assert not reaches(scraped)
+    await until(lambda: threading.active_count() <= before)
+    assert (export.calls, made.desired.rows_at_open) == (None, False)
     assert [set(each["max_receive_size"]) for each in await facts(made)] == [{"a"}] * 2
 
 
