@@ -16,7 +16,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO, Final
 
 from cryptography import x509
@@ -25,7 +25,15 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from framegate.control.configuration.child import load_row
-from framegate.control.configuration.tls_files import describe, describe_files, describe_revocations, facts_of, revocations, tls_sections
+from framegate.control.configuration.tls_files import (
+    describe,
+    describe_files,
+    describe_revocations,
+    facts_of,
+    revocation_lists,
+    revocations,
+    tls_sections,
+)
 from framegate.control.rotation.source import Refusal, RefusedError
 from framegate.control.rotation.trial import TrialError, try_as_client, try_as_server
 from framegate.proxy.config.model import from_wire
@@ -45,15 +53,19 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     """What is to be said of stores; or a configuration, read as a start reads it.
 
     Args:
-        question: ``load``: for ``framegate.control.configuration.child.load_row``, which gives the answer. Otherwise ``config``, of ``to_wire``;
-            ``stores``, by owner, each with ``old`` and ``new``: what is in its files, by path, as Latin-1.
+        question: ``load``: for ``framegate.control.configuration.child.load_row``, which gives the answer. ``revocations``: lists by owner, each with
+            ``old`` and ``new``. Otherwise ``config``, of ``to_wire``; ``stores``, by owner, each with ``old`` and ``new``: what is in its files, by
+            path, as Latin-1.
 
     Returns:
+        Of ``revocations`` the serial numbers, in hexadecimal, of the certificates that only the new lists revoke, by owner. Otherwise
         ``refusals``: ``[file, reason]`` by owner, of those that are not good; ``certificates``: those in the new files, by owner and path;
-        ``revoked``: serial numbers, in hexadecimal, of the certificates that only the new lists revoke, by owner.
+        ``revoked``: such serial numbers, by owner.
     """
     if "load" in question:
         return load_row(question["load"])
+    if "revocations" in question:
+        return {owner: sorted(_serials(lists["new"]) - _serials(lists["old"])) for owner, lists in question["revocations"].items()}
     sections = tls_sections(from_wire(question["config"]))
     refusals: dict[str, list[str]] = {}
     certificates = {}
@@ -63,16 +75,17 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         if found is not None:
             refusals[owner] = [found.file, found.reason]
         else:
-            revoked[owner] = sorted(_revoked(sections[owner][1], _as_bytes(store["new"])) - _revoked(sections[owner][1], _as_bytes(store["old"])))
+            lists = revocation_lists(sections[owner][1])
+            old, new = (_serials(store[files][path] for path in lists) for files in ("old", "new"))
+            revoked[owner] = sorted(new - old)
         described = describe_files(store["new"])
         certificates[owner] = {path: [dataclasses.asdict(item) for item in items] for path, items in described.items()}
     return {"refusals": refusals, "certificates": certificates, "revoked": revoked}
 
 
-def _revoked(section: Tls, files: Files) -> set[str]:
-    """Serial numbers of the certificates that a store's lists revoke. Who made them is not looked at: one too many connects again."""
-    paths = [path for part in _parts(section) if not isinstance(part, UpstreamTls) for path in part.crl]
-    return {f"{entry.serial_number:x}" for path in paths for each in revocations(files[path]) for entry in each}
+def _serials(lists: Iterable[str]) -> set[str]:
+    """Serial numbers of the certificates that lists revoke. Who made them is not looked at: one too many connects again."""
+    return {f"{entry.serial_number:x}" for text in lists for each in revocations(text.encode("latin-1")) for entry in each}
 
 
 def _as_bytes(files: dict[str, str]) -> dict[str, bytes]:

@@ -39,10 +39,24 @@ from framegate.proxy.config.model import AdminConfig
 if TYPE_CHECKING:
     from framegate.control.telemetry.traces import CallSpan, CallSpans
 
-__all__ = ["CLIENT_KEY", "MAX_CALLS", "MAX_REQUEST", "MAX_WATCHERS", "CallInterceptor", "CallObserver", "Context", "blocked", "caller", "note"]
+__all__ = [
+    "CLIENT_KEY",
+    "MAX_CALLS",
+    "MAX_REQUEST",
+    "MAX_WATCHERS",
+    "CallInterceptor",
+    "CallObserver",
+    "Context",
+    "Tracer",
+    "blocked",
+    "caller",
+    "note",
+]
 
 Context = grpc.aio.ServicerContext[Any, Any]
 CallObserver = Callable[[str, str, float], None]
+Tracer = Callable[[], "CallSpans | None"]
+"""Returns what makes spans of calls now."""
 """Called for every call that ended: ``package.Service/Method``, the code's name, seconds."""
 
 MAX_CALLS: Final = 64
@@ -104,10 +118,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         peers: knows the callers.
         config: has the sockets of the roles, for refusals.
         observe: called for every call that ended; None: not needed.
-        tracer: makes a span of each call; None: spans are not exported.
+        tracer: returns what makes a span of each call; None: spans are not exported.
     """
 
-    def __init__(self, audit: Audit, peers: Peers, config: AdminConfig, observe: CallObserver | None, tracer: "CallSpans | None" = None) -> None:
+    def __init__(self, audit: Audit, peers: Peers, config: AdminConfig, observe: CallObserver | None, tracer: Tracer = lambda: None) -> None:
         self._audit = audit
         self._peers = peers
         self._addresses = {ROLES[name]: item.address for name, item in config.sockets.items()}
@@ -285,10 +299,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     def _span(self, method: str, context: Context, *, current: bool, original: str = "") -> "CallSpan | None":
         """The span of a call, if there is one; if the tracer fails, the call goes on without."""
-        if self._tracer is None:
+        spans = self._tracer()
+        if spans is None:
             return None
         try:
-            return self._tracer.begin(method, tuple(context.invocation_metadata() or ()), current=current, original=original)
+            return spans.begin(method, tuple(context.invocation_metadata() or ()), current=current, original=original)
         except Exception:
             _log.exception("a call has no span", extra={"method": method})
             return None

@@ -39,13 +39,15 @@ from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.cells import LISTENER, UPSTREAM, CellLayout, Place
 from framegate.proxy.config.limits import limits_in_force
 from framegate.proxy.config.model import ProxyConfig, difference_to_wire, largest_whole
-from framegate.proxy.server.messages import Change, ClusterRow, Endpoints
+from framegate.proxy.server.messages import Change, ClusterRow, Endpoints, RevokedRow
+from framegate.proxy.server.protocol import revoked_row
 from framegate.proxy.server.rows import Store, pack_stores
 from framegate.proxy.tap.record import DIRECTIONS
 
 if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
     from framegate.control.fleet.identity import StagedIdentity
+    from framegate.control.telemetry.export import Export, StagedExport
 
 __all__ = ["Applied", "Configuration"]
 
@@ -77,6 +79,8 @@ class _Staged(NamedTuple):
         stores: certificates of sections that are new, or other ones.
         identity: what authentication needs; None: there is none.
         handlers: slots of handler processes that take the place of all others; None: the present ones stay.
+        revoked: users and certificates whose connections are to end, by listener.
+        export: what telemetry needs; None: it stays as it is.
     """
 
     listeners: dict[str, Listening]
@@ -84,6 +88,8 @@ class _Staged(NamedTuple):
     stores: dict[str, Store]
     identity: "StagedIdentity | None"
     handlers: set[int] | None
+    revoked: dict[str, RevokedRow]
+    export: "StagedExport | None" = None
 
     @property
     def endpoints(self) -> Endpoints:
@@ -117,6 +123,7 @@ class Configuration:
         identities: Identities,
         new_handlers: Callable[[ProxyConfig], "Handlers"],
         log_rows: LogRows,
+        export: "Export | None",
         transactions: Transactions,
         meters: Meters,
         log: RowLog,
@@ -134,6 +141,7 @@ class Configuration:
         self._identities: Final = identities
         self._new_handlers: Final = new_handlers
         self._log_rows: Final = log_rows
+        self._export: Final = export
         self._transactions: Final = transactions
         self._meters: Final = meters
         self._log: Final = log
@@ -226,7 +234,13 @@ class Configuration:
 
     async def _change(self, loaded: Loaded, after: ProxyConfig, transaction: Transaction) -> None:
         before = self._config
-        staged = await self._stage(loaded, before, after)
+        found = await self._addresses(before, after)
+        if self._export is not None and after.telemetry != before.telemetry:
+            await self._load_export(self._export, after)
+        async with self._identities.changing():
+            await self._decide(before, after, await self._stage(loaded, before, after, found), loaded, transaction)
+
+    async def _decide(self, before: ProxyConfig, after: ProxyConfig, staged: _Staged, loaded: Loaded, transaction: Transaction) -> None:
         planned = _Planned(Change(), self._supervisor.desired.layout, self._supervisor.desired.shares, {})
 
         def check() -> None:
@@ -248,6 +262,7 @@ class Configuration:
             desired.brokers = _those({**desired.brokers, **planned.brokers}, [item.name for item in after.upstreams if item.kafka is not None])
             desired.failing = _those(desired.failing, names)
             desired.retired = planned.change.get("retired", desired.retired)
+            desired.rows_at_open = planned.change.get("rows_at_open", desired.rows_at_open)
             self._follow_layout(planned.layout)
 
         def decided() -> None:
@@ -277,6 +292,10 @@ class Configuration:
             change["retired"] = self._supervisor.handlers.retire(staged.handlers)
         if staged.stores:
             change["stores"] = pack_stores(staged.stores)
+        if staged.revoked:
+            change["revoked"] = staged.revoked
+        if staged.export is not None:
+            change["rows_at_open"] = after.log.access.open or staged.export.settings.traces is not None
         return _Planned(change, layout, self._shares(before, after), brokers)
 
     def _shares(self, before: ProxyConfig, after: ProxyConfig) -> dict[int, int]:
@@ -288,26 +307,40 @@ class Configuration:
             raise too_small(least, max(largest_whole(after)))
         return shares
 
-    async def _stage(self, loaded: Loaded, before: ProxyConfig, after: ProxyConfig) -> _Staged:
+    async def _addresses(self, before: ProxyConfig, after: ProxyConfig) -> dict[str, Resolution]:
         known = {item.name: item.addresses for item in before.upstreams}
-        fresh = [item for item in after.upstreams if item.addresses != known.get(item.name)]
-        names = Names(fresh)
-        found = await in_thread(names.ask) if names.any else names.ask()
+        names = Names(item for item in after.upstreams if item.addresses != known.get(item.name))
+        return await in_thread(names.ask) if names.any else names.ask()
+
+    async def _stage(self, loaded: Loaded, before: ProxyConfig, after: ProxyConfig, found: dict[str, Resolution]) -> _Staged:
         stores = self._certificates.staged(after, loaded.tls_files, loaded.certificates)
         try:
             identity = await self._identities.stage(after)
+            revoked = await self._revoked(after, identity, stores)
             await self._closed()
             listeners = rebound(self._acceptor.listeners, self._acceptor.leaving, after.listeners)
-            staged = _Staged(listeners, found, stores, identity, None)
-            if _handling(before) == _handling(after):
-                return staged
+            staged = _Staged(listeners, found, stores, identity, None, revoked)
             try:
-                return staged._replace(handlers=await self._stage_handlers(after))
+                if self._export is not None and after.telemetry != before.telemetry:
+                    staged = staged._replace(export=self._export.stage(after))
+                if _handling(before) != _handling(after):
+                    staged = staged._replace(handlers=await self._stage_handlers(after))
+                return staged
             except BaseException:
                 await self._release(staged)
                 raise
         except StartError as error:
-            raise FailedPreconditionError(f"nothing is applied: {error}", reason=error.reason, **error.metadata) from error
+            raise _not_applied(error) from error
+
+    async def _revoked(self, after: ProxyConfig, identity: "StagedIdentity | None", stores: Mapping[str, Store]) -> dict[str, RevokedRow]:
+        users, serials = await self._identities.revoked(identity), await self._certificates.revoked(after, stores)
+        return {name: revoked_row(users.get(name, ()), serials.get(name, ())) for name in users | serials}
+
+    async def _load_export(self, export: "Export", after: ProxyConfig) -> None:
+        try:
+            await in_thread(lambda: export.load(after))
+        except StartError as error:
+            raise _not_applied(error) from error
 
     async def _closed(self) -> None:
         """Wait until the sockets of listeners that went before are closed: their addresses may be wanted again."""
@@ -325,6 +358,8 @@ class Configuration:
 
     async def _release(self, staged: _Staged) -> None:
         """Take back what was staged."""
+        if staged.export is not None and self._export is not None:
+            self._export.release(staged.export)
         if staged.handlers is not None and self._supervisor.handlers is not None:
             await self._supervisor.handlers.release(staged.handlers)
         for name, listening in staged.listeners.items():
@@ -356,6 +391,10 @@ class Configuration:
         self._brokers.follow(after)
         self._taps.replaced(before, after)
         self._log_rows.set_level(after.log.level)
+        if self._export is not None:
+            self._export.follow_listeners(after)
+            if staged.export is not None:
+                self._export.follow(staged.export)
 
     # --- what is gone --------------------------------------------------------------------------------------------------------------
 
@@ -404,6 +443,10 @@ class Configuration:
             await self._supervisor.change(lambda slot: Change(cells=layout.wire), lambda desired: self._follow_layout(layout), check)
         except ControlError as error:
             self._log.write("counters_kept", level="warning", error=str(error))
+
+
+def _not_applied(error: StartError) -> FailedPreconditionError:
+    return FailedPreconditionError(f"nothing is applied: {error}", reason=error.reason, **error.metadata)
 
 
 def _handling(config: ProxyConfig) -> tuple[object, ...]:

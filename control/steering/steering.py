@@ -42,6 +42,7 @@ from framegate.proxy.config.model import MAX_PROCESSORS, ProxyConfig
 
 if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
+    from framegate.control.telemetry.export import Export
 
 __all__ = ["Parts", "Steering"]
 
@@ -90,6 +91,7 @@ class Steering(Parts):
         chosen: what the container decided at the start; None: nothing.
         tap_low: see ``TapLosses``.
         audit_file: see ``Audit``.
+        export: what is exported; None: nothing.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Steering(Parts):
         chosen: Chosen | None = None,
         tap_low: Callable[[], str] = str,
         audit_file: AuditFile | None = None,
+        export: "Export | None" = None,
     ) -> None:
         config = supervisor.desired.config
         self.transactions = Transactions(events, meters)
@@ -137,6 +140,7 @@ class Steering(Parts):
             identities,
             new_handlers,
             log_rows,
+            export,
             self.transactions,
             meters,
             log,

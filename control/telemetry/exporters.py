@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from framegate.control.errors import StartError
 from framegate.control.status import Attributes
-from framegate.control.telemetry.environment import Target
+from framegate.control.telemetry.environment import Signal, Target
 from framegate.proxy.cells.metrics import ERROR_TYPE, SIGNAL
 
-__all__ = ["Account", "Counted", "Room", "exporter_class", "metric_exporter", "otlp_exporter", "probe", "queue_size"]
+__all__ = ["GRACE_S", "Account", "Counted", "Room", "behind", "exporter_class", "metric_exporter", "otlp_exporter", "probe", "queue_size"]
 
 _MAX_POINTS: Final = 4_000
 """Data points in one request: about 1 MB, below the 4 MB that gRPC servers accept."""
@@ -30,6 +30,8 @@ _PLACES: Final = {
 }
 _GRPC_LOGGER: Final = "opentelemetry.exporter.otlp.proto.grpc.exporter"
 _QUIET_S: Final = 600.0
+GRACE_S: Final = 2.0
+"""For an export in progress when its exporter is exchanged."""
 _log = logging.getLogger(__name__)
 
 
@@ -215,41 +217,77 @@ def _read(path: str | None) -> bytes | None:
         return file.read()
 
 
+def behind(work: Callable[[], None], name: str) -> None:
+    """Run what may take seconds in a thread of its own, or here if there is no thread for it."""
+    try:
+        threading.Thread(target=work, name=name, daemon=True).start()
+    except RuntimeError:
+        work()
+
+
 class Counted:
-    """An exporter for the SDK that calls another one and counts.
+    """An exporter for the SDK that calls another one, which can be exchanged, and counts.
 
     Args:
         exporter: sends.
-        target: its collector.
+        signal: what it sends.
         account: counts exports and lost items.
         over: called with the number of items after their export, whatever its result.
     """
 
-    def __init__(self, exporter: Any, target: Target, account: Account, over: Callable[[int], None] = lambda items: None) -> None:
+    def __init__(self, exporter: Any, signal: Signal, account: Account, over: Callable[[int], None] = lambda items: None) -> None:
         self._exporter = exporter
-        self._signal = target.signal
+        self._sending: Any = None
+        self._sent = threading.Condition()
+        self._signal = signal
         self._account = account
         self._over = over
         self._preferred_temporality = getattr(exporter, "_preferred_temporality", None)  # a reader of metrics asks for both
         self._preferred_aggregation = getattr(exporter, "_preferred_aggregation", None)
         self.closed = False
-        account.expect(target.signal)
+        account.expect(signal)
+
+    def exchange(self, exporter: Any) -> None:
+        """Send with another exporter from now on. The former one has ``GRACE_S`` for an export in progress; if that fails, the other one repeats it.
+        It does not block.
+        """
+        former, self._exporter = self._exporter, exporter
+
+        def end() -> None:
+            with self._sent:
+                self._sent.wait_for(lambda: self._sending is not former, GRACE_S)
+            former.shutdown()
+
+        behind(end, "framegate-exporter-end")
 
     def export(self, batch: Any, **options: Any) -> Any:
         """Export, unless it has ended. An exception counts as an export that failed, for example of a value that cannot be encoded."""
         items = len(batch) if hasattr(batch, "__len__") else _points(batch)
-        result: Any = None
         try:
-            result = None if self.closed else self._exporter.export(batch, **options)
-        except Exception:
-            if not self.closed:  # otherwise ``shutdown`` has broken the export off
-                _log.exception("an export of %s failed", self._signal)
+            while True:
+                exporter = self._exporter
+                result = self._attempt(exporter, batch, options)
+                good = result is not None and result.name == "SUCCESS"
+                self._account.export(self._signal, "" if good else "failed")
+                if good or exporter is self._exporter:
+                    break
         finally:
             self._over(items)
-        good = result is not None and result.name == "SUCCESS"
-        self._account.export(self._signal, "" if good else "failed")
         self._account.drop(self._signal, 0 if good else items)
         return result
+
+    def _attempt(self, exporter: Any, batch: Any, options: dict[str, Any]) -> Any:
+        self._sending = exporter
+        try:
+            return None if self.closed else exporter.export(batch, **options)
+        except Exception:
+            if not self.closed and exporter is self._exporter:  # otherwise its ``shutdown`` has broken the export off
+                _log.exception("an export of %s failed", self._signal)
+            return None
+        finally:
+            with self._sent:
+                self._sending = None
+                self._sent.notify_all()
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
         """Nothing waits here."""
@@ -268,9 +306,9 @@ def _points(data: Any) -> int:
     return sum(len(metric.data.data_points) for scope in scopes for metric in scope.metrics)
 
 
-def metric_exporter(target: Target, account: Account) -> Counted:
-    """For a periodic reader; an export of many points is split into several requests."""
-    return Counted(otlp_exporter(target, max_export_batch_size=_MAX_POINTS), target, account)
+def metric_exporter(target: Target) -> Any:
+    """For a periodic reader; an export of many points is split into several requests. Errors as of ``otlp_exporter``."""
+    return otlp_exporter(target, max_export_batch_size=_MAX_POINTS)
 
 
 def probe(target: Target) -> str:

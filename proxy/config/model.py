@@ -450,7 +450,7 @@ class ProxyConfig:
     handlers: Annotated[HandlersConfig, Key(effect="new connections")] = HandlersConfig()
     limits: Annotated[LimitsConfig, Key(effect="now")] = UNLIMITED_NODE
     tap: Annotated[TapConfig | None, Key(effect="restart")] = None
-    telemetry: Annotated[TelemetryConfig, Key(effect="restart")] = TelemetryConfig()
+    telemetry: Annotated[TelemetryConfig, Key(effect="now")] = TelemetryConfig()
     log: Annotated[LogConfig, Key(effect="restart")] = DEFAULT_LOG
     drain: Annotated[DrainConfig, Key(effect="now")] = DrainConfig()
     rotation: Annotated[RotationConfig, Key(effect="now")] = RotationConfig()

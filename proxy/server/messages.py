@@ -157,6 +157,7 @@ class Change(TypedDict, total=False):
         revoked: by listener, identities that are no longer valid.
         tap_rule: the name of a tap rule that is turned on again.
         standing: all standing actions, in order.
+        rows_at_open: as of ``StartMessage``.
     """
 
     config: dict[str, Any]
@@ -170,6 +171,7 @@ class Change(TypedDict, total=False):
     revoked: dict[str, RevokedRow]
     tap_rule: str
     standing: list[StandingRow]
+    rows_at_open: bool
 
 
 class _Asked(TypedDict):

@@ -297,6 +297,7 @@ class Settings:
             relay.pairs.quotas.set_limits(prepared.limits)
         if prepared.standing is not None:
             relay.pairs.standing = prepared.standing
+        relay.pairs.reports_open = change.get("rows_at_open", relay.pairs.reports_open)
         for name, row in change.get("revoked", {}).items():
             for route in self._routes(name):
                 if route.revoked is not None:

@@ -309,6 +309,7 @@ class FakeProcessor:
             return
         change = self.prepared[1]
         self.prepared = None
+        self.reports_open = change.get("rows_at_open", self.reports_open)
         self.config = changed_from_wire(self.config, change.get("config", {}))
         self.facts.update(facts_of(self.config))
         assert self.writer is not None

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import ssl
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from framegate.control.fleet import handler_process, two_phases
 from framegate.control.fleet.processor import COMMAND
 from framegate.control.identity.users_file import changing
 from framegate.control.steering.configuration import Applied
+from framegate.control.telemetry.export import Export
 from framegate.proxy.cells import LISTENER
 from framegate.proxy.config.model import (
     MIB,
@@ -32,12 +34,16 @@ from framegate.proxy.config.model import (
     ListenerTimeouts,
     ListenerTls,
     MemoryPoolConfig,
+    OtlpConfig,
+    PrometheusConfig,
     ProxyConfig,
     RotationConfig,
+    TelemetryConfig,
     UpstreamConfig,
 )
 from framegate.proxy.config.sasl import ListenerSasl
 from tests.fakes.brokers import FakeBroker
+from tests.fakes.certificates import Authority
 from tests.fakes.fleet import ECHO, Client, Fleet, facts, fleet, fleet_config, until
 from tests.fakes.sasl_frames import handshake, plain_token, stored, token
 from tests.fakes.scenario import run_by
@@ -337,6 +343,98 @@ async def test_users_come_change_and_go_with_their_listeners(made: Live, *, tmp_
     assert await made.answers("b")
 
 
+def write_users(file: Path, *names: str) -> None:
+    file.unlink(missing_ok=True)
+    with changing(file) as users:
+        for name in names:
+            users.add(name, {"SCRAM-SHA-256": stored("SCRAM-SHA-256", name)})
+
+
+async def logged_in(made: Live, user: str) -> Client | None:
+    """A client of listener b whose password is its name; None: it is refused."""
+    client = await made.connect("b")
+    await client.echo(framed(handshake("PLAIN", 1)))
+    return client if (await client.echo(framed(token(plain_token(user, user), 2))))[9:11] == b"\0\0" else None
+
+
+@run_by(run)
+async def test_users_that_are_gone_with_a_changed_section_end_and_others_go_on(made: Live, *, tmp_path: Path) -> None:
+    file, other = tmp_path / "users", tmp_path / "others"
+    write_users(file, "alice", "bob", "carol")
+    write_users(other, "alice")
+    sasl = ListenerSasl(mechanisms=("PLAIN",), users=str(file))
+    await made.apply(made.added("b", protocol="kafka", sasl=sasl))
+    clients = {name: await logged_in(made, name) for name in ("alice", "bob", "carol")}
+    steps: tuple[tuple[ListenerSasl, tuple[str, ...], set[str]], ...] = (
+        (dataclasses.replace(sasl, mechanisms=("PLAIN", "SCRAM-SHA-256")), ("alice", "carol"), {"bob"}),
+        (dataclasses.replace(sasl, users=str(other)), ("alice", "bob", "carol"), {"carol"}),
+    )
+    for changed, users, gone in steps:
+        b = dataclasses.replace(made.config.listeners[1], sasl=changed)
+        write_users(file, *users)
+        await made.apply(dataclasses.replace(made.config, listeners=(made.config.listeners[0], b)))
+        for name in gone:
+            client = clients.pop(name)
+            assert client is not None
+            assert await client.reader.read(1) == b"", name
+            assert await logged_in(made, name) is None
+    assert [name for name, client in clients.items() if client is not None and not client.reader.at_eof()] == ["alice"]
+
+
+@run_by(run)
+async def test_a_user_that_is_deleted_while_a_configuration_is_staged_stays_deleted(
+    made: Live, *, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "users"
+    write_users(file, "alice", "bob")
+    await made.apply(made.added("b", protocol="kafka", sasl=ListenerSasl(mechanisms=("PLAIN",), users=str(file))))
+    bob = await logged_in(made, "bob")
+    deleting: list[asyncio.Task[Any]] = []
+
+    async def closed() -> None:
+        deleting.append(asyncio.create_task(made.steering.users.delete("b", "bob")))
+        await until(lambda: b"bob" not in file.read_bytes())
+
+    monkeypatch.setattr(made.steering.configuration, "_closed", closed)
+    b = made.config.listeners[1]
+    sasl = ListenerSasl(mechanisms=("PLAIN", "SCRAM-SHA-256"), users=str(file))
+    await made.apply(dataclasses.replace(made.config, listeners=(made.config.listeners[0], dataclasses.replace(b, sasl=sasl))))
+    await deleting[0]
+    assert (bob is not None and await bob.reader.read(1), await logged_in(made, "bob")) == (b"", None)
+    assert await logged_in(made, "alice") is not None
+
+
+@run_by(run)
+async def test_certificates_that_a_changed_section_revokes_end_and_others_go_on(made: Live, *, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server, stolen, kept = (authority.leaf(name) for name in ("server", "stolen", "kept"))
+    lists = [authority.revocations(), authority.revocations(stolen[0])]
+    tls = ListenerTls(certificate=server[0], key=server[1], client_auth="required", client_ca=str(authority.path), crl=(lists[0],))
+    await made.apply(made.added("b", tls=tls))
+
+    async def opened(identity: tuple[str, str]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        context = ssl.create_default_context(cafile=str(authority.path))
+        context.check_hostname = False
+        context.load_cert_chain(*identity)
+        reader, writer = await asyncio.open_connection("127.0.0.1", made.port("b"), ssl=context)
+        writer.write(b"\0\0\0\1x")
+        assert await reader.readexactly(5) == b"\0\0\0\1x"
+        return reader, writer
+
+    (ended, _), (reader, writer) = await opened(stolen), await opened(kept)
+    a, b = made.config.listeners
+    for closes, path in ((False, lists[1]), (True, lists[0]), (True, lists[1])):
+        changed = dataclasses.replace(b, close_revoked=closes, tls=dataclasses.replace(tls, crl=(path,), min_version="1.3" if closes else "1.2"))
+        await made.apply(dataclasses.replace(made.config, listeners=(a, changed)))
+        writer.write(b"\0\0\0\1y")
+        assert await reader.readexactly(5) == b"\0\0\0\1y"
+    assert await ended.read(1) == b""
+    with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+        await opened(stolen)
+    for each in (_, writer):
+        each.close()
+
+
 @run_by(run)
 async def test_a_cluster_comes_with_ports_for_its_brokers_and_goes(made: Live) -> None:
     first = free_ports(3)
@@ -363,12 +461,21 @@ async def test_a_cluster_comes_with_ports_for_its_brokers_and_goes(made: Live) -
 
 
 @run_by(run_fake, 2, "refuse@1")
-async def test_a_processor_that_refuses_takes_the_change_back_everywhere(made: Fleet) -> None:
-    port = free_port()
+async def test_a_processor_that_refuses_takes_the_change_back_everywhere(made: Fleet, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    port, scraped = free_port(), free_port()
+    export = Export(made.desired.config, made.log, made.task_monitor)
+    export.begin(made.steering.state, {}, made.steering.events)
+    monkeypatch.setattr(made.steering.configuration, "_export", export)
+    otlp = OtlpConfig(endpoint="http://127.0.0.1:1", signals=("metrics", "traces", "logs"))
+    telemetry = TelemetryConfig(otlp=otlp, prometheus=PrometheusConfig(address=f"127.0.0.1:{scraped}"))
     more = ListenerConfig(name="b", address=f"127.0.0.1:{port}", upstream="u", max_receive_size=MIB)
-    config = dataclasses.replace(made.desired.config, listeners=(*made.desired.config.listeners, more))
+    config = dataclasses.replace(made.desired.config, listeners=(*made.desired.config.listeners, more), telemetry=telemetry)
+    before = threading.active_count()
     await refused(made, config, AbortedError, "CHANGE_REFUSED")
     assert not reaches(port)
+    assert not reaches(scraped)
+    await until(lambda: threading.active_count() <= before)
+    assert (export.calls, made.desired.rows_at_open) == (None, False)
     assert [set(each["max_receive_size"]) for each in await facts(made)] == [{"a"}] * 2
 
 

@@ -72,7 +72,7 @@ def test_accepted_exports_are_counted_and_have_headers_and_compression(protocol:
     with RECEIVERS[protocol]() as receiver:
         for number, target in enumerate(targets(receiver.endpoint, protocol, COMPRESSION="gzip"), 1):
             account, over = Account(), list[int]()
-            exporter = Counted(otlp_exporter(target), target, account, over.append)
+            exporter = Counted(otlp_exporter(target), target.signal, account, over.append)
             exporter.export(MAKE[target.signal](3))
             exporter.shutdown()
             received = receiver.nth(number)
@@ -84,7 +84,7 @@ def test_refused_exports_are_counted_as_lost_and_logged_once(caplog: pytest.LogC
     with GrpcReceiver(refuse) as receiver:
         for target in targets(receiver.endpoint):
             account = Account()
-            exporter = Counted(otlp_exporter(target), target, account)
+            exporter = Counted(otlp_exporter(target), target.signal, account)
             for _ in range(3):
                 exporter.export(MAKE[target.signal](4))
             exporter.shutdown()
@@ -98,14 +98,14 @@ def test_an_export_that_raises_is_one_that_failed(caplog: pytest.LogCaptureFixtu
             raise ValueError("no place for it")
 
     account, over = Account(), list[int]()
-    Counted(Broken(), targets("http://127.0.0.1:1")[1], account, over.append).export([1, 2])
+    Counted(Broken(), "traces", account, over.append).export([1, 2])
     assert (counted(account, "traces"), over, "no place for it" in caplog.text) == (({"failed": 1}, 2), [2], True)
 
 
 def test_an_export_of_many_points_goes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporters, "_MAX_POINTS", 4)
     with GrpcReceiver() as receiver:
-        exporter = metric_exporter(targets(receiver.endpoint)[0], Account())
+        exporter = metric_exporter(targets(receiver.endpoint)[0])
         exporter.export(points(10))
         exporter.shutdown()
         sent = [received.request.resource_metrics[0].scope_metrics[0].metrics[0].sum.data_points for received in receiver.received]
