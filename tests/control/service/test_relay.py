@@ -45,7 +45,7 @@ def run(folder: Path, body: Callable[[Callable[[], Awaitable[tuple[Streams, Stre
             backend.close()
             for _, writer in opened:
                 writer.close()
-        assert peers._peers == {}
+        assert peers._connections == {}
 
     asyncio.run(main())
 
