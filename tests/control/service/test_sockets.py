@@ -305,6 +305,22 @@ def test_connections_above_the_bound_are_closed_and_the_others_go_on(tmp_path: P
     run(tmp_path, body)
 
 
+def test_the_watchers_of_one_role_take_no_place_from_those_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interceptor, "MAX_WATCHERS", 2)
+
+    async def body(at: Serving, addresses: dict[str, str]) -> None:
+        async with connected(addresses["view"]) as view, connected(addresses["admin"]) as admin:
+            watched = [await watching(channel) for channel in (view, view, admin, admin)]
+            for channel in (view, admin):
+                more = channel.unary_stream("/framegate.control.v1.EventService/WatchEvents")(b"")
+                assert (await refused(more.read()))[1] == "TOO_MANY_WATCHERS"
+            for call in watched:
+                assert not call.done()
+                call.cancel()
+
+    run(tmp_path, body)
+
+
 def test_a_flood_of_refused_calls_is_answered_slowly_and_its_cancelled_calls_leave_nothing(tmp_path: Path) -> None:
     async def body(at: Serving, addresses: dict[str, str]) -> None:
         async with contextlib.AsyncExitStack() as stack:

@@ -214,7 +214,6 @@ async def test_a_text_of_a_caller_elsewhere_names_no_file_socket_or_handler_that
     bench: Bench,
 ) -> None:
     await bench.made.apply(bench.text(2048), local=False)
-    listener = "  - name: kafka\n"
     kafka, plain = bench.plane.config.listeners
     brokers, secret = bench.plane.config.upstreams[0], UpstreamSasl(mechanism="PLAIN", user="me", password_file="/etc/shadow")
     texts = {
