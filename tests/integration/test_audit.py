@@ -182,8 +182,7 @@ def test_an_open_connection_over_tcp_ends_when_its_certificate_is_revoked(proxy:
         assert next(watched).resume_token
         os.replace(authority.revocations(str(folder / "tls/tls.crt")), proxy.config["admin"]["tcp"]["crl"][0])
         with pytest.raises(grpc.RpcError):
-            while True:
-                next(watched)
+            list(watched)
         with pytest.raises(grpc.RpcError) as caught:
             LimitServiceStub(channel).ListLimits(pb2.ListLimitsRequest(), timeout=5)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
