@@ -57,6 +57,8 @@ _REQUEST_S: Final = 10.0
 _REFUSALS: Final = 10
 """Refusals of a role that are answered at once; after them one each ``_REFUSAL_S``, in their order."""
 _REFUSAL_S: Final = 0.1
+_MAX_COST: Final = 10.0
+"""Of one refusal, counted as so many: a request that was received to be refused costs one for each ``MAX_REQUEST``."""
 MAX_REQUEST: Final = 256 * 1024
 """Bytes. The largest useful requests are a thousand overrides, or a tap rule with a thousand principals."""
 CLIENT_KEY: Final = "framegate-client"
@@ -97,13 +99,13 @@ class _Calls:
         self._free_s = 0.0
         self._refusing = asyncio.Lock()
 
-    async def wait(self) -> None:
-        """Wait until a call may be refused."""
+    async def wait(self, cost: float) -> None:
+        """Wait until a call may be refused. ``cost``: for how many it counts."""
         async with self._refusing:
             now_s = time.monotonic()
             self._free_s = max(self._free_s, now_s - _REFUSALS * _REFUSAL_S)
             await asyncio.sleep(max(self._free_s - now_s, 0.0))
-            self._free_s += _REFUSAL_S
+            self._free_s += _REFUSAL_S * cost
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
@@ -162,8 +164,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """End a call with an error. ``held``: refusals like it are answered slowly."""
         if held:
             caller = self._peers.find(context.peer())
+            size = int(failure.metadata.get("size", 0)) if isinstance(failure, ExhaustedError) else 0
             with self._peers.held(context.peer()):
-                await self._calls[Role.ROLE_UNSPECIFIED if caller is None else caller.role].wait()
+                await self._calls[Role.ROLE_UNSPECIFIED if caller is None else caller.role].wait(min(max(size / MAX_REQUEST, 1.0), _MAX_COST))
         await context.abort_with_status(rpc_status.to_status(status_of(failure)))
 
     def _role_needed(self, method: str, needed: Role.ValueType, peer: Peer | None) -> DeniedError:
