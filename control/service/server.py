@@ -30,8 +30,8 @@ __all__ = ["SERVICE_NAMES", "Service", "start"]
 
 SERVICE_NAMES: Final = tuple(dict.fromkeys(method.partition("/")[0] for method in METHODS))
 _REFLECTION: Final = "grpc.reflection.v1alpha.ServerReflection"
-_MOST_BYTES: Final = 4 * MAX_REQUEST
-"""Requests above it are refused by gRPC itself, by their header, so without a reason: to give one, it would have to read them into memory."""
+_MOST_BYTES: Final = 32 * MAX_REQUEST
+"""Requests up to it are refused by the interceptor, with a reason, those above it by gRPC, by their header."""
 _MOST_STREAMS: Final = MAX_CALLS + MAX_WATCHERS
 """Calls of one connection; the client keeps further ones until one has ended."""
 _OPTIONS: Final = (
@@ -97,7 +97,7 @@ async def start(parts: Parts, config: ProxyConfig, observe: CallObserver | None 
         stack.callback(release)
         await start_whole(server)
         stack.push_async_callback(server.stop, 0)
-        sockets.serve(backend, peers)
+        sockets.serve(backend, peers, parts.rotation)
         probes = await start_probes(parts.state, config.health, observe)
         return Service(server, config.admin.address, sockets, probes, stack.pop_all())
 

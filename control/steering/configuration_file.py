@@ -11,17 +11,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from framegate.control.configuration.child import Loaded, loaded_from_row
-from framegate.control.configuration.difference import Difference, differences
+from framegate.control.configuration.difference import Difference, differences, values
 from framegate.control.configuration.document import MAX_BYTES, ZONE, ConfigurationError
+from framegate.control.configuration.tls_files import named_here
 from framegate.control.configuration.units import counted
 from framegate.control.errors import ControlError, UnavailableError
-from framegate.control.events import Bus
+from framegate.control.events import Bus, Row
 from framegate.control.files import Contents
 from framegate.control.meters import Meters
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.source import Refusal, Reloader, Source
 from framegate.control.steering.configuration import Applied, Configuration
 from framegate.control.steering.pool import Pool
+from framegate.control.steering.rows import Audit
 from framegate.proxy.config.model import ProxyConfig
 
 __all__ = ["KIND", "By", "ConfigurationFile", "refusal_text"]
@@ -29,6 +31,7 @@ __all__ = ["KIND", "By", "ConfigurationFile", "refusal_text"]
 KIND: Final = "configuration"
 By = Literal["call", "signal", "watch"]
 """Who has a configuration applied."""
+_METHOD: Final = "framegate.control.v1.ConfigurationService/ApplyConfiguration"
 _SHOWN: Final = 20
 """Paths or faults in a row."""
 
@@ -42,6 +45,7 @@ class ConfigurationFile(Reloader):
         in_force: returns the configuration that is in force.
         pool: knows which of its values the container decides.
         ask: a question of the validator process (``framegate.control.configuration.child.load_row``).
+        audit: gets a row of each change that no call asks for; those of calls have theirs.
 
     Attributes:
         path: of the file, absolute.
@@ -56,6 +60,7 @@ class ConfigurationFile(Reloader):
         pool: Pool,
         ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
         rotation: Rotation,
+        audit: Audit,
         events: Bus,
         meters: Meters,
     ) -> None:
@@ -66,6 +71,7 @@ class ConfigurationFile(Reloader):
         self._pool = pool
         self._ask = ask
         self._rotation = rotation
+        self._audit = audit
         self._events = events
         self._meters = meters
         self._lock = asyncio.Lock()
@@ -121,33 +127,40 @@ class ConfigurationFile(Reloader):
 
     # --- changes -----------------------------------------------------------------------------------------------------------------
 
-    async def load(self, text: str | None = None) -> Loaded:
+    async def load(self, text: str | None = None, *, local: bool = True) -> Loaded:
         """What is in the file, or would be with a text.
 
+        Args:
+            local: a text may name anything of this machine; otherwise only what the configuration in force, or the file, names of it.
+
         Raises:
-            ConfigurationError: with every fault. UnavailableError: the process that reads it failed (READER_FAILED).
+            ConfigurationError: with every fault. DeniedError: the text names more. UnavailableError: its reader failed (READER_FAILED).
         """
+        named = None if local or text is None else sorted(named_here(self.config) | named_here(self._in_force()))
         try:
-            row = await self._ask({"load": {"path": self.path, "text": text, "zone": os.environ.get(ZONE, "")}})
+            row = await self._ask({"load": {"path": self.path, "text": text, "zone": os.environ.get(ZONE, ""), "named": named}})
         except (OSError, RuntimeError, TimeoutError) as error:
             text = f"the configuration was not read: {str(error) or 'no answer in time'}"
             raise UnavailableError(text, reason="READER_FAILED") from error
         return loaded_from_row(row)
 
-    async def apply(self, text: str | None = None, etag: str = "", *, by: By = "call", validate_only: bool = False) -> tuple[Loaded, Applied]:
+    async def apply(
+        self, text: str | None = None, etag: str = "", *, by: By = "call", local: bool = True, validate_only: bool = False
+    ) -> tuple[Loaded, Applied]:
         """Put the file, or a text in its place, in force: all of it or nothing.
 
         Args:
             text: applied instead of the file, which stays what ``by_hand`` compares with; None: the file.
             etag: that of the configuration that the caller has seen; empty: replace any.
             by: who wants it.
+            local: as of ``load``.
             validate_only: only check.
 
         Raises:
             ConfigurationError: with every fault. Otherwise as of ``load`` and ``Configuration.apply``.
         """
         async with self._lock:
-            loaded = await self.load(text)
+            loaded = await self.load(text, local=local)
             return loaded, await self._apply(loaded, etag, by, of_file=text is None, validate_only=validate_only)
 
     async def _apply(self, loaded: Loaded, etag: str, by: By, *, of_file: bool, validate_only: bool = False) -> Applied:
@@ -177,7 +190,7 @@ class ConfigurationFile(Reloader):
     async def reload(self) -> str:
         """Apply the file for a signal; the outcome in words. A failure is a row."""
         try:
-            _, applied = await self.apply(by="signal")
+            _, applied = await self._audited("SIGHUP", lambda: self.apply(by="signal"))
         except (ConfigurationError, ControlError) as error:
             faults = [str(fault) for fault in error.faults[:_SHOWN]] if isinstance(error, ConfigurationError) else []
             reason = refusal_text(error)
@@ -193,12 +206,33 @@ class ConfigurationFile(Reloader):
         except UnicodeDecodeError:
             return {KIND: Refusal(self.path, "is not UTF-8")}
         try:
-            async with self._lock:
-                await self._apply(await self.load(text), "", "watch", of_file=True)
+            await self._audited("config.watch", lambda: self._watched(text))
         except (ConfigurationError, ControlError) as error:
             if getattr(error, "reason", "") != "CHANGE_PENDING":
                 return {KIND: Refusal(self.path, refusal_text(error))}
         return {}
+
+    async def _watched(self, text: str) -> tuple[Loaded, Applied]:
+        async with self._lock:
+            loaded = await self.load(text)
+            return loaded, await self._apply(loaded, "", "watch", of_file=True)
+
+    async def _audited(self, who: str, work: Callable[[], Awaitable[tuple[Loaded, Applied]]]) -> tuple[Loaded, Applied]:
+        """Apply the file, with an audit row as that of a call."""
+        place = await self._audit.reserve()
+        row: Row = {"event": "audit", "who": who, "role": "admin", "method": _METHOD, "request": {"file": self.path}}
+        applied: Any = None
+        try:
+            answer = await work()
+            applied, failure = answer[1], ""
+            return answer
+        except BaseException as error:
+            applied, failure = getattr(error, "changed", None), getattr(error, "reason", type(error).__name__)
+            raise
+        finally:
+            before, after = values(applied.differences) if isinstance(applied, Applied) else (None, None)
+            self._audit.publish({**row, "before": before, "after": after, "result": "FAILED" if failure else "OK", "error": failure}, place)
+            await self._audit.written()
 
 
 def refusal_text(error: Exception) -> str:

@@ -34,11 +34,13 @@ __all__ = [
     "STANDING",
     "ClosedLook",
     "Comparison",
+    "Counts",
     "Field",
     "Filter",
     "Look",
     "Order",
     "Rates",
+    "counts_of",
     "rates_between",
 ]
 
@@ -60,13 +62,20 @@ class Rates(NamedTuple):
     response_frames: float
 
 
-def rates_between(before: OpenRow, after: OpenRow, lasted_ns: int) -> Rates:
-    """The rates between two rows of a channel."""
+Counts = tuple[int, int, int, int]
+"""Of a channel: bytes of requests and responses, then frames."""
+
+
+def counts_of(row: OpenRow) -> Counts:
+    """The counters from which rates are computed."""
+    size, frames = row["bytes"], row["frames"]
+    return size["request"] or 0, size["response"] or 0, frames["request"] or 0, frames["response"] or 0
+
+
+def rates_between(before: Counts, after: Counts, lasted_ns: int) -> Rates:
+    """The rates between two counts of a channel."""
     seconds = max(lasted_ns, 1) / 1e9
-    request_bytes, response_bytes, request_frames, response_frames = (
-        max((after[what][way] or 0) - (before[what][way] or 0), 0) / seconds for what in ("bytes", "frames") for way in ("request", "response")
-    )
-    return Rates(request_bytes, response_bytes, request_frames, response_frames)
+    return Rates(*(max(new - old, 0) / seconds for old, new in zip(before, after, strict=True)))
 
 
 class Look(NamedTuple):

@@ -127,6 +127,7 @@ class Steering(Parts):
         brokers = Brokers(supervisor, acceptor, channels, log, events, meters, task_monitor)
         self._checks = Checks(supervisor, log, task_monitor)
         log_rows = LogRows(supervisor, log)
+        audit = Audit(log, events, config.log.audit.on_failure, audit_file, meters)
         configuration = Configuration(
             supervisor,
             acceptor,
@@ -150,7 +151,7 @@ class Steering(Parts):
             state=State(supervisor, meters, task_monitor, pool, drain),
             events=events,
             rows=log.written,
-            audit=Audit(log, events, config.log.audit.on_failure, audit_file, meters),
+            audit=audit,
             log=log_rows,
             channels=channels,
             explanations=Explanations(supervisor, channels, listeners, upstreams, pool),
@@ -168,7 +169,9 @@ class Steering(Parts):
             rotation=rotation,
             users=Users(supervisor, self.transactions, rotation, identities),
             configuration=configuration,
-            configuration_file=ConfigurationFile(loaded, configuration, lambda: supervisor.desired.config, pool, ask, rotation, events, meters),
+            configuration_file=ConfigurationFile(
+                loaded, configuration, lambda: supervisor.desired.config, pool, ask, rotation, audit, events, meters
+            ),
         )
         self._sizing = None if chosen is None else Sizing(pool, lambda: supervisor.desired.config, chosen, events, log, task_monitor)
         self._rates = Rates(supervisor)

@@ -31,6 +31,7 @@ from framegate.control.identity.users_file import name_fault
 from framegate.control.logs import Levels
 from framegate.control.meters import Meters
 from framegate.control.rotation.rotation import Rotation
+from framegate.control.rotation.source import Source
 from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.status import (
     RETIRED,
@@ -284,7 +285,7 @@ class NotedDrain(Drain):
     async def run(
         self, timeout_ms: int | None = None, *, wait: bool = True, accept: DrainAccept | None = None, by: str = "", reason: str = ""
     ) -> DrainResult:
-        self.fake.asked.append(("drain", timeout_ms, wait, accept, by.partition(",")[0], reason))
+        self.fake.asked.append(("drain", timeout_ms, wait, accept, by, reason))
         self.fake._fail()
         return await super().run(timeout_ms, wait=wait, accept=accept, by=by, reason=reason)
 
@@ -412,6 +413,10 @@ class FakeRotation(Rotation):
 
     def __init__(self, fake: "FakePlane") -> None:
         self.fake = fake
+        self.sources: list[Source] = []
+
+    def watch(self, source: Source) -> None:
+        self.sources.append(source)
 
     async def reload(self) -> list[ReloadOutcome]:
         self.fake.asked.append(("reload",))
@@ -582,12 +587,12 @@ class FakePlane(State):
         drain = NotedDrain(supervisor, acceptor, listeners, pool, transactions, self._events)
         drain.fake = self
         channels, upstreams = NotedChannels(self, supervisor, transactions), Upstreams(supervisor, resolver, log)
-        engine = FakeConfiguration(self)
+        engine, audit = FakeConfiguration(self), FakeAudit(self)
         self.parts = Parts(
             state=self,
             events=self._events,
             rows=self.written,
-            audit=FakeAudit(self),
+            audit=audit,
             log=LogRows(supervisor, log),
             channels=channels,
             explanations=Explanations(supervisor, channels, listeners, upstreams, pool, lambda: self.now_ns),
@@ -612,6 +617,7 @@ class FakePlane(State):
                 pool,
                 _answered,
                 Rotation(config.rotation, self._events, meters, task_monitor),
+                audit,
                 self._events,
                 meters,
             ),

@@ -7,9 +7,12 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from framegate.control.errors import UnavailableError
 from framegate.control.events import Event, Gap, Row
 from framegate.control.service.channels import CAPACITY, ClosedChannels
+from framegate.control.status import Outcome
 from framegate.control.steering.filter import CLOSED_FIELDS, Filter
+from framegate.control.steering.transactions import Changed
 from framegate.control.v1 import channel_service_pb2 as pb2
 from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 from framegate.proxy.network.connection_id import format_connection_id, parse_connection_id
@@ -303,3 +306,14 @@ async def test_an_answer_says_that_clients_can_come_back_and_bounds_are_checked(
     throttle = pb2.ThrottleChannelsRequest(selector=selector, max_affected_count=100_001, request_bytes_per_second=-1, ttl=Duration(nanos=1))
     _, _, named = await refused(stub.ThrottleChannels(throttle))
     assert set(named) == {"max_affected_count", "request_bytes_per_second", "ttl"}
+
+
+@served()
+async def test_what_was_done_although_the_call_failed_is_in_its_audit_row_and_not_done_again(at: Serving) -> None:
+    at.plane.failure = UnavailableError("processor 1 has not confirmed it", reason="CHANGE_PENDING")
+    at.plane.failure.changed = Changed(None, Outcome(affected=(parse_connection_id("0-1-7"),), missing=()))
+    request = pb2.MuteChannelsRequest(selector=ids("0-1-7"), reason="x", request_id="7f1e8a52-0b3c-4d7e-9a66-0d5f4c1b2a39")
+    for _ in range(2):
+        assert await refused(ChannelServiceStub(at.channel).MuteChannels(request)) == (grpc.StatusCode.UNAVAILABLE, "CHANGE_PENDING", [])
+        at.plane.failure = None
+    assert at.plane.audits[0]["after"] == {"affected": ["0-1-7"], "affected_count": 1, "missing": []}

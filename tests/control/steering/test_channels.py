@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from framegate.control.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
+from framegate.control.fleet import two_phases
 from framegate.control.status import ChannelVerb
 from framegate.control.steering.channels import Terms
 from framegate.control.steering.filter import Filter, Order
@@ -57,6 +58,7 @@ async def test_an_error_names_the_silent_processor_and_counts_what_the_other_did
     with pytest.raises(UnavailableError, match=f"{verb} is in force for 2 channels; .*processor 1 ") as caught:
         await made.steering.channels.act(verb, OF_A, TERMS)
     assert (caught.value.reason, caught.value.metadata) == (reason, {"processors": "1", "affected_count": "2", "missing_count": "0"})
+    assert len(caught.value.changed.after.affected) == 2, "for the audit row"
 
 
 @patch("framegate.control.steering.channels.REQUEST_MS", 500)
@@ -353,3 +355,18 @@ async def test_a_page_ends_when_enough_was_looked_at_and_the_next_one_goes_on(ma
             found = await pages(made, Filter(text), 5, lambda: asyncio.sleep(0))
         assert [number for page in found for number in page] == [ids[-1]]
         assert len(found) == -(-7 // scanned)
+
+
+@run_by(run, 1, "unconfirmed")
+async def test_a_standing_action_that_is_decided_and_not_confirmed_is_done_and_its_error_says_what(
+    made: Fleet, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = await open_channels(made, 2)
+    monkeypatch.setattr(two_phases, "PATIENCE_S", 0.05)
+    with pytest.raises(UnavailableError):
+        await made.steering.limits.change("a", {"max_receive_size": 13})
+    with pytest.raises(UnavailableError) as caught:
+        await made.steering.channels.act("mute", OF_A, Terms(standing=True))
+    before, after = caught.value.changed
+    assert (caught.value.reason, before, sorted(after.affected)) == ("CHANGE_PENDING", None, sorted(ids))
+    assert after.action in made.steering.channels.actions
