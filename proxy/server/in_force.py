@@ -93,7 +93,7 @@ class InForce:
         self.credentials: Final[Credentials | None] = (None if before is None else before.credentials) or _credentials(config)
         self.requests: Final[RequestChannel | None] = (None if before is None else before.requests) or _request_channel(config)
         self.stores: Final[Stores] = Stores(config, change.get("stores"), None if before is None else before.stores)
-        kept, kept_upstreams = layout.names(LISTENER), layout.names(UPSTREAM)
+        kept = layout.names(LISTENER)
         self.counters: Final[dict[str, ListenerCounters]] = {}
         self.upstream_counters: Final[dict[str, UpstreamCounters]] = {}
         self._handled: Final[dict[str, HandlerMetrics]] = {name: each for name in kept if (each := _known(before, "_handled", name)) is not None}
@@ -107,27 +107,27 @@ class InForce:
         self.rows: Final = self._addresses(change.get("endpoints") or {})
         self.endpoints: Final = {name: self._endpoints(item) for name, item in self.upstream_configs.items()}
         self.brokers: Final = self._clusters(change.get("brokers") or {})
-        self.upstreams: Final[dict[str, Upstream]] = dict.fromkeys(kept_upstreams)  # type: ignore[arg-type]
+        self.upstreams: Final[dict[str, Upstream]] = {}
         self.clusters: Final = {name: _known(before, "clusters", name) or Cluster(name) for name in self.brokers}
         self.logins: Final[dict[str, Logins | None]] = {}
         self.rules: Final[dict[str, KafkaRulesInForce]] = {}
         self.refusals: Final[dict[str, Refusals]] = {}
-        self.routes: Final[dict[str, Route]] = dict.fromkeys(kept)  # type: ignore[arg-type]
+        self.routes: Final[dict[str, Route]] = {}
 
     def build(self) -> Iterator[None]:
         """Make what is new, in pieces of less than a millisecond. Raises ConfigError."""
         before = self._before
-        for name in self.routes:
+        for name in self.layout.names(LISTENER):
             self.counters[name] = known = _known(before, "counters", name) or ListenerCounters()
             if before is None or before.counters.get(name) is not known:
                 yield
-        for name in self.upstreams:
+        for name in self.layout.names(UPSTREAM):
             self.upstream_counters[name] = _known(before, "upstream_counters", name) or UpstreamCounters()
             self.upstreams[name] = upstream = _known(before, "upstreams", name) or self._upstream(name)
             if before is None or before.upstreams.get(name) is not upstream:
                 yield
         self.logins.update((item.name, self._login(item)) for item in self.config.upstreams)
-        for name in self.routes:
+        for name in self.layout.names(LISTENER):
             self.routes[name] = route = self._route_of(name)
             if before is None or before.routes.get(name) is not route:
                 yield
