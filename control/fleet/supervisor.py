@@ -311,7 +311,7 @@ class Supervisor(Respawner[Slot, Processor]):
             UnavailableError: there is no memory.
         """
         try:
-            for slot in self._ordered():
+            for slot in self._ordered() if layout is not self.desired.layout else ():
                 slot.cells.make_room(layout)
         except (OSError, ValueError) as error:
             raise UnavailableError(f"no memory for counters: {error}", reason="NO_MEMORY") from error

@@ -398,6 +398,8 @@ class Configuration:
     def _follow_layout(self, layout: CellLayout) -> None:
         """Count by another layout, and drop what is known of owners without a place in it."""
         former = self._supervisor.desired.layout
+        if layout is former:
+            return
         self._supervisor.follow_layout(layout)
         for kind, name in set(former.places) - set(layout.places):
             if kind == LISTENER:
@@ -417,11 +419,11 @@ class Configuration:
         if self._lock.locked() or self._pool.scaling.locked():
             return
         self._acceptor.accept_new()
-        check()
-        if layout is self._supervisor.desired.layout:
-            return
         async with self._pool.scaling:  # so that no slot is added
             try:
+                check()
+                if layout is self._supervisor.desired.layout:
+                    return
                 await self._supervisor.change(lambda slot: Change(cells=layout.wire), lambda desired: self._follow_layout(layout), check)
             except ControlError as error:
                 self._log.write("counters_kept", level="warning", error=str(error))
