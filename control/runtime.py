@@ -168,8 +168,7 @@ class Proxy:
         acceptor.start()
         rotation.start()
         steering.state.serving = True
-        if certificates.sources():
-            self._warm(validator)
+        self._warm(validator)
         self._announce(acceptor, steering, addresses)
 
     def _audit_file(self, config: ProxyConfig) -> AuditFile | None:

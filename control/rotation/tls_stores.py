@@ -37,7 +37,7 @@ Certificates = dict[str, dict[str, list[CertificateFacts]]]
 """What is in the files of stores, by owner and path."""
 Sections = dict[str, ListenerTls | UpstreamTls]
 Judge = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
-"""Answers as ``framegate.control.rotation.validator.answer``. Raises what keeps it from it."""
+"""Answers as ``framegate.control.rotation.questions.answer``. Raises what keeps it from it."""
 
 
 class TlsStores(Reloader):

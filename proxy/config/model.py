@@ -8,6 +8,7 @@ The keys of the file are the field names; a time is written with a unit there (`
 """
 
 import dataclasses
+from collections.abc import Generator
 from typing import Annotated, Any, Final, Literal
 
 from framegate.proxy.config.key import Key, changed_model, model_from_wire
@@ -514,8 +515,9 @@ def difference_to_wire(before: ProxyConfig, after: ProxyConfig) -> dict[str, Any
     return row
 
 
-def changed_from_wire(before: ProxyConfig, row: dict[str, Any]) -> ProxyConfig:
-    """The inverse: a configuration with other keys. Listeners and upstreams that are the same are those of ``before``.
+def changed_from_wire(before: ProxyConfig, row: dict[str, Any]) -> Generator[None, None, ProxyConfig]:
+    """The inverse, in pieces of less than a millisecond: a configuration with other keys. Listeners and upstreams that are the same are those of
+    ``before``.
 
     Raises:
         TypeError: a row that cannot be read, or a name that is not known.
@@ -524,7 +526,12 @@ def changed_from_wire(before: ProxyConfig, row: dict[str, Any]) -> ProxyConfig:
     for name, model in _NAMED.items():
         known = {item.name: item for item in getattr(before, name)}
         if name in row:
-            values[name] = tuple(_item(model, known, item) for item in row[name])
+            items = []
+            for item in row[name]:
+                items.append(_item(model, known, item))
+                if not isinstance(item, str):
+                    yield
+            values[name] = tuple(items)
     return changed_model(before, values)
 
 

@@ -1,13 +1,14 @@
 """What follows from one configuration in a processor: routes with their limits, TLS stores, upstreams, accounts of the memory pool.
 
 Another configuration is built beside the one in force: each object whose configuration is the same is used again, with all its state, and others are
-made. Nothing of it is in use before ``Settings`` puts it in force; what cannot be made raises before that. So open connections keep the objects with
-which they began. Values that apply to them at once are put into these objects then (``Settings.commit``).
+made, one after another, so that traffic goes on meanwhile (``build``). Nothing of it is in use before ``Settings`` puts it in force; what cannot be
+made raises before that. So open connections keep the objects with which they began. Values that apply to them at once are put into these objects then
+(``Settings.commit``).
 """
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from framegate.proxy.auth import factories
@@ -48,7 +49,7 @@ ADDRESSES_HEAD: Final = 131_072  # bytes of a large answer in which the addresse
 
 
 class InForce:
-    """All that follows from one configuration, addresses and stores.
+    """All that follows from one configuration, addresses and stores, once ``build`` is done.
 
     Args:
         before: what is in force; None at the start.
@@ -92,9 +93,9 @@ class InForce:
         self.credentials: Final[Credentials | None] = (None if before is None else before.credentials) or _credentials(config)
         self.requests: Final[RequestChannel | None] = (None if before is None else before.requests) or _request_channel(config)
         self.stores: Final[Stores] = Stores(config, change.get("stores"), None if before is None else before.stores)
-        kept, kept_upstreams = layout.names(LISTENER), layout.names(UPSTREAM)
-        self.counters: Final = {name: _known(before, "counters", name) or ListenerCounters() for name in kept}
-        self.upstream_counters: Final = {name: _known(before, "upstream_counters", name) or UpstreamCounters() for name in kept_upstreams}
+        kept = layout.names(LISTENER)
+        self.counters: Final[dict[str, ListenerCounters]] = {}
+        self.upstream_counters: Final[dict[str, UpstreamCounters]] = {}
         self._handled: Final[dict[str, HandlerMetrics]] = {name: each for name in kept if (each := _known(before, "_handled", name)) is not None}
         self.limits: Final[dict[str, ReceiveLimit]] = {
             name: _known(before, "limits", name) or ReceiveLimit(self.listeners[name].max_receive_size) for name in kept
@@ -106,12 +107,30 @@ class InForce:
         self.rows: Final = self._addresses(change.get("endpoints") or {})
         self.endpoints: Final = {name: self._endpoints(item) for name, item in self.upstream_configs.items()}
         self.brokers: Final = self._clusters(change.get("brokers") or {})
-        self.upstreams: Final = {name: _known(before, "upstreams", name) or self._upstream(name) for name in kept_upstreams}
+        self.upstreams: Final[dict[str, Upstream]] = {}
         self.clusters: Final = {name: _known(before, "clusters", name) or Cluster(name) for name in self.brokers}
-        self.logins: Final = {item.name: self._login(item) for item in config.upstreams}
+        self.logins: Final[dict[str, Logins | None]] = {}
         self.rules: Final[dict[str, KafkaRulesInForce]] = {}
         self.refusals: Final[dict[str, Refusals]] = {}
-        self.routes: Final = {name: self._route_of(name) for name in kept}
+        self.routes: Final[dict[str, Route]] = {}
+
+    def build(self) -> Iterator[None]:
+        """Make what is new, in pieces of less than a millisecond. Raises ConfigError."""
+        before = self._before
+        for name in self.layout.names(LISTENER):
+            self.counters[name] = known = _known(before, "counters", name) or ListenerCounters()
+            if before is None or before.counters.get(name) is not known:
+                yield
+        for name in self.layout.names(UPSTREAM):
+            self.upstream_counters[name] = _known(before, "upstream_counters", name) or UpstreamCounters()
+            self.upstreams[name] = upstream = _known(before, "upstreams", name) or self._upstream(name)
+            if before is None or before.upstreams.get(name) is not upstream:
+                yield
+        self.logins.update((item.name, self._login(item)) for item in self.config.upstreams)
+        for name in self.layout.names(LISTENER):
+            self.routes[name] = route = self._route_of(name)
+            if before is None or before.routes.get(name) is not route:
+                yield
         self._before = None
 
     # Endpoints and brokers.

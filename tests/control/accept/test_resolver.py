@@ -209,6 +209,7 @@ def test_an_upstream_that_is_added_keeps_its_addresses_when_the_first_look_up_fa
 
     async def main() -> None:
         with resolving(Names([], Server(a=unknown())), {}, MemoryLog(), interval_s=0.01) as (resolver, rounds):
+            resolver.start()
             resolver.follow([added], found)
             resolver.follow([added, upstream("10.0.0.2:1", name="other")], {"other": Resolution([["10.0.0.2", 2, "10.0.0.2", 1]])})
             await asyncio.wait_for(rounds.get(), 10)

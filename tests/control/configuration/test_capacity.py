@@ -33,6 +33,7 @@ def test_what_is_needed_is_the_sum_of_its_parts() -> None:
     need = memory_need(config(256 * MIB, TapConfig(directory="t"), limits=RateLimits(connections=1024)), 2)
     assert dict(need.parts) == {
         "processes": (64 + 2 * 29) * MIB,
+        "validator": 21 * MIB,
         "memory pool": 320 * MIB,
         "a frame beyond it in each processor": 250 * MIB + 640 * KIB,
         "tap queues": 16 * MIB,
@@ -56,8 +57,8 @@ def test_a_configuration_that_does_not_fit_the_container_is_warned_about_with_it
     assert memory_warning(config(256 * MIB), 2, None) is None
     assert memory_warning(config(256 * MIB), 2, 1024 * MIB) is None
     assert memory_warning(config(256 * MIB), 2, 512 * MIB) == (
-        "does not fit into the container's 512MiB: 693MiB may be needed, and 435MiB can be used (15 % are left to the kernel's buffers): "
-        "processes 122MiB, memory pool 320MiB, a frame beyond it in each processor 251MiB; connections of a are not counted, for "
+        "does not fit into the container's 512MiB: 714MiB may be needed, and 435MiB can be used (15 % are left to the kernel's buffers): "
+        "processes 122MiB, validator 21MiB, memory pool 320MiB, a frame beyond it in each processor 251MiB; connections of a are not counted, for "
         "limits.connections is not set"
     )
 

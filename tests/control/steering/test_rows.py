@@ -47,10 +47,10 @@ async def test_status_can_say_that_the_audit_file_is_blocked_and_what_becomes_of
         file = AuditFile(str(path), lambda error: None, lambda: None)
         audit = Audit(cast(Any, made.log), Bus(on_failure=made.failures.append), cast(OnAuditFailure, on_failure), file, made.meters)
         assert audit.warning == ""
-        assert await file.fault() is not None
+        assert await file.reserve() is not None
         assert audit.warning == f"the audit file {path} cannot be written: No such file or directory; {said}"
         path.parent.mkdir()
-        assert await file.fault() is None
+        assert await file.reserve() is None
         assert audit.warning == ""
         await audit.close()
         path.unlink()

@@ -38,6 +38,7 @@ from framegate.proxy.config.sasl import ListenerSasl, UpstreamSasl
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.server.messages import AdvertisedRow, BrokerRow, ClusterRow
 from framegate.proxy.server.settings import Settings
+from tests.fakes.changes import prepare
 from tests.fakes.world import World
 
 INET = 2
@@ -145,7 +146,7 @@ class Node:
         before = self.settings.config
         self.layout = self.layout.after(config, {place for place in self.layout.places if kept(place)})
         change = {"config": difference_to_wire(before, config), "cells": self.layout.wire, **rest_of(config)}
-        self.settings.prepare(1, json.loads(json.dumps(change)))
+        prepare(self.settings, 1, json.loads(json.dumps(change)))
         assert self.settings.commit(1) is not None
 
 
