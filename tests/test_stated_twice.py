@@ -16,7 +16,8 @@ from framegate.control.v1 import certificate_service_pb2, handler_service_pb2, t
 from framegate.proxy.auth.scram import HASHES
 from framegate.proxy.cells import EJECTION_REASONS, FILE_KINDS
 from framegate.proxy.config.key import Key, field_types, keys
-from framegate.proxy.config.model import MAX_PROCESSORS, MAX_RECEIVE_SIZE, AdminConfig, TapRule
+from framegate.proxy.config.limits import MAX_RECEIVE_SIZE
+from framegate.proxy.config.model import MAX_PROCESSORS, AdminConfig, TapRule
 from tests.fakes.cases import each_of
 
 PROTOS = Path(__file__).resolve().parents[1] / "proto" / "framegate" / "control" / "v1"

@@ -23,7 +23,7 @@ __all__ = ["TEXTS", "WIDE_COLUMNS", "channels", "open_cells"]
 
 F = TypeVar("F", bound=Callable[..., object])
 _EXAMPLE: Final = "listener=kafka client_id=billing-* held>1MiB waiting=memory"
-TEXTS: Final = ("listener", "address", "principal", "client_id", "software", "upstream", "endpoint", "state", "waiting")
+TEXTS: Final = ("listener", "address", "principal", "client_id", "software", "upstream", "endpoint", "limit_rule", "state", "waiting")
 _WINDOW_MS: Final = 500
 _WIDE: Final = 180
 """Columns of a terminal from which on the list is wide."""
@@ -66,7 +66,7 @@ def list_(
     """List open or recently closed channels.
 
     A filter has comparisons with =, != and, except for text, >, >=, < and <=. Its fields, which also sort: listener, address, principal, client_id,
-    software, upstream, endpoint, state, waiting, waiting_time, age, idle, in_flight, oldest, held, unsent, request_bytes, response_bytes,
+    software, upstream, endpoint, limit_rule, state, waiting, waiting_time, age, idle, in_flight, oldest, held, unsent, request_bytes, response_bytes,
     request_frames, response_frames, bytes_rate, request_bytes_rate, response_bytes_rate, frames_rate, request_frames_rate, response_frames_rate.
 
     WAITING says why framegate does not read from the client, and after "upstream:" why it does not read from the upstream; and for how long.
@@ -226,6 +226,7 @@ _CELLS: Final[dict[str, Callable[[dict[str, Any], float], Any]]] = {
     "request_frames_rate": lambda row, now: _rate(row, "frames", "request"),
     "response_frames_rate": lambda row, now: _rate(row, "frames", "response"),
     "throttle": lambda row, now: _throttle(row),
+    "limit_rule": lambda row, now: row["limit_rule"] or "-",
     "certificate": lambda row, now: (row.get("tls") or {}).get("certificate_fingerprint") or "-",
     "opened": lambda row, now: time_text(row.get("open_time")),
 }
@@ -298,6 +299,7 @@ def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             ("last active", time_text(row.get("last_active_time"))), ("muted by", _mutes(row) or "-"), ("mute reason", row["mute_reason"] or "-"),
             ("upstream muted by", _upstream_mutes(row) or "-"), ("requests in flight", row["in_flight_count"]),
             ("oldest request", time_text(row.get("oldest_request_time"))), ("unsent", _CELLS["unsent"](row, 0)), ("throttle", _throttle(row)),
+            ("limit rule", row["limit_rule"] or "-"),
             ("pending send", size_text(row["pending_send_bytes"])), ("leased", size_text(row["leased_bytes"])),
         )  # fmt: skip
         return

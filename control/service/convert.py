@@ -81,6 +81,7 @@ def fill_channel(message: channel_pb2.Channel, row: OpenRow | ClosedRow) -> None
         message.upstream_mute_causes.append(_MUTE_CAUSES[word])
     message.muting = row["muting"]
     message.mute_reason = row["mute_reason"]
+    message.limit_rule = row["limit_rule"]
     message.client_id = row["client_id"]
     message.client_software_name = row["software"]
     message.client_software_version = row["software_version"]

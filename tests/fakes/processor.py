@@ -45,7 +45,6 @@ from framegate.proxy.config.model import (
     changed_from_wire,
     from_wire,
     largest_whole,
-    quotas_to_wire,
 )
 from framegate.proxy.network.connection_id import ConnectionIds, format_connection_id
 from framegate.proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, receive_handovers
@@ -125,11 +124,17 @@ def _owners(config: ProxyConfig) -> set[str]:
     return own | {upstream_owner(item.name) for item in config.upstreams if item.tls is not None}
 
 
+def limit_facts(config: ProxyConfig) -> dict[str, Any]:
+    """All quotas of a configuration as JSON values."""
+    row = {"node": dataclasses.asdict(config.limits), "listeners": {item.name: dataclasses.asdict(item.limits) for item in config.listeners}}
+    return dict(json.loads(json.dumps(row)))
+
+
 def facts_of(config: ProxyConfig) -> dict[str, Any]:
     """What tests ask about a configuration in force."""
     facts: dict[str, Any] = {
         "max_receive_size": {item.name: item.max_receive_size for item in config.listeners},
-        "limits": quotas_to_wire(config),
+        "limits": limit_facts(config),
     }
     if rules := {item.name: dataclasses.asdict(item.kafka) for item in config.listeners if item.kafka is not None}:
         facts["kafka_rules"] = rules

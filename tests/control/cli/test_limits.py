@@ -3,7 +3,7 @@
 import pytest
 
 from framegate.control.bounds import FIELD_NAMES
-from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
+from framegate.proxy.config.limits import LimitOverride, LimitsConfig, ListenerLimits, RateLimits
 from tests.fakes.cells import fill
 from tests.fakes.cli import Cli
 from tests.fakes.plane import FakePlane
@@ -82,7 +82,7 @@ def test_an_unknown_listener_exits_with_3(cli: Cli) -> None:
 def test_quotas_of_a_listener_are_set_with_units_and_shown(cli: Cli) -> None:
     result = cli("limits", "set", "--listener", "kafka", "--connections", "5", "--request-bytes-rate", "1MiB", "--response-frames-rate", "9")
     assert result.exit_code == 0
-    assert cli.plane.quotas["kafka"] == RateLimits(connections=5, request_bytes_rate=1 << 20, response_frames_rate=9)
+    assert cli.plane.quotas["kafka"] == ListenerLimits(connections=5, request_bytes_rate=1 << 20, response_frames_rate=9)
     assert result.stdout.splitlines()[1].split() == ["kafka", "100", "MiB", "104857600", "5", "-", "1", "MiB", "-", "-", "9"]
 
 
@@ -131,7 +131,7 @@ def test_an_override_is_added_changed_and_removed_beside_others(cli: Cli) -> Non
 )
 def test_what_says_nothing_or_two_things_is_wrong_usage(cli: Cli, words: tuple[str, ...]) -> None:
     assert cli("limits", *words).exit_code == 2
-    assert (cli.plane.node_quotas, cli.plane.quotas["kafka"]) == (LimitsConfig(), RateLimits())
+    assert (cli.plane.node_quotas, cli.plane.quotas["kafka"]) == (LimitsConfig(), ListenerLimits())
 
 
 def test_a_dry_run_of_a_size_says_what_it_would_have_refused(cli: Cli) -> None:

@@ -8,7 +8,7 @@ import pytest
 from framegate.control.configuration.cgroup import Container
 from framegate.control.configuration.document import ConfigurationError, document_of
 from framegate.control.configuration.load import judge, validate
-from framegate.proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitOverride, RateLimits
+from framegate.proxy.config.limits import UNLIMITED_NODE, LimitOverride, ListenerLimits, RateLimits
 from tests.fakes.configuration import faults, misnamed, put, warnings
 
 UPSTREAMS = [{"name": "u", "endpoints": ["127.0.0.1:1"]}]
@@ -40,7 +40,7 @@ def test_quotas_are_read_with_their_units() -> None:
         LimitOverride(network="10.0.0.0/8", request_bytes_rate=3072, connections=0),
         LimitOverride(network="::/0", access="deny"),
     )
-    assert [listener.limits for listener in config.listeners] == [RateLimits(connection_rate=7), UNLIMITED]
+    assert [listener.limits for listener in config.listeners] == [ListenerLimits(connection_rate=7), ListenerLimits()]
 
 
 def test_without_quotas_nothing_is_limited() -> None:

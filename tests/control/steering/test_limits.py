@@ -9,9 +9,10 @@ import pytest
 from framegate.control.errors import AbortedError, EtagError, InvalidArgumentError
 from framegate.control.steering.limits import Eviction, parts
 from framegate.control.steering.transactions import etag_of
-from framegate.proxy.config.limits import UNLIMITED_NODE, LimitOverride, LimitsConfig, RateLimits
-from framegate.proxy.config.model import MIB, quotas_to_wire
+from framegate.proxy.config.limits import UNLIMITED_NODE, LimitOverride, LimitsConfig, ListenerLimits, RateLimits
+from framegate.proxy.config.model import MIB
 from tests.fakes.fleet import Fleet, facts, open_channels, run, until
+from tests.fakes.processor import limit_facts
 from tests.fakes.scenario import run_by
 
 
@@ -41,7 +42,7 @@ async def test_quotas_change_everywhere_and_in_the_acceptor(made: Fleet) -> None
     expected = LimitsConfig(connections=5, per_address=RateLimits(connections=3, connection_rate=4), overrides=node.overrides)
     assert steering.state.config.limits == expected
     for each in await facts(made):
-        assert each["limits"] == quotas_to_wire(steering.state.config)
+        assert each["limits"] == limit_facts(steering.state.config)
         assert each["limits"]["listeners"]["a"]["request_bytes_rate"] == 9
         assert each["max_receive_size"]["a"] == MIB
     assert (quotas.limits.node, quotas.limits.listeners["a"].connections) == (expected, 2)
@@ -107,10 +108,10 @@ async def test_two_changes_at_once_both_hold(made: Fleet) -> None:
     )
     assert (steering.state.config.limits, steering.state.config.listeners[0].limits) == (
         LimitsConfig(connections=7, per_address=RateLimits(connections=9)),
-        RateLimits(connections=8),
+        ListenerLimits(connections=8),
     )
     for each in await facts(made):
-        assert (each["limits"], each["max_receive_size"]) == (quotas_to_wire(steering.state.config), {"a": 5})
+        assert (each["limits"], each["max_receive_size"]) == (limit_facts(steering.state.config), {"a": 5})
 
 
 # Connections above the limit.

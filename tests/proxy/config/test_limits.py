@@ -1,5 +1,4 @@
 import dataclasses
-import json
 
 import pytest
 
@@ -12,12 +11,8 @@ from framegate.proxy.config.limits import (
     LimitsConfig,
     RateLimits,
     client_key,
-    limits_from_wire,
-    limits_to_wire,
     parse_network,
 )
-from framegate.proxy.server.rows import LimitsRow
-from framegate.proxy.server.schema import schema_of
 from tests.fakes.cases import each_of
 
 
@@ -86,18 +81,6 @@ def test_every_address_may_have_the_same_limits_without_an_override_or_by_one() 
 def test_a_network_that_cannot_be_used_says_why(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_network(text)
-
-
-def test_all_quotas_survive_the_link() -> None:
-    limits = LimitsConfig(connections=1, response_frames_rate=2, per_address=RateLimits(connection_rate=3), overrides=OVERRIDES)
-    listeners = {"a": RateLimits(request_frames_rate=4), "b": UNLIMITED}
-    row = json.loads(json.dumps(limits_to_wire(limits, listeners)))
-    assert schema_of(LimitsRow).fault(row) == ""
-    node, by_listener, addresses = limits_from_wire(row)
-    assert (node, by_listener) == (RateLimits(connections=1, response_frames_rate=2), listeners)
-    assert addresses.of("10.1.0.1") == (RateLimits(connections=0, connection_rate=3, request_bytes_rate=5), "10.1.0.0/16", False)
-    with pytest.raises((KeyError, TypeError)):
-        limits_from_wire({**row, "node": {}})
 
 
 def test_an_override_has_the_keys_of_a_rate_limit() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from framegate.proxy.auth.server import MECHANISMS, SaslServerAuthenticators, SaslServerSettings
 from framegate.proxy.cause import Cause
-from framegate.proxy.config.limits import LimitsConfig, limits_from_wire, limits_to_wire
+from framegate.proxy.config.limits import LimitsConfig, limits_in_force
 from framegate.proxy.config.model import CUT_ABOVE, LISTS_WHOLE
 from framegate.proxy.kafka.api_versions import unsupported_version_answer
 from framegate.proxy.kafka.schema import apis
@@ -586,7 +586,7 @@ def test_a_client_that_authenticates_again_reads_rewritten_answers_before_and_af
 def test_quotas_and_rewriting_hold_on_one_connection(make):
     """A client that is read bit by bit; its answers are rewritten all the same."""
     world = make("kafka", brokers=cluster.brokers())
-    world.relay.pairs.quotas.set_limits(limits_from_wire(limits_to_wire(LimitsConfig(request_frames_rate=2), {})))
+    world.relay.pairs.quotas.set_limits(limits_in_force(LimitsConfig(request_frames_rate=2), {}))
     client, upstream, _ = world.pair()
     client.sendall(METADATA_ASKED * 6)
     for _ in range(6):

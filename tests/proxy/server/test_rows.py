@@ -14,7 +14,7 @@ from tests.fakes.cases import each_of
 
 ROOT = Path(__file__).parents[3]
 ROOMS = ("proxy", "control", "tests/fakes")
-ROWS = [each for each in vars(rows).values() if typing.is_typeddict(each) and each is not rows.LimitsRow]
+ROWS = [each for each in vars(rows).values() if typing.is_typeddict(each)]
 """Without that of quotas, which ``framegate.proxy.config.limits`` makes."""
 DECLARED = {each.__name__: frozenset(each.__annotations__) for each in ROWS if len(each.__annotations__) > 3}
 TYPES = frozenset(
