@@ -1,5 +1,6 @@
 """framegate.proxy.relay.limit_rules: which limits a client has, on real sockets: the first rule that matches, from when its facts are known."""
 
+import contextlib
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -10,10 +11,12 @@ from framegate.proxy.auth.server import MECHANISMS, SaslServerAuthenticators, Sa
 from framegate.proxy.config.limits import LimitRule, ListenerLimits
 from framegate.proxy.network import mute
 from framegate.proxy.network.receive import ReceiveLimit
+from framegate.proxy.relay import handler_wire as wire
 from framegate.proxy.relay.limit_rules import REPORT_NS, LimitRules
 from framegate.proxy.relay.pair import REPORTED, Pair
 from framegate.proxy.server.pair_rows import open_row, refused_frame_row, reported_frame_row
-from tests.fakes import kafka_frames
+from tests.fakes import cluster, kafka_frames
+from tests.fakes.handled import HandledWorld
 from tests.fakes.limited import Limited, limits
 from tests.fakes.sasl_frames import SERVER_NONCE, handshake, plain_token, token
 from tests.fakes.world import World, frame
@@ -55,7 +58,8 @@ def name_of(pair: Pair) -> str | None:
 def refused(world: World, client: socket.socket, sent: bytes) -> str:
     """What the row says of a connection whose frame is refused."""
     client.sendall(sent)
-    world.ended(client)
+    with contextlib.suppress(ConnectionResetError):  # the rest of the frame is not read
+        world.ended(client)
     world.pass_time(1.1)
     return world.rows[-1]["cause"] + ": " + str(world.rows[-1]["detail"])
 
@@ -245,6 +249,27 @@ def test_with_report_only_a_sound_size_above_the_limit_passes_up_to_the_listener
         client, _, _ = world.pair()
         assert refused(world, client, size.to_bytes(4, "big")).startswith(cause), "no size that is unsound is passed on"
     assert cells[REPORTED] == 5
+
+
+def test_clients_of_a_cluster_and_of_a_handler_are_matched_as_well(make: Any) -> None:
+    rule = LimitRule(name="etl", client_ids=("etl-*",), max_receive_size=100, request_frames_rate=1000, response_frames_rate=1000)
+    said = "frame_too_large: frame of 101 bytes exceeds the limit of 100 of the limit rule etl"
+    world = make(rule, protocol="kafka", brokers=cluster.brokers(), broker_endpoints={cluster.NODES[0]: make().server.getsockname()})
+    client, upstream, pair = world.pair()
+    passes(world, client, upstream, asked(50, b"\0\5etl-1"))
+    assert (name_of(pair), pair.upstream.throttle is not None) == ("etl", True)
+    assert refused(world, client, asked(101)) == said
+    with contextlib.closing(HandledWorld("kafka", limit=LIMIT)) as handled:
+        put(handled, rule)
+        process = handled.process()
+        client, pair = handled.served()
+        client.sendall(asked(50, b"\0\5etl-1"))
+        process.reply(process.one(), wire.ANSWER, b"\0\0\0\1")
+        assert name_of(pair) == "etl"
+        assert [meter.buckets[0].rate for meter in (pair.client.throttle.meter, pair.client.throttle.answers)] == [1000, 1000]
+        client.sendall(asked(101))
+        handled.until(lambda: handled.rows)
+        assert f"{handled.row['cause']}: {handled.row['detail']}" == said
 
 
 def test_connections_of_another_listener_are_not_matched(make: Any) -> None:
