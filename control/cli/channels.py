@@ -22,7 +22,10 @@ __all__ = ["TEXTS", "WIDE_COLUMNS", "channel_cells", "channels"]
 
 F = TypeVar("F", bound=Callable[..., object])
 _EXAMPLE: Final = "listener=kafka client_id=billing-* held>1MiB waiting=memory"
-TEXTS: Final = ("listener", "address", "principal", "client_id", "software", "upstream", "endpoint", "state", "waiting", "cause", "side", "detail")
+TEXTS: Final = (
+    *("listener", "address", "principal", "client_id", "software", "upstream", "endpoint", "limit_rule", "state", "waiting"),
+    *("cause", "side", "detail"),
+)
 _WINDOW_MS: Final = 500
 _WIDE: Final = 180
 """Columns of a terminal from which on the list is wide."""
@@ -61,7 +64,7 @@ def list_(
     """List open or recently closed channels.
 
     A filter has comparisons with =, != and, except for text, >, >=, < and <=. Its fields, which also sort: listener, address, principal, client_id,
-    software, upstream, endpoint, state, waiting, waiting_time, age, idle, in_flight, oldest, held, unsent, request_bytes, response_bytes,
+    software, upstream, endpoint, limit_rule, state, waiting, waiting_time, age, idle, in_flight, oldest, held, unsent, request_bytes, response_bytes,
     request_frames, response_frames, bytes_rate, request_bytes_rate, response_bytes_rate, frames_rate, request_frames_rate, response_frames_rate.
 
     Those of closed channels: listener, address, principal, client_id, software, upstream, endpoint, state (the last one), cause, side, detail, age
@@ -230,6 +233,7 @@ _CELLS: Final = {
     "request_frames_rate": lambda row, now: _rate(row, "frames", "request"),
     "response_frames_rate": lambda row, now: _rate(row, "frames", "response"),
     "throttle": lambda row, now: _throttle(row),
+    "limit_rule": lambda row, now: row["limit_rule"] or "-",
     "certificate": lambda row, now: (row.get("tls") or {}).get("certificate_fingerprint") or "-",
     "opened": lambda row, now: time_text(row.get("open_time")),
     **_CLOSE_CELLS,
@@ -290,6 +294,7 @@ def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             ("last active", time_text(row.get("last_active_time"))), ("muted by", _mutes(row) or "-"), ("mute reason", row["mute_reason"] or "-"),
             ("upstream muted by", _upstream_mutes(row) or "-"), ("requests in flight", row["in_flight_count"]),
             ("oldest request", time_text(row.get("oldest_request_time"))), ("unsent", _CELLS["unsent"](row, 0)), ("throttle", _throttle(row)),
+            ("limit rule", row["limit_rule"] or "-"),
             ("pending send", size_text(row["pending_send_bytes"])), ("leased", size_text(row["leased_bytes"])),
         )  # fmt: skip
         return

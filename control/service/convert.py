@@ -78,6 +78,7 @@ def fill_channel(message: channel_pb2.Channel, row: OpenRow | ClosedRow) -> None
         message.upstream_mute_causes.append(_MUTE_CAUSES[word])
     message.muting = row["muting"]
     message.mute_reason = row["mute_reason"]
+    message.limit_rule = row["limit_rule"]
     message.in_flight_count = row["in_flight"]
     message.pending_send_bytes = row["pending_send"]
     message.leased_bytes = row["leased"]

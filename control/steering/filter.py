@@ -137,6 +137,7 @@ FIELDS: Final[dict[str, Field]] = {
     "software": Field("text", lambda look: " ".join(filter(None, (look.row.get("software"), look.row.get("software_version"))))),
     "upstream": Field("text", _text("upstream")),
     "endpoint": Field("text", _text("endpoint")),
+    "limit_rule": Field("text", _text("limit_rule")),
     "state": Field("text", _text("state")),
     "waiting": Field("words", lambda look: (*look.row["muted"], *look.row["muted_upstream"])),
     "waiting_time": Field("time", _waiting_ns),

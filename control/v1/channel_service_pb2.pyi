@@ -305,6 +305,7 @@ class Channel(_message.Message):
     MUTE_TIME_FIELD_NUMBER: _builtins.int
     UPSTREAM_MUTE_TIME_FIELD_NUMBER: _builtins.int
     THROTTLE_FIELD_NUMBER: _builtins.int
+    LIMIT_RULE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """`slot-generation-counter`."""
     listener: _builtins.str
@@ -341,6 +342,8 @@ class Channel(_message.Message):
     """The name of its software, e.g. `apache-kafka-java`, which newer clients say."""
     client_software_version: _builtins.str
     """The version of its software."""
+    limit_rule: _builtins.str
+    """The limit rule of its listener that its client matches; empty: none, or it is not known yet."""
     @_builtins.property
     def tls(self) -> Global___TlsSession:
         """The client's TLS session; absent on a plaintext listener and before the handshake is complete."""
@@ -422,10 +425,11 @@ class Channel(_message.Message):
         mute_time: _timestamp_pb2.Timestamp | None = ...,
         upstream_mute_time: _timestamp_pb2.Timestamp | None = ...,
         throttle: Global___ChannelThrottle | None = ...,
+        limit_rule: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_node_id", b"_broker_node_id", "broker_node_id", b"broker_node_id", "close", b"close", "last_active_time", b"last_active_time", "mute_time", b"mute_time", "oldest_request_time", b"oldest_request_time", "open_time", b"open_time", "request", b"request", "response", b"response", "throttle", b"throttle", "tls", b"tls", "upstream_mute_time", b"upstream_mute_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_node_id", b"_broker_node_id", "broker_node_id", b"broker_node_id", "client_id", b"client_id", "client_software_name", b"client_software_name", "client_software_version", b"client_software_version", "close", b"close", "id", b"id", "in_flight_count", b"in_flight_count", "last_active_time", b"last_active_time", "leased_bytes", b"leased_bytes", "listener", b"listener", "mute_causes", b"mute_causes", "mute_reason", b"mute_reason", "mute_time", b"mute_time", "muting", b"muting", "oldest_request_time", b"oldest_request_time", "open_time", b"open_time", "peer_address", b"peer_address", "pending_send_bytes", b"pending_send_bytes", "principal", b"principal", "processor_slot", b"processor_slot", "request", b"request", "response", b"response", "sasl_mechanism", b"sasl_mechanism", "state", b"state", "throttle", b"throttle", "tls", b"tls", "upstream", b"upstream", "upstream_endpoint", b"upstream_endpoint", "upstream_mute_causes", b"upstream_mute_causes", "upstream_mute_time", b"upstream_mute_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_node_id", b"_broker_node_id", "broker_node_id", b"broker_node_id", "client_id", b"client_id", "client_software_name", b"client_software_name", "client_software_version", b"client_software_version", "close", b"close", "id", b"id", "in_flight_count", b"in_flight_count", "last_active_time", b"last_active_time", "leased_bytes", b"leased_bytes", "limit_rule", b"limit_rule", "listener", b"listener", "mute_causes", b"mute_causes", "mute_reason", b"mute_reason", "mute_time", b"mute_time", "muting", b"muting", "oldest_request_time", b"oldest_request_time", "open_time", b"open_time", "peer_address", b"peer_address", "pending_send_bytes", b"pending_send_bytes", "principal", b"principal", "processor_slot", b"processor_slot", "request", b"request", "response", b"response", "sasl_mechanism", b"sasl_mechanism", "state", b"state", "throttle", b"throttle", "tls", b"tls", "upstream", b"upstream", "upstream_endpoint", b"upstream_endpoint", "upstream_mute_causes", b"upstream_mute_causes", "upstream_mute_time", b"upstream_mute_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__broker_node_id: _TypeAlias = _typing.Literal["broker_node_id"]  # noqa: Y015
     _WhichOneofArgType__broker_node_id: _TypeAlias = _typing.Literal["_broker_node_id", b"_broker_node_id"]  # noqa: Y015

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from framegate.proxy.auth import factories
 from framegate.proxy.cells import LISTENER, LISTENER_BLOCK, MECHANISMS, UPSTREAM, UPSTREAM_BLOCK, CellLayout
 from framegate.proxy.config import model
-from framegate.proxy.config.limits import UNLIMITED
+from framegate.proxy.config.limits import UNLIMITED_LISTENER
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.framing import Framing
 from framegate.proxy.network.framings import framing_of
@@ -27,6 +27,7 @@ from framegate.proxy.relay.cluster import Cluster, RouteBrokers
 from framegate.proxy.relay.counters import ListenerCounters, LoopCounters, UpstreamCounters
 from framegate.proxy.relay.handled_connection import HandlerMetrics
 from framegate.proxy.relay.kafka_rules import KafkaRulesInForce
+from framegate.proxy.relay.limit_rules import LimitRules
 from framegate.proxy.relay.revocation import Revocations
 from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.upstream import Endpoint, Upstream
@@ -65,6 +66,7 @@ class InForce:
         stores: of certificates.
         counters: of listeners, by name; ``upstream_counters`` of upstreams.
         limits: max_receive_size by listener; ``upstream_limits`` by upstream.
+        limit_rules: by listener.
         endpoints: of each upstream, without those of brokers; ``brokers`` of each cluster. If they are the same as in ``before``, the same objects.
         upstreams: by name; shared by the routes of all listeners that use it.
         clusters: those of them that are Kafka clusters.
@@ -99,6 +101,9 @@ class InForce:
         self._handled: Final[dict[str, HandlerMetrics]] = {name: each for name in kept if (each := _known(before, "_handled", name)) is not None}
         self.limits: Final[dict[str, ReceiveLimit]] = {
             name: _known(before, "limits", name) or ReceiveLimit(self.listeners[name].max_receive_size) for name in kept
+        }
+        self.limit_rules: Final[dict[str, LimitRules]] = {
+            name: _known(before, "limit_rules", name) or LimitRules(name, self.limits[name]) for name in kept
         }
         self.upstream_limits: Final[dict[str, ReceiveLimit]] = {
             item.name: _known(before, "upstream_limits", item.name) or ReceiveLimit(item.max_receive_size) for item in config.upstreams
@@ -245,6 +250,7 @@ class InForce:
             revoked=Revocations(times.handshake_ms * NS_PER_MS) if listener.close_revoked else None,
             brokers=self._route_brokers(listener),
             rules=rules,
+            limit_rules=self.limit_rules[name],
         )
 
     def _names(self, upstream: model.UpstreamConfig) -> set[str]:
@@ -350,7 +356,7 @@ def _known(before: "InForce | None", attribute: str, name: str) -> Any:
 def _of_route(listener: model.ListenerConfig) -> model.ListenerConfig:
     """The part of a listener's configuration that its route has for good."""
     kafka = None if listener.kafka is None else dataclasses.replace(listener.kafka, report_only=False, rules=())
-    return dataclasses.replace(listener, address="", backlog=1, max_receive_size=1, limits=UNLIMITED, kafka=kafka)
+    return dataclasses.replace(listener, address="", backlog=1, max_receive_size=1, limits=UNLIMITED_LISTENER, kafka=kafka)
 
 
 def _of_upstream(upstream: model.UpstreamConfig | None) -> model.UpstreamConfig | None:

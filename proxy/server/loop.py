@@ -80,6 +80,10 @@ class Watcher(PairWatcher):
         if self.loop is not None:
             self.loop.on_pair_muted()
 
+    def frame_reported(self, pair: Pair, size: i64, head: bytes) -> None:
+        if self.loop is not None:
+            self.loop.link.frame_reported(pair, size, head)
+
     def drained(self, cut_off: int) -> None:
         if self.loop is not None:
             self.loop.on_drained(cut_off)

@@ -50,6 +50,7 @@ __all__ = [
     "opened_line",
     "refused_frame_row",
     "refused_line",
+    "reported_frame_row",
 ]
 
 NS_PER_MS: Final = 1_000_000
@@ -156,6 +157,7 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
         pending_send=int(pending),
         leased=int(leased),
         unsent=TrafficRow(request=_unsent(upstream), response=_unsent(client)),
+        limit_rule="" if pair.limit_rule is None else pair.limit_rule.name,
         last_active_ns=int(last_active_ns(pair) + wall_offset_ns),
     )
     if pair.route.brokers is not None:
@@ -341,12 +343,37 @@ def refused_frame_row(pair: Pair, leg: Leg, wall_offset_ns: i64) -> RefusedFrame
     if channel is None or client is None:
         return None
     error, receive = channel.error, channel.read_half.receive
-    limit = receive.limit
-    cause: Literal["frame_too_large", "negative_size"] = "negative_size"
+    time_ns = channel.closed_ns + wall_offset_ns
     if isinstance(error, FrameTooLargeError):
-        cause, limit = "frame_too_large", error.limit
-    elif not isinstance(error, NegativeSizeError):
+        return _refused_row(pair, leg, receive.faulty_size, error.limit, error.rule, receive.refused_head, time_ns)
+    if not isinstance(error, NegativeSizeError):
         return None
+    return _refused_row(pair, leg, receive.faulty_size, receive.most, receive.max_size.rule, receive.refused_head, time_ns, cause="negative_size")
+
+
+def reported_frame_row(pair: Pair, size: i64, head: bytes, wall_offset_ns: i64) -> RefusedFrameRow:
+    """A frame of a client that is passed on, above the size of a limit rule with ``report_only``."""
+    channel = pair.client.channel
+    assert channel is not None, "it was received"
+    limit = channel.read_half.receive.max_size
+    return _refused_row(pair, pair.client, size, limit.value, limit.rule, head, pair.owner.selector.now_ns + wall_offset_ns, report_only=True)
+
+
+def _refused_row(
+    pair: Pair,
+    leg: Leg,
+    size: i64,
+    limit: i64,
+    rule: str,
+    head: bytes,
+    time_ns: i64,
+    *,
+    cause: Literal["frame_too_large", "negative_size"] = "frame_too_large",
+    report_only: bool = False,
+) -> RefusedFrameRow:
+    channel, client = leg.channel, pair.client.channel
+    assert channel is not None, "a frame came through it"
+    assert client is not None, "the client came first"
     told = None if pair.pairing is None else pair.pairing.client
     return RefusedFrameRow(
         id=int(pair.id),
@@ -356,10 +383,12 @@ def refused_frame_row(pair: Pair, leg: Leg, wall_offset_ns: i64) -> RefusedFrame
         principal=client.principal,
         client_id="" if told is None else told.client_id,
         cause=cause,
-        size=int(receive.faulty_size),
+        size=int(size),
         limit=int(limit),
-        head=head_text(receive.refused_head, authenticates=leg.is_client and pair.route.authenticates),
-        time_ns=int(channel.closed_ns + wall_offset_ns),
+        rule=rule,
+        report_only=report_only,
+        head=head_text(head, authenticates=leg.is_client and pair.route.authenticates),
+        time_ns=int(time_ns),
     )
 
 

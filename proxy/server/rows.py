@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Literal, NotRequired, TypedDict, final
 
-RateLevel = Literal["node", "listener", "address"]
+RateLevel = Literal["node", "listener", "rule", "address"]
 EndpointState = Literal["up", "full", "failing", "down", "ejected"]
 """The last one is the worst."""
 RateCounter = Literal["request_bytes", "request_frames", "response_bytes", "response_frames"]
@@ -86,6 +86,7 @@ class OpenRow(ChannelRow):
         in_flight: requests without a response; 0 without pairing. ``oldest_ns``: when the oldest of them came; 0: there is none.
         pending_send, leased: bytes of both channels.
         unsent: bytes that the peer has not taken, of those that framegate or its kernel has for the upstream, and for the client.
+        limit_rule: the name of the limit rule that it matches; empty: none.
         throttle: missing: an operator gave it no rates.
     """
 
@@ -104,6 +105,7 @@ class OpenRow(ChannelRow):
     pending_send: int
     leased: int
     unsent: TrafficRow
+    limit_rule: str
     throttle: NotRequired["ThrottleRow"]
     last_active_ns: int
 
@@ -201,7 +203,7 @@ class ThrottleRow(TypedDict):
 
 
 class RefusedFrameRow(TypedDict):
-    """A frame whose size was refused, for which the connection was closed.
+    """A frame whose size was refused, for which the connection was closed; or, with ``report_only``, counted as too large.
 
     Attributes:
         id: of the connection.
@@ -209,6 +211,8 @@ class RefusedFrameRow(TypedDict):
         principal, client_id: of the client; empty: none, or not known yet.
         cause: ``frame_too_large`` or ``negative_size``.
         size, limit: of its body, in bytes; of text with a delimiter ``size`` is what had arrived.
+        rule: the name of the limit rule whose limit it is; empty: it is the listener's, or the upstream's.
+        report_only: the frame was passed on.
         head: its first 16 bytes, as far as they had arrived, in hexadecimal; empty for frames of an authentication.
     """
 
@@ -221,6 +225,8 @@ class RefusedFrameRow(TypedDict):
     cause: Literal["frame_too_large", "negative_size"]
     size: int
     limit: int
+    rule: str
+    report_only: bool
     head: str
     time_ns: int
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from framegate.proxy.cells import LISTENER, CellLayout
 from framegate.proxy.config import model
-from framegate.proxy.config.limits import LimitsInForce, limits_in_force
+from framegate.proxy.config.limits import MAX_RECEIVE_SIZE, LimitsInForce, limits_in_force
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.receive import ReceiveLimit
@@ -322,6 +322,7 @@ class Settings:
         config = fresh.config
         for item in config.listeners:
             fresh.limits[item.name].value = item.max_receive_size
+            fresh.limit_rules[item.name].put(item.limits.rules)
         for upstream in config.upstreams:
             fresh.upstream_limits[upstream.name].value = upstream.max_receive_size
         self.counters.listeners, self.counters.upstreams = fresh.counters, fresh.upstream_counters
@@ -452,14 +453,12 @@ def _quotas(config: model.ProxyConfig) -> LimitsInForce:
 def _check_sizes(config: model.ProxyConfig, share: int) -> None:
     """A share must hold every frame that passes whole, and no limit is out of its range."""
     for listener in config.listeners:
-        size = listener.max_receive_size
-        if not model.MAX_RECEIVE_SIZE.takes(size):
-            raise ChangeError(
-                f"max_receive_size {size} of {listener.name} is not within {model.MAX_RECEIVE_SIZE.least} and {model.MAX_RECEIVE_SIZE.most}"
-            )
-        whole = model.whole_request(size, model.forwarding_of(listener).requests)
-        if whole > share:
-            raise ChangeError(f"the share of {share} bytes is below the max_receive_size of {listener.name}, {whole}")
+        for size in model.receive_sizes(listener):
+            if not MAX_RECEIVE_SIZE.takes(size):
+                raise ChangeError(f"max_receive_size {size} of {listener.name} is not within {MAX_RECEIVE_SIZE.least} and {MAX_RECEIVE_SIZE.most}")
+            whole = model.whole_request(size, listener)
+            if whole > share:
+                raise ChangeError(f"the share of {share} bytes is below the max_receive_size of {listener.name}, {whole}")
     answer = model.largest_whole(config)[1]
     if answer > share:
         raise ChangeError(f"the share of {share} bytes is below the max_receive_size of an upstream whose answers pass whole, {answer}")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from framegate.proxy.config.limits import LimitsConfig, RateLimits
+from framegate.proxy.config.limits import LimitsConfig, ListenerLimits
 from framegate.proxy.config.model import KafkaRules, ProxyConfig, TapRule, difference_to_wire
 from framegate.proxy.server.settings import Settings
 
@@ -15,7 +15,7 @@ def edited(
     config: ProxyConfig,
     *,
     sizes: Mapping[str, int] | None = None,
-    limits: Mapping[str, RateLimits] | None = None,
+    limits: Mapping[str, ListenerLimits] | None = None,
     node: LimitsConfig | None = None,
     kafka: Mapping[str, KafkaRules] | None = None,
     rules: tuple[TapRule, ...] | None = None,

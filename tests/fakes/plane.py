@@ -73,7 +73,7 @@ from framegate.control.steering.transactions import Changed, Transactions, etag_
 from framegate.control.steering.users import Users
 from framegate.proxy.auth.auth_requests import ScramCredential
 from framegate.proxy.cells import CellLayout, CellReader, CellWriter, create
-from framegate.proxy.config.limits import LimitsConfig, RateLimits
+from framegate.proxy.config.limits import LimitsConfig, ListenerLimits
 from framegate.proxy.config.model import (
     AdminConfig,
     DrainAccept,
@@ -117,7 +117,7 @@ def fake_config(admin: str, health: str | None = "127.0.0.1:0", tap: TapConfig |
         node="edge-1",
         listeners=(
             ListenerConfig(name="kafka", address="127.0.0.1:0", upstream="brokers", protocol="kafka", kafka=KafkaRules()),
-            ListenerConfig(name="plain", address="127.0.0.1:0", upstream="brokers", limits=RateLimits(connections=10)),
+            ListenerConfig(name="plain", address="127.0.0.1:0", upstream="brokers", limits=ListenerLimits(connections=10)),
         ),
         upstreams=(UpstreamConfig(name="brokers", endpoints=("broker:9092",)),),
         processors=2,
@@ -698,7 +698,7 @@ class FakePlane(State):
         return {listener.name: listener.max_receive_size for listener in self.config.listeners}
 
     @property
-    def quotas(self) -> dict[str, RateLimits]:
+    def quotas(self) -> dict[str, ListenerLimits]:
         return {listener.name: listener.limits for listener in self.config.listeners}
 
     @property

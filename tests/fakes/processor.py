@@ -367,6 +367,7 @@ class FakeProcessor:
                 pending_send=0,
                 leased=0,
                 unsent=TrafficRow(request=0, response=0),
+                limit_rule="",
                 last_active_ns=1,
             )
             for _, number, item in self.connections.values()

@@ -40,7 +40,7 @@ def test_the_proxy_says_what_memory_it_may_need_and_what_there_is(monkeypatch: p
 
         memory = (await proxy()).memory
         assert (memory.limit_bytes, memory.usage_bytes, memory.process_bytes, list(memory.uncounted_listeners)) == (GIB, 5, 3, ["kafka"])
-        assert [part.name for part in memory.parts] == ["processes", "memory pool", "a frame beyond it in each processor", "connections"]
+        assert [part.name for part in memory.parts] == ["processes", "validator", "memory pool", "a frame beyond it in each processor", "connections"]
         assert memory.need_bytes == sum(part.need_bytes for part in memory.parts)
         assert not (await proxy()).warnings
         given["limit"] = 128 * MIB

@@ -10,13 +10,13 @@ from framegate.control.configuration.capacity import CONTROL_BASE, PROCESSOR_BAS
 from framegate.control.configuration.cgroup import Container
 from framegate.control.errors import AbortedError
 from framegate.control.steering.sizing import RETRY_LOOKS, Chosen, Sizing
-from framegate.proxy.config.limits import RateLimits
+from framegate.proxy.config.limits import ListenerLimits
 from framegate.proxy.config.model import KIB, MIB
 from tests.fakes.fleet import Fleet, facts, open_channels, run, until
 from tests.fakes.scenario import run_by
 
 SMALL, LARGE = 256 * MIB, 512 * MIB
-LIMITS = RateLimits(connections=1000)
+LIMITS = ListenerLimits(connections=1000)
 
 
 class Following:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from framegate.proxy.cells import CellLayout
-from framegate.proxy.config.limits import LimitsConfig, RateLimits
+from framegate.proxy.config.limits import LimitsConfig, ListenerLimits
 from framegate.proxy.config.model import (
     MIB,
     BrokersConfig,
@@ -45,7 +45,7 @@ INET = 2
 SHARE = 4096 * MIB
 KEYS: Mapping[str, tuple[object, ...]] = {
     "max_receive_size": (MIB, 2 * MIB),
-    "limits": (RateLimits(), RateLimits(request_bytes_rate=1000)),
+    "limits": (ListenerLimits(), ListenerLimits(request_bytes_rate=1000)),
     "socket": (SocketConfig(), SocketConfig(send_buffer=9000)),
     "timeouts": (ListenerTimeouts(), ListenerTimeouts(idle_ms=1000, half_close_ms=5, handshake_ms=200, stall_ms=2000)),
     "half_close_before_data": ("close", "wait"),

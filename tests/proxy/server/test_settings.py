@@ -14,7 +14,7 @@ from framegate.proxy.auth.auth_requests import PendingAuth, SupportedApis
 from framegate.proxy.auth.server import SaslServerAuthenticators, SaslServerSettings
 from framegate.proxy.cells import LISTENER_BLOCK, UPSTREAM_BLOCK
 from framegate.proxy.config import model
-from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
+from framegate.proxy.config.limits import LimitOverride, LimitsConfig, ListenerLimits
 from framegate.proxy.config.model import (
     LISTS_WHOLE,
     MIB,
@@ -425,16 +425,16 @@ def test_a_rule_that_turned_itself_off_stays_off_until_a_change_names_or_changes
 def limited():
     """Settings and quotas of a processor."""
     world = World()
-    settings = settings_of(changed(a={"limits": RateLimits(request_bytes_rate=70)}))
+    settings = settings_of(changed(a={"limits": ListenerLimits(request_bytes_rate=70)}))
     settings.attach(world.relay, None)
     yield SimpleNamespace(settings=settings, quotas=world.relay.pairs.quotas)
     world.close()
 
 
 def test_quotas_are_in_force_from_the_start_and_after_a_commit(limited):
-    assert limited.quotas.limits.listeners["a"] == RateLimits(request_bytes_rate=70)
+    assert limited.quotas.limits.listeners["a"] == ListenerLimits(request_bytes_rate=70)
     assert limited.quotas.active
-    asked = change(limited.settings.config, node=LimitsConfig(response_frames_rate=9), limits={"a": RateLimits(connections=1)})
+    asked = change(limited.settings.config, node=LimitsConfig(response_frames_rate=9), limits={"a": ListenerLimits(connections=1)})
     prepare(limited.settings, 1, asked)
     assert limited.quotas.limits.node == LimitsConfig()
     limited.settings.abort(1)
@@ -442,7 +442,7 @@ def test_quotas_are_in_force_from_the_start_and_after_a_commit(limited):
     prepare(limited.settings, 2, asked)
     assert limited.settings.commit(2)
     assert limited.quotas.limits.node == LimitsConfig(response_frames_rate=9)
-    assert limited.quotas.limits.listeners == {"a": RateLimits(connections=1), "b": RateLimits()}
+    assert limited.quotas.limits.listeners == {"a": ListenerLimits(connections=1), "b": ListenerLimits()}
     assert limited.quotas.buckets["node", "", "response_frames"].rate == 9
 
 
