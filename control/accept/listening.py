@@ -171,6 +171,7 @@ def rebound(before: Mapping[str, Listening], leaving: Mapping[str, Listening], l
                 continue
             counted = was or leaving.get(config.name)
             given = free.get(str(parse_address(config.address, port_zero=True)), free.get(config.address))
+            free = {address: item for address, item in free.items() if item is not given}  # port 0 may be wanted by several
             made[config.name] = fresh = Listening(config, None if counted is None else counted.counts, None if given is None else given.sock.dup())
             undo.callback(fresh.close)
             fresh.moved = given is not None  # until it is used: then the socket's file is not removed
