@@ -92,7 +92,9 @@ class InForce:
         self.credentials: Final[Credentials | None] = (None if before is None else before.credentials) or _credentials(config)
         self.requests: Final[RequestChannel | None] = (None if before is None else before.requests) or _request_channel(config)
         self.stores: Final[Stores] = Stores(config, change.get("stores"), None if before is None else before.stores)
-        kept, kept_upstreams = layout.names(LISTENER), layout.names(UPSTREAM)
+        # Of owners that are gone and have a place, because another processor has their connections, a new processor knows nothing.
+        kept = [name for name in layout.names(LISTENER) if name in self.listeners or _known(before, "routes", name) is not None]
+        kept_upstreams = [name for name in layout.names(UPSTREAM) if name in self.upstream_configs or _known(before, "upstreams", name) is not None]
         self.counters: Final = {name: _known(before, "counters", name) or ListenerCounters() for name in kept}
         self.upstream_counters: Final = {name: _known(before, "upstream_counters", name) or UpstreamCounters() for name in kept_upstreams}
         self._handled: Final[dict[str, HandlerMetrics]] = {name: each for name in kept if (each := _known(before, "_handled", name)) is not None}
