@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from framegate.control.errors import StartError
 from framegate.control.logs import RowLog
 from framegate.proxy.config.address import Address, format_sockaddr, parse_address
 from framegate.proxy.config.model import UpstreamConfig
@@ -212,10 +213,18 @@ class Resolver:
         self._thread = threading.Thread(target=self._run, args=(self._pause(first, 0.0),), name="framegate-resolver", daemon=True)
         log_errors(log, {}, first)
         if names.any:
-            self._thread.start()
+            self.start()
+
+    def start(self) -> None:
+        """Have the thread, which ``follow`` needs. Raises StartError: there is no thread available."""
+        if self._thread.ident is None:
+            try:
+                self._thread.start()
+            except RuntimeError as error:
+                raise StartError(f"names of upstreams cannot be resolved: {error}", reason="NO_THREAD") from error
 
     def follow(self, upstreams: Iterable[UpstreamConfig], found: Mapping[str, Resolution]) -> None:
-        """Resolve the endpoints of other upstreams from the next round on. Event loop only.
+        """Resolve the endpoints of other upstreams from the next round on, after ``start``. Event loop only.
 
         Args:
             upstreams: all of the configuration.
@@ -225,10 +234,6 @@ class Resolver:
         self.current = {name: found.get(name) or self.current[name] for name in watched}
         self._followed = (self._followed[0] + 1, watched)
         log_errors(self._log, {}, dict(found))
-        if not self._thread.is_alive():
-            self._names.watch(watched)
-            if self._names.any:
-                self._thread.start()
 
     def stop(self) -> None:
         """End the thread. A thread that hangs in a look-up is left alone; it does not keep the process alive."""
@@ -250,6 +255,8 @@ class Resolver:
                 if number != done:
                     self._names.watch(watched)
                     done = number
+                if not self._names.any:
+                    continue
                 fresh = self._names.ask()
                 pause_s = self._pause(fresh, pause_s)
                 try:

@@ -159,7 +159,9 @@ _CHANGES: Final = {
     "pool_moved": Event("The shares of the memory pool have changed.", _INFO, {"shares": dict[str, int], "needy": list[int]}),
     "pool_not_moved": Event("The shares of the memory pool could not be changed.", _TROUBLE, {"error": str}),
     "configuration_applied": Event(
-        "A configuration was applied while framegate runs.", _INFO, {"by": str, "file": str, "count": int, "keys": list[str], "etag": str}
+        "A configuration was applied while framegate runs.",
+        _INFO,
+        {"by": str, "file": str, "count": int, "keys": list[str], "etag": str, "pending": list[str]},
     ),
     "configuration_refused": Event(
         "The configuration file was not applied: nothing is changed.", _ERROR, {"file": str, "reason": str, "faults": list[str]}

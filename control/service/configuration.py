@@ -7,10 +7,11 @@ from typing import Any, Final
 from framegate.control.configuration.difference import Difference
 from framegate.control.configuration.document import ConfigurationError, Fault
 from framegate.control.configuration.writing import as_yaml
-from framegate.control.errors import FailedPreconditionError, InvalidArgumentError, Violation
+from framegate.control.errors import ControlError, FailedPreconditionError, InvalidArgumentError, Violation
 from framegate.control.service.interceptor import Context, note
 from framegate.control.service.quoting import cut
 from framegate.control.service.validate import Violations
+from framegate.control.steering.configuration import Applied
 from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.v1 import configuration_service_pb2 as pb2
 from framegate.control.v1.configuration_service_pb2_grpc import ConfigurationServiceServicer
@@ -51,6 +52,10 @@ class Configurations(ConfigurationServiceServicer):
         text = request.text if request.HasField("text") else None
         try:
             loaded, applied = await self._file.apply(text, request.etag, validate_only=request.validate_only)
+        except ControlError as error:
+            if isinstance(error.changed, Applied):  # it is decided
+                _note(error.changed.differences)
+            raise
         except ConfigurationError as error:
             if request.validate_only:
                 return pb2.ApplyConfigurationResponse(etag=self._file.etag, faults=map(_fault, error.faults[:_MOST]))
@@ -58,12 +63,13 @@ class Configurations(ConfigurationServiceServicer):
             raise InvalidArgumentError([Violation(field, str(fault)) for fault in error.faults], "CONFIGURATION_INVALID") from error
         found = applied.differences
         if not request.validate_only:
-            note(before=_row(found, "before"), after=_row(found, "after"))
+            _note(found)
+        pending = self._file.pending if request.validate_only else applied.pending
         return pb2.ApplyConfigurationResponse(
             etag=self._file.etag,
             differences=_differences(found, _MOST),
             difference_count=len(found),
-            warnings=map(_fault, loaded.warnings[:_MOST]),
+            warnings=[*map(_fault, loaded.warnings[:_MOST]), *(pb2.Fault(reason=text) for text in pending)],
         )
 
 
@@ -78,6 +84,7 @@ def status_message(file: ConfigurationFile, most: int) -> pb2.Configuration:
         file_error="" if refusal is None else str(refusal),
         differences=_differences(by_hand, most),
         difference_count=len(by_hand),
+        pending=file.pending,
     )
 
 
@@ -90,6 +97,10 @@ def _differences(found: Sequence[Difference], most: int) -> Iterable[pb2.Differe
 
 def _fault(fault: Fault) -> pb2.Fault:
     return pb2.Fault(line=fault.line, key=fault.key, value=fault.value, reason=fault.reason)
+
+
+def _note(found: Sequence[Difference]) -> None:
+    note(before=_row(found, "before"), after=_row(found, "after"))
 
 
 def _row(found: Sequence[Difference], which: str) -> dict[str, Any]:

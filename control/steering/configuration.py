@@ -1,17 +1,21 @@
 """A whole configuration applied while traffic flows, in every processor or in none, in two phases (``control.fleet.two_phases``).
 
     check       the etag, what needs a restart, the shares of the pool
-    stage       what can fail is made beside what is in force: sockets that listen, addresses of upstreams, certificates
+    stage       what can fail is made beside what is in force: further processors, sockets that listen, addresses of upstreams, certificates, memory
+                for counters
     change      one change in all processors; what was staged is taken back if it is not decided
-    decide      the new state is in force in this process. Listeners that are gone take what waits in their backlogs, and no more
-    done        every processor has it: new listeners accept
+    decide      the new state is in force in this process. Listeners that are gone take what waits in their backlogs, and no more. A step that fails
+                is reported, and the others are taken: nothing can be taken back any more
+    done        every processor has it: new listeners accept, and new processors take connections. Those that are not wanted any more drain in the
+                background (``Pool.shrink``)
 
 Counters of listeners and upstreams that are gone stay until their last connection has ended (``_settle``).
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from framegate.control.accept.acceptor import Acceptor
@@ -21,7 +25,7 @@ from framegate.control.configuration.capacity import fitted
 from framegate.control.configuration.cgroup import container
 from framegate.control.configuration.child import Loaded
 from framegate.control.configuration.difference import Difference, differences
-from framegate.control.errors import AbortedError, ControlError, EtagError, FailedPreconditionError, StartError
+from framegate.control.errors import AbortedError, ControlError, EtagError, FailedPreconditionError, StartError, UnavailableError
 from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
@@ -31,7 +35,7 @@ from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.checks import Checks
 from framegate.control.steering.identities import Identities
-from framegate.control.steering.pool import Pool, equal_shares, too_small
+from framegate.control.steering.pool import Pool, divided
 from framegate.control.steering.rows import LogRows
 from framegate.control.steering.taps import Taps
 from framegate.control.steering.transactions import Transaction, Transactions, etag_of
@@ -57,11 +61,14 @@ _CLOSED_S: Final = 2.0
 
 
 class Applied(NamedTuple):
-    """A configuration that was applied: what was in force before and is now, and the differences."""
+    """A configuration that was applied: what was in force before and is now, and the differences. ``pending``: what is decided and not done yet, as
+    of ``Pool.pending``.
+    """
 
     before: ProxyConfig
     after: ProxyConfig
     differences: tuple[Difference, ...]
+    pending: tuple[str, ...] = ()
 
 
 class _ChangedError(Exception):
@@ -165,7 +172,8 @@ class Configuration:
         Raises:
             EtagError: the configuration has changed. FailedPreconditionError: a change needs a restart (NEEDS_RESTART, with the keys), a share of the
             pool would be too small, an address cannot be used, or the proxy drains; nothing is applied. AbortedError: a processor refused; none has
-            it. UnavailableError: it is decided, and not confirmed everywhere, or processors could not be started.
+            it. UnavailableError: processors could not be started, and nothing is applied; or it is decided, and not confirmed everywhere
+            (CHANGE_PENDING; ``changed`` is what was applied).
         """
         after = fitted(loaded.config, container())
         if validate_only:
@@ -187,6 +195,8 @@ class Configuration:
         if refused:
             text = f"nothing is applied: a restart is needed to change {', '.join(refused)}"
             raise FailedPreconditionError(text, reason="NEEDS_RESTART", keys=",".join(refused))
+        if found:
+            divided(after.memory_pool.size, range(after.processors), (), max(largest_whole(after)))
         return found
 
     def _check_serves(self) -> None:
@@ -194,39 +204,39 @@ class Configuration:
             raise FailedPreconditionError("the proxy drains", reason="DRAINING")
 
     async def _apply(self, loaded: Loaded, after: ProxyConfig, etag: str, transaction: Transaction) -> Applied:
-        first, found = self._config, self._checked(after, etag)
-        if found:
-            async with contextlib.AsyncExitStack() as undo:
-                await self._enlarge(first, after, undo)
-                try:
-                    for _ in range(_TRIES):
-                        with contextlib.suppress(_ChangedError):
-                            await self._change(loaded, after, transaction)
-                            break
-                    else:
-                        raise AbortedError("nothing is applied: other changes were made meanwhile", reason="CONFIGURATION_CHANGED")
-                finally:
-                    if transaction.decided:  # also if a processor has not confirmed it
-                        undo.pop_all()
-            if after.processors < len(self._pool.wanted_slots()):
-                await self._pool.set_processors(after.processors, "configuration")
+        self._checked(after, etag)
+        found = await self._addresses(self._config, after)  # only another application could make it wrong
+        async with self._pool.scaling:
+            more = await self._pool.start_more(after.processors)
+            try:
+                applied = await self._apply_beside(loaded, after, etag, found, more, transaction)
+            finally:
+                if not transaction.decided:
+                    await self._pool.settle_more(more, decided=False)
         self._pool.size_origin = "configuration" if loaded.config.memory_pool.size else "container"
         self._pool.processors_origin = "configuration" if loaded.config.processors else "container"
-        return Applied(first, self._config, found)
+        return applied._replace(pending=self._pool.pending)
 
-    async def _enlarge(self, before: ProxyConfig, after: ProxyConfig, undo: contextlib.AsyncExitStack) -> None:
-        """Have as much memory and as many processors as the new configuration, if it has more; each step is taken back with ``undo``."""
-        size_origin, processors_origin = self._pool.size_origin, self._pool.processors_origin
-        if after.memory_pool.size > before.memory_pool.size:
-            await self._pool.set_size(after.memory_pool.size, "configuration")
-            undo.push_async_callback(self._pool.set_size, before.memory_pool.size, size_origin)
-        if after.processors > before.processors:
-            await self._pool.set_processors(after.processors, "configuration")
-            undo.push_async_callback(self._pool.set_processors, before.processors, processors_origin)
+    async def _apply_beside(
+        self, loaded: Loaded, after: ProxyConfig, etag: str, found: dict[str, Resolution], more: Sequence[int], transaction: Transaction
+    ) -> Applied:
+        """Apply it, when the processors of the slots ``more`` have started."""
+        for _ in range(_TRIES):
+            before, changed = self._config, self._checked(after, etag)
+            try:
+                if changed:
+                    await self._decide(before, after, await self._stage(loaded, before, after, found), more, loaded, transaction)
+            except _ChangedError:
+                continue
+            except UnavailableError as error:
+                error.changed = Applied(before, after, changed, (str(error), *self._pool.pending)) if transaction.decided else None
+                raise
+            return Applied(before, self._config, changed)
+        raise AbortedError("nothing is applied: other changes were made meanwhile", reason="CONFIGURATION_CHANGED")
 
-    async def _change(self, loaded: Loaded, after: ProxyConfig, transaction: Transaction) -> None:
-        before = self._config
-        staged = await self._stage(loaded, before, after)
+    async def _decide(
+        self, before: ProxyConfig, after: ProxyConfig, staged: _Staged, more: Sequence[int], loaded: Loaded, transaction: Transaction
+    ) -> None:
         planned = _Planned(Change(), self._supervisor.desired.layout, self._supervisor.desired.shares, {})
 
         def check() -> None:
@@ -234,7 +244,7 @@ class Configuration:
             if self._config is not before:
                 raise _ChangedError
             self._check_serves()
-            planned = self._plan(before, after, staged)
+            planned = self._plan(before, after, staged, more)
             self._supervisor.make_room(planned.layout)
 
         def build(slot: int) -> Change:
@@ -248,22 +258,20 @@ class Configuration:
             desired.brokers = _those({**desired.brokers, **planned.brokers}, [item.name for item in after.upstreams if item.kafka is not None])
             desired.failing = _those(desired.failing, names)
             desired.retired = planned.change.get("retired", desired.retired)
-            self._follow_layout(planned.layout)
 
         def decided() -> None:
             transaction.decide()
-            self._put(before, after, staged, loaded)
+            self._put(before, after, staged, loaded, planned.layout)
 
-        async with self._pool.scaling:
-            try:
-                await self._supervisor.change(build, commit, check, decided, lambda: self._begin(after, staged))
-            except BaseException:
-                if not transaction.decided:
-                    await self._release(staged)
-                raise
-        self._taps.made()
+        try:
+            await self._supervisor.change(build, commit, check, decided, lambda: self._begin(after, staged, more))
+        except BaseException:
+            if not transaction.decided:
+                await self._release(staged)
+            raise
+        self._supervisor.attempt(self._taps.made)
 
-    def _plan(self, before: ProxyConfig, after: ProxyConfig, staged: _Staged) -> _Planned:
+    def _plan(self, before: ProxyConfig, after: ProxyConfig, staged: _Staged, more: Sequence[int]) -> _Planned:
         layout = self._supervisor.desired.layout.after(after, self._kept(before, after))
         change = Change(config=difference_to_wire(before, after))
         brokers = self._brokers.rows(after, staged.listeners)
@@ -277,25 +285,29 @@ class Configuration:
             change["retired"] = self._supervisor.handlers.retire(staged.handlers)
         if staged.stores:
             change["stores"] = pack_stores(staged.stores)
-        return _Planned(change, layout, self._shares(before, after), brokers)
+        return _Planned(change, layout, self._shares(before, after, more), brokers)
 
-    def _shares(self, before: ProxyConfig, after: ProxyConfig) -> dict[int, int]:
-        """The shares of the pool under another configuration. Raises FailedPreconditionError: one would be too small."""
-        wanted, size = self._pool.wanted_slots(), after.memory_pool.size
-        shares = self._supervisor.desired.shares if size == before.memory_pool.size else equal_shares(size, len(wanted))
-        least = min(shares[slot] for slot in wanted)
-        if least < max(largest_whole(after)):
-            raise too_small(least, max(largest_whole(after)))
-        return shares
+    def _shares(self, before: ProxyConfig, after: ProxyConfig, more: Sequence[int]) -> dict[int, int]:
+        """The shares of the pool under another configuration: those in force, if the size and the number of processors stay and none is too small.
+        Raises FailedPreconditionError: one would be.
+        """
+        size, largest, shares = after.memory_pool.size, max(largest_whole(after)), self._supervisor.desired.shares
+        wanted, lasting = self._pool.wanted_slots(), self._pool.lasting_slots()
+        if (size, after.processors) == (before.memory_pool.size, before.processors) and min(shares[slot] for slot in wanted) >= largest:
+            return shares
+        staying = [*lasting, *more][: after.processors]
+        return divided(size, staying, [slot for slot in wanted if slot not in staying], largest)
 
-    async def _stage(self, loaded: Loaded, before: ProxyConfig, after: ProxyConfig) -> _Staged:
+    async def _addresses(self, before: ProxyConfig, after: ProxyConfig) -> dict[str, Resolution]:
         known = {item.name: item.addresses for item in before.upstreams}
-        fresh = [item for item in after.upstreams if item.addresses != known.get(item.name)]
-        names = Names(fresh)
-        found = await in_thread(names.ask) if names.any else names.ask()
+        names = Names(item for item in after.upstreams if item.addresses != known.get(item.name))
+        return await in_thread(names.ask) if names.any else names.ask()
+
+    async def _stage(self, loaded: Loaded, before: ProxyConfig, after: ProxyConfig, found: dict[str, Resolution]) -> _Staged:
         stores = self._certificates.staged(after, loaded.tls_files, loaded.certificates)
         try:
             identity = await self._identities.stage(after)
+            self._resolver.start()
             await self._closed()
             listeners = rebound(self._acceptor.listeners, self._acceptor.leaving, after.listeners)
             staged = _Staged(listeners, found, stores, identity, None)
@@ -331,31 +343,35 @@ class Configuration:
             if self._acceptor.listeners.get(name) is not listening:
                 listening.close()
 
-    def _begin(self, after: ProxyConfig, staged: _Staged) -> None:
+    def _begin(self, after: ProxyConfig, staged: _Staged, more: Sequence[int]) -> None:
         """Every processor has the configuration: connections may come."""
         if staged.handlers is not None and self._supervisor.handlers is not None:
-            self._supervisor.handlers.follow(staged.handlers, after.drain.timeout_ms)
+            self._supervisor.attempt(functools.partial(self._supervisor.handlers.follow, staged.handlers, after.drain.timeout_ms))
+        self._supervisor.release_slots(more)
+        if after.processors < len(self._pool.lasting_slots()):
+            self._pool.shrink(after.processors)
         self._acceptor.accept_new()
 
-    def _put(self, before: ProxyConfig, after: ProxyConfig, staged: _Staged, loaded: Loaded) -> None:
+    def _put(self, before: ProxyConfig, after: ProxyConfig, staged: _Staged, loaded: Loaded, layout: CellLayout) -> None:
         """Have the parts of this process follow the configuration, which is decided."""
         removed = {item.name for item in before.upstreams} - {item.name for item in after.upstreams}
         self._gone.update(dict.fromkeys(removed, self._acceptor.now_ns()))
-        for listener in after.listeners:
-            staged.listeners[listener.name].configure(listener)
-        self._acceptor.put(staged.listeners)
-        self._acceptor.set_limits(
-            limits_in_force(after.limits, {item.name: item.limits for item in after.listeners}), after.limits.protected_listener
+        limits = limits_in_force(after.limits, {item.name: item.limits for item in after.listeners})
+        self._supervisor.attempt(
+            lambda: self._follow_layout(layout),
+            *(functools.partial(staged.listeners[item.name].configure, item) for item in after.listeners),
+            lambda: self._acceptor.put(staged.listeners),
+            lambda: self._acceptor.set_limits(limits, after.limits.protected_listener),
+            lambda: self._meters.prepare([item.name for item in after.listeners]),
+            lambda: self._resolver.follow(after.upstreams, staged.found),
+            lambda: self._certificates.follow(after, loaded.certificates, self._rotation),
+            lambda: self._rotation.configure(after.rotation),
+            lambda: self._identities.follow(staged.identity),
+            lambda: self._checks.follow(after),
+            lambda: self._brokers.follow(after),
+            lambda: self._taps.replaced(before, after),
+            lambda: self._log_rows.set_level(after.log.level),
         )
-        self._meters.prepare([item.name for item in after.listeners])
-        self._resolver.follow(after.upstreams, staged.found)
-        self._certificates.follow(after, loaded.certificates, self._rotation)
-        self._rotation.configure(after.rotation)
-        self._identities.follow(staged.identity)
-        self._checks.follow(after)
-        self._brokers.follow(after)
-        self._taps.replaced(before, after)
-        self._log_rows.set_level(after.log.level)
 
     # --- what is gone --------------------------------------------------------------------------------------------------------------
 
@@ -396,14 +412,19 @@ class Configuration:
         def check() -> None:
             nonlocal layout
             layout = self._supervisor.desired.layout.after(self._config, self._kept(self._config, self._config))
+            self._supervisor.make_room(layout)
 
-        check()
-        if self._lock.locked() or layout is self._supervisor.desired.layout:
+        if self._lock.locked() or self._pool.scaling.locked():
             return
-        try:
-            await self._supervisor.change(lambda slot: Change(cells=layout.wire), lambda desired: self._follow_layout(layout), check)
-        except ControlError as error:
-            self._log.write("counters_kept", level="warning", error=str(error))
+        self._acceptor.accept_new()
+        check()
+        if layout is self._supervisor.desired.layout:
+            return
+        async with self._pool.scaling:  # so that no slot is added
+            try:
+                await self._supervisor.change(lambda slot: Change(cells=layout.wire), lambda desired: self._follow_layout(layout), check)
+            except ControlError as error:
+                self._log.write("counters_kept", level="warning", error=str(error))
 
 
 def _handling(config: ProxyConfig) -> tuple[object, ...]:

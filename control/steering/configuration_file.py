@@ -7,7 +7,7 @@ was set by hand, and a text that was applied by a call, differs from the file as
 import asyncio
 import dataclasses
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Literal
 
 from framegate.control.configuration.child import Loaded, loaded_from_row
@@ -110,6 +110,11 @@ class ConfigurationFile(Reloader):
         return self._compared[2]
 
     @property
+    def pending(self) -> tuple[str, ...]:
+        """What is decided and not done yet, in words."""
+        return self._pool.pending
+
+    @property
     def changed(self) -> bool:
         """Whether the file holds something else than when it was loaded last."""
         return self._rotation.changed(KIND, KIND)
@@ -154,14 +159,14 @@ class ConfigurationFile(Reloader):
         try:
             applied = await self._configuration.apply(loaded, etag, validate_only=validate_only)
         except UnavailableError as error:
-            if error.reason == "CHANGE_PENDING":  # it is decided
-                self._took(loaded, (), by, of_file=of_file)
+            if isinstance(error.changed, Applied):  # it is decided
+                self._took(loaded, error.changed, by, of_file=of_file)
             raise
         if not validate_only:
-            self._took(loaded, applied.differences, by, of_file=of_file)
+            self._took(loaded, applied, by, of_file=of_file)
         return applied
 
-    def _took(self, loaded: Loaded, found: Sequence[Difference], by: By, *, of_file: bool) -> None:
+    def _took(self, loaded: Loaded, applied: Applied, by: By, *, of_file: bool) -> None:
         if of_file:
             self.config = loaded.config
         if of_file and by != "watch":  # otherwise the rotation notes it
@@ -169,9 +174,10 @@ class ConfigurationFile(Reloader):
             self._meters.add("reload.count", KIND, "")
         for warning in loaded.warnings:
             self._events.publish({"event": "configuration_warning", **dataclasses.asdict(warning)}, level="warning")
-        if found:
-            keys = [item.path for item in found]
+        if applied.differences:
+            keys = [item.path for item in applied.differences]
             row = {"by": by, "file": self.path if of_file else "", "count": len(keys), "keys": keys[:_SHOWN], "etag": self.etag}
+            row["pending"] = list(applied.pending)
             self._events.publish({"event": "configuration_applied", **row})
 
     async def reload(self) -> str:
@@ -179,12 +185,14 @@ class ConfigurationFile(Reloader):
         try:
             _, applied = await self.apply(by="signal")
         except (ConfigurationError, ControlError) as error:
+            if isinstance(error, ControlError) and isinstance(error.changed, Applied):
+                return _said(error.changed)
             faults = [str(fault) for fault in error.faults[:_SHOWN]] if isinstance(error, ConfigurationError) else []
             reason = refusal_text(error)
             self._meters.add("reload.count", KIND, "refused")
             self._events.publish({"event": "configuration_refused", "file": self.path, "reason": reason, "faults": faults}, level="error")
             return f"refused: {reason}"
-        return f"applied, {counted(len(applied.differences), 'value')} changed"
+        return _said(applied)
 
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
         """See ``Reloader``: the file changed by itself."""
@@ -196,9 +204,13 @@ class ConfigurationFile(Reloader):
             async with self._lock:
                 await self._apply(await self.load(text), "", "watch", of_file=True)
         except (ConfigurationError, ControlError) as error:
-            if getattr(error, "reason", "") != "CHANGE_PENDING":
+            if not isinstance(getattr(error, "changed", None), Applied):
                 return {KIND: Refusal(self.path, refusal_text(error))}
         return {}
+
+
+def _said(applied: Applied) -> str:
+    return "; ".join((f"applied, {counted(len(applied.differences), 'value')} changed", *applied.pending))
 
 
 def refusal_text(error: Exception) -> str:

@@ -268,7 +268,7 @@ class Loop:
 
     def _report_refusals(self) -> None:
         """Report what rules about Kafka refused."""
-        for refusals in self._settings.in_force.refusals.values():
+        for refusals in self._settings.refusals:
             row = refusals.take()
             if row is not None:
                 self.link.log("kafka_refused", row)

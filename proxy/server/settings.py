@@ -28,6 +28,7 @@ from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.standing import Standing
 from framegate.proxy.server.in_force import NS_PER_MS, InForce
 from framegate.proxy.server.messages import Change, StartMessage
+from framegate.proxy.server.refusals import Refusals
 from framegate.proxy.server.rows import listener_owner, upstream_owner
 from framegate.proxy.server.schema import schema_of
 from framegate.proxy.server.standing_rows import standing_of
@@ -62,11 +63,12 @@ class _Prepared(NamedTuple):
 
 
 class _Replaced(NamedTuple):
-    """A route that new connections do not get any more, and what it was made of."""
+    """A route that new connections do not get any more, what it was made of, and what its rules about Kafka have refused."""
 
     route: Route
     listener: model.ListenerConfig
     upstream: model.UpstreamConfig | None
+    refusals: Refusals | None
 
 
 class ChangeError(Exception):
@@ -332,12 +334,18 @@ class Settings:
         for name, listener in before.listeners.items():
             route = before.routes[name]
             if fresh.routes.get(name) is not route:
-                self._replaced.append(_Replaced(route, listener, before.upstream_configs.get(listener.upstream or "")))
+                behind = before.upstream_configs.get(listener.upstream or "")
+                self._replaced.append(_Replaced(route, listener, behind, before.refusals.get(name)))
             if name not in fresh.listeners and self._retirement is not None:
                 self._retirement.removed(name)
 
     def _forget_replaced(self, used: set[Route]) -> None:
-        self._replaced = [each for each in self._replaced if each.route in used]
+        self._replaced = [each for each in self._replaced if each.route in used or (each.refusals is not None and each.refusals.waiting)]
+
+    @property
+    def refusals(self) -> list[Refusals]:
+        """What rules about Kafka have refused, on all connections."""
+        return [*self.in_force.refusals.values(), *(each.refusals for each in self._replaced if each.refusals is not None)]
 
     def _routes(self, listener: str) -> list[Route]:
         """The routes of a listener's connections."""

@@ -322,12 +322,24 @@ class FakeSupervisor:
 
     change_config: Any = Supervisor.change_config
 
-    async def start_slots(self, numbers: Sequence[int]) -> None:
+    async def start_slots(self, numbers: Sequence[int], *, held: bool) -> None:
         self.fake._fail()
         for slot in numbers:
             self.fake.hire(slot)
+            self.slots[slot].held = held
+
+    def release_slots(self, numbers: Sequence[int]) -> None:
+        for slot in numbers:
+            self.slots[slot].held = False
+
+    def leave_slots(self, numbers: Sequence[int]) -> None:
+        for slot in numbers:
+            self.slots[slot].leaving = True
 
     async def remove_slots(self, numbers: Sequence[int], timeout_ms: int) -> None:
+        await self.discard_slots(numbers)
+
+    async def discard_slots(self, numbers: Sequence[int]) -> None:
         for slot in numbers:
             del self.slots[slot]
 
@@ -735,7 +747,7 @@ class FakePlane(State):
             image[self._layout.index("framegate.queue.usage", "tap")] = 7
             self.writers[slot].publish(image)
         self._slots[slot] = self._readers[slot]
-        self._supervisor.slots[slot] = SimpleNamespace(generation=1, wanted=True)
+        self._supervisor.slots[slot] = SimpleNamespace(generation=1, wanted=True, held=False, leaving=False)
 
     def measurements(self) -> Mapping[tuple[str, Attributes], float]:
         return dict(self.measured)

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from framegate.control.configuration.difference import differences
 from framegate.control.configuration.document import ConfigurationError
 from framegate.control.configuration.writing import as_yaml
 from framegate.control.errors import AbortedError, EtagError, FailedPreconditionError, UnavailableError
 from framegate.control.events import Event, Row
 from framegate.control.files import digest
+from framegate.control.steering.configuration import Applied
 from framegate.control.steering.configuration_file import KIND, ConfigurationFile
 from framegate.proxy.config.model import FileConfig
 from tests.fakes.plane import FakePlane, fake_config
@@ -73,7 +75,9 @@ async def test_a_text_is_applied_and_is_then_what_differs_from_the_file(bench: B
     loaded, applied = await bench.made.apply(bench.text(), etag)
     assert ([item.path for item in applied.differences], loaded.digest, bench.size) == ([SIZE], b"", 4096)
     assert [(item.path, *item.texts) for item in bench.made.by_hand] == [(SIZE, "100MiB", "4KiB")]
-    assert bench.rows() == [{"event": "configuration_applied", "by": "call", "file": "", "count": 1, "keys": [SIZE], "etag": bench.made.etag}]
+    assert bench.rows() == [
+        {"event": "configuration_applied", "by": "call", "file": "", "count": 1, "keys": [SIZE], "etag": bench.made.etag, "pending": []}
+    ]
     with pytest.raises(EtagError):
         await bench.made.apply(bench.text(1), etag)
     await bench.made.apply(bench.text())
@@ -135,13 +139,22 @@ async def test_a_file_that_is_refused_at_a_signal_is_a_row_and_what_was_loaded_s
 
 
 @beside
-async def test_a_change_that_is_decided_but_not_confirmed_is_the_files(bench: Bench) -> None:
+async def test_a_change_that_is_decided_but_not_confirmed_is_the_files_and_only_then(bench: Bench) -> None:
     Path(bench.made.path).write_text(bench.text())
-    bench.plane.failure = UnavailableError("late", reason="CHANGE_PENDING")
-    with pytest.raises(UnavailableError):
-        await bench.made.apply()
-    assert bench.made.config.listeners[0].max_receive_size == 4096
-    assert await bench.made.take({KIND: {bench.made.path: bench.text().encode()}}) == {}
+    for reason in ("PROCESSOR_START_FAILED", "CHANGE_PENDING"):
+        bench.plane.failure = error = UnavailableError("late", reason=reason)
+        if reason == "CHANGE_PENDING":
+            before, after = bench.plane.config, bench.plane.limited(4096)
+            error.changed = Applied(before, after, differences(before, after), ("a processor has not confirmed it",))
+        with pytest.raises(UnavailableError):
+            await bench.made.apply()
+        assert bench.made.config.listeners[0].max_receive_size == (4096 if error.changed else 100 * 1024**2)
+        said = await bench.made.reload()
+        assert said == ("applied, 1 value changed; a processor has not confirmed it" if error.changed else "refused: late")
+        assert [row["event"] for row in bench.rows()] == (["configuration_applied"] * 2 if error.changed else ["configuration_refused"])
+        taken = await bench.made.take({KIND: {bench.made.path: bench.text().encode()}})
+        assert bool(taken) is (error.changed is None)
+        bench.rows()
 
 
 @beside

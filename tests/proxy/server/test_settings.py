@@ -13,6 +13,7 @@ import pytest
 from framegate.proxy.auth.auth_requests import PendingAuth, SupportedApis
 from framegate.proxy.auth.server import SaslServerAuthenticators, SaslServerSettings
 from framegate.proxy.cells import LISTENER_BLOCK, UPSTREAM_BLOCK
+from framegate.proxy.config import model
 from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
 from framegate.proxy.config.model import (
     LISTS_WHOLE,
@@ -494,8 +495,22 @@ def test_rules_about_kafka_change_on_listeners_that_have_some_and_count_what_the
     judge.follow()
     judge.judge(delete)
     assert judge.answer == struct.pack(">iii", 7, 0, 0)
-    refused = settings.in_force.refusals["b"].take()
+    (refusals,) = settings.refusals
+    refused = refusals.take()
     assert (refused["count"], refused["api"], refused["kind"]) == (1, "DeleteTopics", "api")
     options = settings.routes["b"].upstream_options
     assert {item.cut_from for item in options.values()} == {LISTS_WHOLE}
     assert all(item.keeps_first for item in (*options.values(), settings.routes["b"].options))
+    route, other = settings.routes["b"], ListenerTimeouts(idle_ms=77_000)
+    for number, kafka in ((2, settings.config.listeners[1].kafka), (3, None)):  # another route, and then one without rules
+        configured = dataclasses.replace(settings.config.listeners[1], timeouts=other, kafka=kafka)
+        config = dataclasses.replace(settings.config, listeners=(settings.config.listeners[0], configured))
+        settings.prepare(number, {"config": model.difference_to_wire(settings.config, config)})
+        settings.commit(number).routes({route})
+        judge.judge(delete)
+        assert [item.take()["count"] for item in settings.refusals if item.waiting] == [1], "an open connection's refusals are still reported"
+    judge.judge(delete)
+    settings._forget_replaced(set())
+    assert [item.take()["count"] for item in settings.refusals if item.waiting] == [1], "also those before its end"
+    settings._forget_replaced(set())
+    assert settings.refusals == []
