@@ -281,6 +281,8 @@ class World:
         self.probes = 0
         self._read = 0  # rows that were looked at
         self._known: dict[str, Any] = {}
+        self._scaled: list[tuple[int, int]] | None = None  # the numbers of processors before and after each change since a check; None: not known
+        self.broken: list[str] = []
 
     def _note(self, number: int, made: Row, said: str) -> None:
         text = json.dumps(made)
@@ -378,6 +380,7 @@ class World:
                 break
         else:
             raise AssertionError("changes go on, though all calls have ended")
+        assert not self.broken, self.broken
         self.traffic()
 
     def _channels(self) -> dict[tuple[str, str], Any]:
@@ -520,20 +523,25 @@ class World:
         for row in rows:
             if row["event"] == "configuration_applied" and row["by"] != "call":
                 self._known.clear()  # by a signal: no audit row
+                self._scaled = None
             if row["event"] != "audit" or row["after"] is None:
                 continue
             before, after = flat_row(row, row["before"] or {}), flat_row(row, row["after"])
             for path, value in after.items():
                 if path.startswith("?"):
-                    self._forget(path[1:])
-                    continue
-                assert path not in self._known or self._known[path] == before[path], f"{path} was {self._known[path]!r}: {row}"
+                    self._known = {each: known for each, known in self._known.items() if not each.startswith(path[1:])}
+                elif path == "processors":  # the row of fewer processors is written when the others have ended, after the rows of later changes
+                    self._scaled = self._scaled and [*self._scaled, (before[path], value)]
+                elif self._known.get(path, before[path]) != before[path]:
+                    self.broken.append(f"{path} was {self._known[path]!r}: {row}")
                 self._known[path] = value
+        self._known.pop("processors", None)
         for path, value in self._known.items():
-            assert path not in said or said[path] == value, f"{path} is {said[path]!r}, and the last row of the audit says {value!r}"
-
-    def _forget(self, prefix: str) -> None:
-        self._known = {path: value for path, value in self._known.items() if not path.startswith(prefix)}
+            assert said.get(path, value) == value, f"{path} is {said[path]!r}, and the last row of the audit says {value!r}"
+        ends = collections.Counter(after for _, after in self._scaled or [])
+        ends.subtract([*(before for before, _ in (self._scaled or [])[1:]), said["processors"]])
+        assert self._scaled is None or not any(ends.values()), f"no order of these changes of processors ends with {said['processors']}: {self._scaled}"
+        self._scaled = [(0, said["processors"])]
 
     def close(self) -> None:
         for flow in self.flows:
