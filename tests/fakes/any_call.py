@@ -35,7 +35,11 @@ def described(method: str) -> MethodDescriptor:
 def send(channel: grpc.Channel, method: str, request: Row | bytes = b"", timeout: float = 40.0, cancel: float = 0.0) -> Any:
     """The answer to a call, of a stream None at its end; ``request`` is JSON or its bytes. ``cancel``: after so many seconds."""
     rpc = described(method)
-    data = request if isinstance(request, bytes) else json_format.ParseDict(request, message_factory.GetMessageClass(rpc.input_type)()).SerializeToString()
+    data = (
+        request
+        if isinstance(request, bytes)
+        else json_format.ParseDict(request, message_factory.GetMessageClass(rpc.input_type)()).SerializeToString()
+    )
     answer = message_factory.GetMessageClass(rpc.output_type).FromString
     if rpc.server_streaming:
         return [None for _ in channel.unary_stream(f"/{PACKAGE}.{method}", None, answer)(data, timeout=timeout)] and None
@@ -56,7 +60,27 @@ def reason_of(error: grpc.RpcError) -> str:
 
 # --- any request -------------------------------------------------------------------------------------------------------------
 
-TEXTS: Final = ["", "a", "b", "tls", "kafka", "sasl", "m", "d0", "t0", "t1", "u1", "*", "none", "x" * 300, "x\ny", "ünï ☃", "0", "127.0.0.9/32", "::/0"]
+TEXTS: Final = [
+    "",
+    "a",
+    "b",
+    "tls",
+    "kafka",
+    "sasl",
+    "m",
+    "d0",
+    "t0",
+    "t1",
+    "u1",
+    "*",
+    "none",
+    "x" * 300,
+    "x\ny",
+    "ünï ☃",
+    "0",
+    "127.0.0.9/32",
+    "::/0",
+]
 FILTERS: Final = ["listener=m", "listener=d* held>1MiB", "bytes_rate>1", "waiting=none", "id=", "a=b", '"', "listener=" + "[" * 50, "x" * 2000]
 NUMBERS: Final = [0, 0, 1, 2, 3, 7, -1, 100, 1000, 4096, 1 << 16, 1 << 20, 1 << 31, -(1 << 31), (1 << 63) - 1, -(1 << 63)]
 PATHS: Final = ["*", "size_bytes", "level", "max_receive_size_bytes", "per_address.max_connection_count", "rules", "etag", "a.b", "", "..", "x" * 500]
@@ -199,10 +223,6 @@ class Node:
         self.proxy.__exit__(None, None, None)
         for upstream in self.upstreams.values():
             upstream.close()
-
-
-def descriptors(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def kafka_request(correlation: int) -> bytes:

@@ -31,7 +31,7 @@ import yaml
 from framegate.control.bounds import FIELD_NAMES
 from framegate.control.configuration.units import parse_size
 from framegate.control.demo.certificates import Certificates
-from tests.fakes.any_call import WHO, Node, any_call, descriptors, kafka_request, reason_of, send
+from tests.fakes.any_call import WHO, Node, any_call, kafka_request, reason_of, send
 from tests.fakes.framegate import Row, resident_bytes, until
 from tests.fakes.upstream import ask, frame, peer_name, read_frame
 
@@ -166,9 +166,20 @@ def step(node: Node, chance: random.Random) -> Row:
     m: Row = {"selector": {"filter": "listener=m"}, "reason": "model", "max_affected_count": "1000"}
     terms: Row = chance.choice([{"ttl": "1s"}, {"ttl": "3600s"}, {}]) | chance.choice([{}, {"standing": True}])
     deny = [{"deny": ["ListGroups"]}] if chance.random() < 0.5 else []
-    salted = [{"mechanism": "SCRAM_MECHANISM_SHA_256", "iterations": 4096, "salt": "MTIzNDU2Nzg5MDEy", "stored_key": "eHg" + "4" * 40 + "=", "server_key": "eHg" + "4" * 40 + "="}]
+    salted = [
+        {
+            "mechanism": "SCRAM_MECHANISM_SHA_256",
+            "iterations": 4096,
+            "salt": "MTIzNDU2Nzg5MDEy",
+            "stored_key": "eHg" + "4" * 40 + "=",
+            "server_key": "eHg" + "4" * 40 + "=",
+        }
+    ]
     user = {"listener": "sasl", "user": {"name": chance.choice(["u0", "u1"]), "credentials": salted}}
-    quota = {"connections_per_second": str(chance.choice([0, 100_000, 200_000])), "per_address": {"max_connection_count": str(chance.choice([0, 9000]))}}
+    quota = {
+        "connections_per_second": str(chance.choice([0, 100_000, 200_000])),
+        "per_address": {"max_connection_count": str(chance.choice([0, 9000]))},
+    }
     overrides = {"overrides": [{"network": "127.0.0.9/32", "access": chance.choice(["NETWORK_ACCESS_ALLOW", "NETWORK_ACCESS_DENY"])}]}
     config = some_config(node, chance)
     bad = chance.choice([{**config, "node": "other"}, {**config, "listeners": []}, {**config, "processors": -1}])
@@ -272,7 +283,9 @@ class World:
         self.node, self.proxy = node, node.proxy
         self.steps: collections.deque[str] = collections.deque(maxlen=CLIENTS * EACH * 2)
         self.results: collections.Counter[str] = collections.Counter()
-        self.flows = [Flow(node, name, number) for number, name in enumerate(FIXED * 2)]
+        self.count = 0
+        self.flows: list[Flow] = []
+        self.resume()
         self.callers = [Caller(node, functools.partial(self._note, number)) for number in range(CLIENTS)]
         self.api = functools.partial(send, self.callers[0].channel)
         self.before: list[Link] = []
@@ -540,13 +553,24 @@ class World:
             assert said.get(path, value) == value, f"{path} is {said[path]!r}, and the last row of the audit says {value!r}"
         ends = collections.Counter(after for _, after in self._scaled or [])
         ends.subtract([*(before for before, _ in (self._scaled or [])[1:]), said["processors"]])
-        assert self._scaled is None or not any(ends.values()), f"no order of these changes of processors ends with {said['processors']}: {self._scaled}"
+        assert self._scaled is None or not any(ends.values()), (
+            f"no order of these changes of processors ends with {said['processors']}: {self._scaled}"
+        )
         self._scaled = [(0, said["processors"])]
 
-    def close(self) -> None:
+    def resume(self) -> None:
+        self.flows = [Flow(self.node, name, number) for number, name in enumerate(FIXED * 2)]
+
+    def pause(self) -> None:
+        """End all connections."""
         for flow in self.flows:
             flow.stop()
+        self.count += sum(flow.count for flow in self.flows)
+        self.flows, self.before = [], []
         self.veterans.close()
+
+    def close(self) -> None:
+        self.pause()
         for caller in self.callers:
             caller.channel.close()
 
@@ -580,24 +604,106 @@ def node(tmp_path: Path, made: Certificates) -> Iterator[Node]:
         running.close()
 
 
-def sizes(node: Node) -> tuple[list[int], int]:
-    """Descriptors of control and its processors, and control's memory."""
-    pids = [node.proxy.process.pid, *sorted(node.proxy.processors)]
-    return [descriptors(pid) for pid in pids], resident_bytes(pids[0])
+class Sizes(NamedTuple):
+    """Descriptors of control and its processors, control's threads, the number of processors, and control's memory in MiB."""
+
+    descriptors: list[int]
+    threads: int
+    processors: int
+    memory: int
+
+
+def settled(node: Node) -> Sizes:
+    """The sizes of a node without connections, with the file of the start applied again; that is possible at once."""
+    node.write(node.config)
+    pid = node.proxy.process.pid
+    with node.proxy.api() as channel:
+        for method, request in (
+            ("ConfigurationService/ApplyConfiguration", {}),
+            ("LimitService/UpdateLimit", {"limit": {"listener": "a", "max_receive_size_bytes": "16385"}}),
+            ("PoolService/UpdateMemoryPool", {"memory_pool": {"size_bytes": str(9 << 20)}}),
+            ("TapService/UpdateTapRule", {"tap_rule": {"name": "t0", "sample_frames": 0.5}}),
+            ("ConfigurationService/ApplyConfiguration", {}),
+        ):
+            until(lambda method=method, request=request: succeeds(channel, method, request), f"{method} is refused")
+        while actions := send(channel, "ChannelService/ListChannelActions").actions:
+            send(channel, "ChannelService/DeleteChannelAction", {"id": actions[0].id})
+        until(lambda: len(node.proxy.processors) == 2 and not node.proxy.channels(), "two processors without connections remain", 30)
+        time.sleep(1.5)  # control looks each second whether places of counters are free
+        pids = [pid, *sorted(node.proxy.processors)]
+        threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
+        return Sizes([len(list(Path(f"/proc/{each}/fd").iterdir())) for each in pids], threads, len(pids) - 1, resident_bytes(pid) >> 20)
+
+
+def succeeds(channel: grpc.Channel, method: str, request: Row) -> bool:
+    try:
+        send(channel, method, request, timeout=10)
+    except grpc.RpcError as error:
+        assert reason_of(error) not in ("CHANGE_PENDING", ""), error
+        return False
+    return True
+
+
+def check_nothing_left(before: Sizes, after: Sizes, calls: int) -> None:
+    """``calls``: between the two."""
+    print(before, after)
+    most = [count + 3 for count in before.descriptors]
+    assert all(count <= allowed for count, allowed in zip(after.descriptors, most, strict=True)), (before, after)
+    assert after.threads <= before.threads + 4, (before, after)
+    assert after.memory <= before.memory + 24 + calls // 1000, (before, after)
 
 
 def test_what_the_api_says_is_in_force_in_every_processor_after_any_changes(node: Node) -> None:
     world = World(node)
+    rounds = max(STEPS // (CLIENTS * EACH), 2)
+    number = 0
     try:
-        first = None
-        for number in range(max(STEPS // (CLIENTS * EACH), 2)):
+        for number in range(rounds):
             world.round(number)
             world.check()
-            first = first or None
+            if number == rounds // 5:
+                world.pause()
+                first = settled(node)
+                world.resume()
     except BaseException as error:
         error.add_note(f"seed {SEED}, round {number}; the last steps:\n" + "\n".join(world.steps))
         raise
     finally:
         world.close()
-        Path(f"/tmp/hw/model_rows_{SEED}").write_text("\n".join(map(json.dumps, node.proxy.rows)))
-        print(json.dumps(dict(sorted(world.results.items())), indent=1), world.probes, sum(flow.count for flow in world.flows))
+        print(json.dumps(dict(sorted(world.results.items()))), f"{world.probes} probes, {world.count} frames")
+    check_nothing_left(first, settled(node), STEPS)
+
+
+def test_any_calls_leave_nothing_behind(node: Node) -> None:
+    """No call fails with a fault of ours, a refusal has a reason, changes are possible afterwards, and nothing has grown."""
+    counts: collections.Counter[str] = collections.Counter()
+    faults: list[str] = []
+
+    def client(number: int, count: int) -> None:
+        chance = random.Random(number)
+        with node.proxy.api() as channel:
+            for _ in range(count):
+                method, data, ending = any_call(chance)
+                code = "OK"
+                try:
+                    send(channel, method, data, **ending)
+                except grpc.FutureCancelledError:
+                    code = "CANCELLED"
+                except grpc.RpcError as error:
+                    code = error.code().name  # type: ignore[attr-defined]
+                    if code in ("INTERNAL", "UNKNOWN", "DATA_LOSS") or not (ending or reason_of(error)):
+                        faults.append(f"{method} {data[:200]!r} ({len(data)} bytes) {ending}: {error}")
+                counts[code] += 1
+
+    def calls(first: int, count: int) -> Sizes:
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda number: client(number, count // 8), range(first, first + 8)))
+        assert not faults, "\n".join(faults[:10])
+        return settled(node)
+
+    before = calls(SEED * 100, CALLS // 5)
+    after = calls(SEED * 100 + 50, CALLS - CALLS // 5)
+    print(dict(counts))
+    check_nothing_left(before, after, CALLS)
+    odd = [row for row in node.proxy.rows if row["level"] == "error" and row["event"] not in ("configuration_refused",)]
+    assert not odd and not node.proxy.metric("framegate_task_failures_total"), odd[:5]
