@@ -294,7 +294,7 @@ class World:
         self.probes = 0
         self._read = 0  # rows that were looked at
         self._known: dict[str, Any] = {}
-        self._scaled: list[tuple[int, int]] | None = None  # the numbers of processors before and after each change since a check; None: not known
+        self._loose: dict[str, list[tuple[Any, Any]]] = {}
         self.broken: list[str] = []
 
     def _note(self, number: int, made: Row, said: str) -> None:
@@ -536,27 +536,26 @@ class World:
         for row in rows:
             if row["event"] == "configuration_applied" and row["by"] != "call":
                 self._known.clear()  # by a signal: no audit row
-                self._scaled = None
+                self._loose.clear()
             if row["event"] != "audit" or row["after"] is None:
                 continue
             before, after = flat_row(row, row["before"] or {}), flat_row(row, row["after"])
             for path, value in after.items():
                 if path.startswith("?"):
                     self._known = {each: known for each, known in self._known.items() if not each.startswith(path[1:])}
-                elif path == "processors":  # the row of fewer processors is written when the others have ended, after the rows of later changes
-                    self._scaled = self._scaled and [*self._scaled, (before[path], value)]
+                elif path in LOOSE:
+                    self._loose.get(path, []).append((before[path], value))
+                    continue
                 elif self._known.get(path, before[path]) != before[path]:
                     self.broken.append(f"{path} was {self._known[path]!r}: {row}")
                 self._known[path] = value
-        self._known.pop("processors", None)
         for path, value in self._known.items():
             assert said.get(path, value) == value, f"{path} is {said[path]!r}, and the last row of the audit says {value!r}"
-        ends = collections.Counter(after for _, after in self._scaled or [])
-        ends.subtract([*(before for before, _ in (self._scaled or [])[1:]), said["processors"]])
-        assert self._scaled is None or not any(ends.values()), (
-            f"no order of these changes of processors ends with {said['processors']}: {self._scaled}"
-        )
-        self._scaled = [(0, said["processors"])]
+        for path, pairs in self._loose.items():
+            ends = collections.Counter(after for _, after in pairs)
+            ends.subtract([*(before for before, _ in pairs[1:]), said[path]])
+            assert not any(ends.values()), f"no order of these changes of {path} ends with {said[path]}: {pairs}"
+        self._loose = {path: [(None, said[path])] for path in LOOSE}
 
     def resume(self) -> None:
         self.flows = [Flow(self.node, name, number) for number, name in enumerate(FIXED * 2)]
@@ -575,6 +574,9 @@ class World:
             caller.channel.close()
 
 
+LOOSE: Final = ("processors", "log.level")
+"""Values whose rows may be in another order than the changes: that of fewer processors is written when the others have ended, and control alone has the
+level, so it changes while an applied configuration that is decided is on its way."""
 FLAT: Final = re.compile(r"memory_pool\.size|processors|log\.level|listeners\[\w+\]\.(max_receive_size|limits\.connections)")
 
 
