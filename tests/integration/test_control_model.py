@@ -121,7 +121,7 @@ def node(tmp_path: Path, made: Certificates) -> Iterator[Node]:
 
 
 class Link(NamedTuple):
-    """A connection of a client. ``since``: rows of the log when it was made; other listeners' clients may have, and later ones may get, its address."""
+    """A connection. ``since``: rows of the log when it was made; other listeners' clients may have, and later ones may get, its address."""
 
     listener: str
     sock: socket.socket
