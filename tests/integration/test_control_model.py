@@ -440,12 +440,12 @@ class World:
         with self._open:
             for made in self._before:
                 self._check_old(said, made)
-        self._before, self._open = [], contextlib.ExitStack()
+        self._before, self._open, chance = [], contextlib.ExitStack(), random.Random(0)
         for name in said["listeners"].keys() - {"sasl"}:
             seen: set[int] = set()
             with contextlib.ExitStack() as undo:
                 for _ in range(40):
-                    if name == "m":  # which may be closed at once: then the processor with the fewest connections would get all of them
+                    if name == "m" and chance.random() < 0.5:  # if it is closed at once, the processor with the fewest connections gets it
                         undo.enter_context(link(self.node, "a", said["listeners"]["a"]))
                     made = undo.enter_context(link(self.node, name, said["listeners"][name]))
                     seen.add(self._check_marked(said, made) if name == "m" else self._check_new(said, made, seen))
