@@ -181,6 +181,7 @@ def rebound(before: Mapping[str, Listening], leaving: Mapping[str, Listening], l
                 continue
             counted = was or leaving.get(config.name)
             given = free.get(str(parse_address(config.address, port_zero=True)), free.get(config.address))
+            free = {address: item for address, item in free.items() if item is not given}  # port 0 may be wanted by several
             counts, parsed = None if counted is None else counted.counts, parse_address(config.address, port_zero=True)
             beside = [item for item in gone if item is not given and item.family != socket.AF_UNIX and item.port == parsed.port]
             with _shared(*(item.sock for item in beside)):

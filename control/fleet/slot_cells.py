@@ -111,8 +111,12 @@ class SlotCells:
         return ProcessorTotals(connections, orderly, matched, seen, reserved, {reason: counts[_DROPPED, reason] for reason in TAP_DROP_REASONS})
 
     def close(self) -> None:
-        """Close the descriptor and this mapping. The mapping of ``reader`` stays until its last reference is gone: another thread may be reading."""
+        """Close the descriptor and this mapping, and drop ``reader``. Its mapping stays until its last reference is gone: another thread may be
+        reading. Who ended in the slot may be referred to for long, but has no descriptor any more.
+        """
         self._mapping.close()
+        self._room = None
+        del self.reader
         os.close(self.descriptor)
 
     def _counts(self) -> dict[tuple[str, ...], int]:

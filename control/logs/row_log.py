@@ -314,6 +314,10 @@ class RowLog(Subscriber):
             os.write(2, f"framegate: {text}\n".encode())
 
 
+_CLIENT_GONE: Final = "ExecuteBatchError"
+"""gRPC's, when an answer cannot be sent: the client has cancelled its call, or gone, a moment before."""
+
+
 class LibraryRows(logging.Handler):
     """Turns log records of libraries (``logging``: gRPC, OpenTelemetry, our own interceptor) into rows, so that all lines of stdout are rows.
 
@@ -329,6 +333,8 @@ class LibraryRows(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one row: the logger's name, its message, and the type and text of the exception if there is one."""
         error = record.exc_info[1] if record.exc_info else None
+        if type(error).__name__ == _CLIENT_GONE:
+            return
         fields = {} if error is None else {"error": f"{type(error).__name__}: {error}"}
         if error is not None:
             self._on_exception()

@@ -240,13 +240,14 @@ class Pool:
         return await self._transactions.change("memory pool size", resize)
 
     @contextlib.contextmanager
-    def _decided_anyway(self, before: PoolStatus, transaction: Transaction) -> Iterator[None]:
+    def _decided_anyway(self, before: PoolStatus, transaction: Transaction, processors: int = 0) -> Iterator[None]:
         """An error of a change that is decided states what was changed."""
         try:
             yield
         except UnavailableError as error:
             if transaction.decided:
-                error.changed = Changed(before, self.status())
+                after = self.status()
+                error.changed = Changed(before, dataclasses.replace(after, processors=processors or after.processors))
             raise
 
     def divided(self, size: int, more: Sequence[int] = ()) -> dict[int, int]:
@@ -340,9 +341,9 @@ class Pool:
                     self._desired.config = dataclasses.replace(self._desired.config, processors=count)
                     removal = self.shrink(count)
             if removal is not None:
-                with self._decided_anyway(before, transaction):
+                with self._decided_anyway(before, transaction, count):
                     await asyncio.shield(removal)
-            return Changed(before, self.status())
+            return Changed(before, dataclasses.replace(self.status(), processors=count))  # others may have changed it meanwhile
 
         return await self._transactions.change("number of processors", scale)
 

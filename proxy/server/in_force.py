@@ -95,7 +95,12 @@ class InForce:
         self.credentials: Final[Credentials | None] = (None if before is None else before.credentials) or _credentials(config)
         self.requests: Final[RequestChannel | None] = (None if before is None else before.requests) or _request_channel(config)
         self.stores: Final[Stores] = Stores(config, change.get("stores"), None if before is None else before.stores)
-        kept = layout.names(LISTENER)
+        # Of owners that are gone and have a place, because another processor has their connections, a new processor knows nothing.
+        kept = [name for name in layout.names(LISTENER) if name in self.listeners or _known(before, "routes", name) is not None]
+        self._kept: Final = kept
+        self._kept_upstreams: Final = [
+            name for name in layout.names(UPSTREAM) if name in self.upstream_configs or _known(before, "upstreams", name) is not None
+        ]
         self.counters: Final[dict[str, ListenerCounters]] = {}
         self.upstream_counters: Final[dict[str, UpstreamCounters]] = {}
         self._handled: Final[dict[str, HandlerMetrics]] = {name: each for name in kept if (each := _known(before, "_handled", name)) is not None}
@@ -122,17 +127,17 @@ class InForce:
     def build(self) -> Iterator[None]:
         """Make what is new, in pieces of less than a millisecond. Raises ConfigError."""
         before = self._before
-        for name in self.layout.names(LISTENER):
+        for name in self._kept:
             self.counters[name] = known = _known(before, "counters", name) or ListenerCounters()
             if before is None or before.counters.get(name) is not known:
                 yield
-        for name in self.layout.names(UPSTREAM):
+        for name in self._kept_upstreams:
             self.upstream_counters[name] = _known(before, "upstream_counters", name) or UpstreamCounters()
             self.upstreams[name] = upstream = _known(before, "upstreams", name) or self._upstream(name)
             if before is None or before.upstreams.get(name) is not upstream:
                 yield
         self.logins.update((item.name, self._login(item)) for item in self.config.upstreams)
-        for name in self.layout.names(LISTENER):
+        for name in self._kept:
             self.routes[name] = route = self._route_of(name)
             if before is None or before.routes.get(name) is not route:
                 yield

@@ -302,6 +302,7 @@ def test_what_a_library_logs_becomes_a_row_with_its_error(pipe: Pipe) -> None:
     logger = logging.Logger("opentelemetry.exporter")
     logger.addHandler(LibraryRows(log))
     logger.info("not worth a row")
+    logger.error("the client has gone", exc_info=type("ExecuteBatchError", (Exception,), {})("failed"))
     try:
         raise ConnectionRefusedError("nobody there")
     except ConnectionRefusedError:
