@@ -284,9 +284,10 @@ class Configuration:
         self._supervisor.attempt(self._taps.made)
 
     def _plan(self, before: ProxyConfig, after: ProxyConfig, staged: _Staged, more: Sequence[int]) -> _Planned:
-        layout = self._supervisor.desired.layout.after(after, self._kept(before, after))
         change = Change(config=difference_to_wire(before, after))
         brokers = self._brokers.rows(after, staged.listeners)
+        desired = self._supervisor.desired
+        layout = desired.layout.after(after, self._kept(before, after), desired.broker_ids(brokers))
         if layout is not self._supervisor.desired.layout:
             change["cells"] = layout.wire
         if staged.found:
@@ -439,10 +440,10 @@ class Configuration:
         if layout is former:
             return
         self._supervisor.follow_layout(layout)
-        for kind, name in set(former.places) - set(layout.places):
+        for kind, name, *_ in set(former.places) - set(layout.places):
             if kind == LISTENER:
                 self._meters.forget(name)
-            else:
+            elif kind == UPSTREAM:
                 self._gone.pop(name, None)
 
     async def _settle(self) -> None:
@@ -451,7 +452,8 @@ class Configuration:
 
         def check() -> None:
             nonlocal layout
-            layout = self._supervisor.desired.layout.after(self._config, self._kept(self._config, self._config))
+            desired = self._supervisor.desired
+            layout = desired.layout.after(self._config, self._kept(self._config, self._config), desired.broker_ids())
             self._supervisor.make_room(layout)
 
         if self._lock.locked() or self._pool.scaling.locked():

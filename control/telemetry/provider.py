@@ -12,10 +12,11 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from framegate.control.errors import StartError
 from framegate.control.status import Attributes
 from framegate.control.steering.state import State
+from framegate.control.telemetry.container import Container
 from framegate.control.telemetry.environment import Settings
 from framegate.control.telemetry.exporters import Account, Counted, behind, metric_exporter
 from framegate.control.telemetry.fold import Fold
-from framegate.control.telemetry.instruments import observe_fold, observe_processes
+from framegate.control.telemetry.instruments import ProcessMetrics, observe_fold, observe_processes
 from framegate.control.telemetry.readers import OtlpReader, PrometheusReader, ScrapeListener
 from framegate.proxy.cells.metrics import CERTIFICATE
 from framegate.proxy.cells.standard_metrics import CALLS, RPC_STATUS
@@ -68,11 +69,13 @@ class Telemetry:
         self._plane = plane
         self._otlp: OtlpReader | None = None
         self._prometheus: PrometheusReader | None = None
-        self._fold = Fold(plane, (self.account.measurements, lambda: _certificates(certificate_ends), self._scrapes))
+        processes = ProcessMetrics(plane)
+        container = Container(lambda: sum(value for _, value in processes.read("process.memory.usage")))
+        self._fold = Fold(plane, (self.account.measurements, lambda: _certificates(certificate_ends), container.measurements, self._scrapes))
         self._provider = MeterProvider((), self.resource, shutdown_on_exit=False)
         meter = self._provider.get_meter(_SERVICE, plane.build.version)
         observe_fold(meter, self._fold)
-        observe_processes(meter, plane)
+        observe_processes(meter, processes)
         self._calls = meter.create_histogram(CALLS.name, CALLS.unit, CALLS.description, explicit_bucket_boundaries_advisory=CALLS.bounds)
 
     @property

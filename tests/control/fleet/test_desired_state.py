@@ -8,7 +8,7 @@ from framegate.proxy.server.protocol import WIRE_VERSION
 from framegate.proxy.server.rows import StandingRow, Store
 from tests.fakes.fleet import fleet_config
 
-CELLS = [["framegate.listener", "a"], ["framegate.upstream", "u"]]
+CELLS = [["framegate.listener", "a"], ["framegate.upstream", "u"], ["endpoint", "u", "127.0.0.1", "1", ""]]
 ENDPOINTS = {"u": [["127.0.0.1", 2, "127.0.0.1", 1]]}
 STORES = {"contents": ["secret"], "stores": {"listener/a": {"number": 4, "shown": "f0", "files": {"tls.key": 0}}}}
 
