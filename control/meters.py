@@ -31,7 +31,7 @@ class Meters:
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, tuple[str, ...]], float] = {}
-        self._gauges: dict[str, Callable[[], float]] = {}
+        self._gauges: dict[str, Callable[[], float | None]] = {}
         self._many: dict[str, Callable[[], Mapping[tuple[str, ...], float]]] = {}
 
     def add(self, name: str, *values: str, amount: float = 1) -> None:
@@ -40,13 +40,13 @@ class Meters:
         key = (name, values)
         self._values[key] = self._values.get(key, 0) + amount
 
-    def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """Set a gauge, whose value ``read`` returns on demand; any thread."""
+    def gauge(self, name: str, read: Callable[[], float | None]) -> None:
+        """Set a gauge, whose value ``read`` returns on demand, None: it has none; any thread."""
         assert not _KEYS[name], f"{name} has attributes"
         self._gauges[name] = read
 
     def gauges(self, name: str, read: Callable[[], Mapping[tuple[str, ...], float]]) -> None:
-        """Set a gauge with attributes: ``read`` returns all its values by the values of the attributes, in their order."""
+        """Set a gauge, or a counter that is counted elsewhere, with attributes: ``read`` returns all values by those of the attributes, in order."""
         assert _KEYS[name], f"{name} has no attributes"
         self._many[name] = read
 
@@ -69,7 +69,8 @@ class Meters:
             for values, value in read_many().items():
                 result[f"framegate.{name}", _attributes(name, values)] = value
         for name, read in self._gauges.items():
-            result[f"framegate.{name}", ()] = read()
+            if (found := read()) is not None:
+                result[f"framegate.{name}", ()] = found
         return result
 
     def prepare(self, listeners: list[str]) -> None:

@@ -78,6 +78,7 @@ class Proxy:
             self._on_stop(self._keeper.stop)
         acceptor = self._bind(config)
         names = Names(config.upstreams)
+        meters.gauges("upstream.lookup.count", names.lookups)
         first = await in_thread(names.ask)
         desired = DesiredState(
             config=config,

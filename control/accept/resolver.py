@@ -29,6 +29,8 @@ FIRST_PAUSE_S: Final = 2.0
 PATIENCE_S: Final = 10.0
 MOST_AT_ONCE: Final = 64
 """Look-ups, each in a thread of its own."""
+_NODATA: Final = getattr(socket, "EAI_NODATA", socket.EAI_NONAME)  # not every C library has it
+_REASONS: Final = {socket.EAI_NONAME: "not_found", _NODATA: "not_found", socket.EAI_AGAIN: "temporary"}
 Wire = list[Any]
 Lookup = Callable[[str, int], Iterable[tuple[int, str]]]
 T = TypeVar("T")
@@ -112,7 +114,9 @@ class Names:
         self._known: dict[str, list[Wire]] = {}
         self._errors: dict[str, str] = {}
         self._asked: set[str] = set()
-        self._answers: queue.SimpleQueue[tuple[str, list[Wire], str]] = queue.SimpleQueue()
+        self._counts: dict[tuple[str, str], int] = {}
+        """Look-ups by endpoint and one of ``LOOKUP_ERRORS``."""
+        self._answers: queue.SimpleQueue[tuple[str, list[Wire], str, str]] = queue.SimpleQueue()
 
     def watch(self, upstreams: Mapping[str, Iterable[str]]) -> None:
         """Look up these endpoints from now on, by upstream; those that stay keep what is known of them. Not while another thread asks."""
@@ -128,6 +132,7 @@ class Names:
         for known in (self._known, self._errors):
             for endpoint in known.keys() - self._names.keys():
                 del known[endpoint]
+        self._counts = {key: count for key, count in self._counts.items() if key[0] in self._names}
         with contextlib.suppress(queue.Empty):
             while todo or waiting:
                 while todo and len(self._asked) < MOST_AT_ONCE:
@@ -140,6 +145,7 @@ class Names:
                 self._take(0.0)
         for endpoint in (*self._asked, *todo):
             self._errors[endpoint] = f"no answer within {self._patience_s:g} s"
+            self._count(endpoint, "timeout")
         return {name: self._resolution(each) for name, each in self._upstreams.items()}
 
     def _start(self, endpoint: str) -> bool:
@@ -154,20 +160,35 @@ class Names:
     def _look_up(self, endpoint: str, address: Address) -> None:
         try:
             rows = [[address.host, family, found, address.port] for family, found in self._lookup(address.host, address.port)]
-            error = "" if rows else "no address"
+            error, reason = ("", "") if rows else ("no address", "not_found")
         except Exception as failure:  # whatever it is, it is the end of this look-up only, and shown as its error
             rows, error = [], getattr(failure, "strerror", None) or str(failure) or repr(failure)
-        self._answers.put((endpoint, rows, error))
+            reason = _REASONS.get(failure.errno or 0, "other") if isinstance(failure, socket.gaierror) else "other"
+        self._answers.put((endpoint, rows, error, reason))
 
     def _take(self, timeout_s: float) -> str:
-        endpoint, rows, error = self._answers.get(timeout=timeout_s) if timeout_s > 0 else self._answers.get_nowait()
+        endpoint, rows, error, reason = self._answers.get(timeout=timeout_s) if timeout_s > 0 else self._answers.get_nowait()
         self._asked.discard(endpoint)
+        self._count(endpoint, reason)
         if error:
             self._errors[endpoint] = error
         else:
             self._errors.pop(endpoint, None)
             self._known[endpoint] = rows
         return endpoint
+
+    def _count(self, endpoint: str, reason: str) -> None:
+        self._counts[endpoint, reason] = self._counts.get((endpoint, reason), 0) + 1
+
+    def lookups(self) -> dict[tuple[str, ...], float]:
+        """How many look-ups there were, by upstream, host, port and one of ``LOOKUP_ERRORS``. Any thread."""
+        counts = list(self._counts.items())
+        return {
+            (name, address.host, str(address.port), reason): float(count)
+            for name, each in list(self._upstreams.items())
+            for (endpoint, reason), count in counts
+            if (address := each.get(endpoint)) is not None
+        }
 
     def _resolution(self, endpoints: dict[str, Address]) -> Resolution:
         addresses: list[Wire] = []

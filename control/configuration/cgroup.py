@@ -20,6 +20,7 @@ __all__ = [
     "killed_for_memory",
     "memory_limit",
     "memory_usage",
+    "pressure",
     "process_memory",
     "tasks",
     "throttling",
@@ -28,6 +29,7 @@ __all__ = [
 _ROOT: Final = pathlib.Path("/sys/fs/cgroup")
 _OWN: Final = pathlib.Path("/proc/self/cgroup")
 _PROCESSES: Final = pathlib.Path("/proc")
+_PRESSURE: Final = pathlib.Path("/proc/pressure")
 _UNLIMITED: Final = 2**60
 """The older cgroups show a number above this where there is no limit."""
 _NONE: Final = ("max", "-1")
@@ -116,6 +118,22 @@ def killed_for_memory(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> i
     """Number of processes that the kernel killed for memory in the innermost group that counts them; None when none does."""
     tables = (_table(words) for _, words in _read(root, own, ("", "memory.events"), ("memory", "memory.oom_control")))
     return next((found["oom_kill"] for found in tables if "oom_kill" in found), None)
+
+
+def pressure(resource: str, root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN, machine: pathlib.Path = _PRESSURE) -> dict[str, float]:
+    """Seconds for which ``some`` or all tasks (``full``) of the innermost group that says so, else of the machine, waited for a resource.
+
+    Args:
+        resource: ``cpu``, ``memory`` or ``io``.
+        root, own: see above.
+        machine: the folder with the machine's.
+    """
+    told = [*(words for _, words in _read(root, own, ("", f"{resource}.pressure"))), _words(machine / resource)]
+    for words in told:
+        found = {line[0]: line[-1].removeprefix("total=") for line in (words[at : at + 5] for at in range(0, len(words), 5)) if len(line) == 5}
+        if found:
+            return {kind: int(total) / 1e6 for kind, total in found.items() if total.isdecimal()}
+    return {}
 
 
 def tasks(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> tuple[int, int] | None:

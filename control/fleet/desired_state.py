@@ -50,7 +50,11 @@ class DesiredState:
     layout: CellLayout = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.layout = CellLayout.of(self.config)
+        self.layout = CellLayout.of(self.config, self.broker_ids())
+
+    def broker_ids(self, other: dict[str, ClusterRow] | None = None) -> dict[str, list[int]]:
+        """The node ids of the brokers of each cluster. ``other``: rows in place of those of these clusters."""
+        return {name: [each["id"] for each in row["brokers"]] for name, row in {**self.brokers, **(other or {})}.items()}
 
     def whole(self, slot: int) -> Change:
         """The whole state as one change, for one slot."""

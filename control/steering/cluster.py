@@ -300,11 +300,25 @@ class Cluster:
         def commit(desired: DesiredState) -> None:
             nonlocal decided
             desired.brokers = {**desired.brokers, self.name: row}
+            self._supervisor.follow_layout(layout)
             decided = True
 
         if row != known:
+            layout = self._supervisor.desired.layout
+
+            def check() -> None:
+                nonlocal layout
+                layout = self._supervisor.desired.layout.with_brokers(self.name, brokers)
+                self._supervisor.make_room(layout)
+
+            def build(slot: int) -> Change:
+                change = Change(brokers={self.name: row})
+                if layout is not self._supervisor.desired.layout:
+                    change["cells"] = layout.wire
+                return change
+
             try:
-                await self._supervisor.change(lambda slot: Change(brokers={self.name: row}), commit)
+                await self._supervisor.change(build, commit, check)
             except ControlError as error:
                 if not decided:
                     for listening, node in opened:

@@ -264,9 +264,10 @@ class Configuration:
         self._taps.made()
 
     def _plan(self, before: ProxyConfig, after: ProxyConfig, staged: _Staged) -> _Planned:
-        layout = self._supervisor.desired.layout.after(after, self._kept(before, after))
         change = Change(config=difference_to_wire(before, after))
         brokers = self._brokers.rows(after, staged.listeners)
+        desired = self._supervisor.desired
+        layout = desired.layout.after(after, self._kept(before, after), desired.broker_ids(brokers))
         if layout is not self._supervisor.desired.layout:
             change["cells"] = layout.wire
         if staged.found:
@@ -383,10 +384,10 @@ class Configuration:
         """Count by another layout, and drop what is known of owners without a place in it."""
         former = self._supervisor.desired.layout
         self._supervisor.follow_layout(layout)
-        for kind, name in set(former.places) - set(layout.places):
+        for kind, name, *_ in set(former.places) - set(layout.places):
             if kind == LISTENER:
                 self._meters.forget(name)
-            else:
+            elif kind == UPSTREAM:
                 self._gone.pop(name, None)
 
     async def _settle(self) -> None:
@@ -395,7 +396,8 @@ class Configuration:
 
         def check() -> None:
             nonlocal layout
-            layout = self._supervisor.desired.layout.after(self._config, self._kept(self._config, self._config))
+            desired = self._supervisor.desired
+            layout = desired.layout.after(self._config, self._kept(self._config, self._config), desired.broker_ids())
 
         check()
         if self._lock.locked() or layout is self._supervisor.desired.layout:

@@ -23,6 +23,7 @@ from framegate.control.fleet.slot_cells import ProcessorTotals
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 from framegate.control.tap.directory_lock import DirectoryLock
+from framegate.control.tap.filling import Filling
 from framegate.control.tap.reserve import Reserve
 from framegate.control.tap.segment_watch import SegmentTold, SegmentWatch
 from framegate.control.tap.settlement import Case, Settlement
@@ -84,7 +85,7 @@ class TapKeeper:
 
     Args:
         config: with a tap.
-        meters: gets the gauges ``tap.usage``, ``tap.limit``, ``tap.consumer.unreadable``, ``tap.lag`` and ``tap.lag.time``.
+        meters: gets the gauges ``tap.disk.…``, ``tap.usage``, ``tap.limit``, ``tap.consumer.unreadable``, ``tap.lag`` and ``tap.lag.time``.
         log: gets a row for what was deleted unread, sealed, lost, and for errors.
         task_monitor: gets unexpected exceptions; each costs one job, never the thread. Liveness does not depend on this thread: a disk that hangs is
             no reason to end a proxy that carries traffic.
@@ -109,6 +110,10 @@ class TapKeeper:
         self._births = threading.Lock()
         self._deleted: dict[str, _Deletion] = {}  # for the ledger, of deleted segments
         self._usage = 0
+        self._disk: tuple[int, int] | None = None
+        """Free bytes and all bytes of the disk."""
+        self._filling = Filling(tap.budget)
+        self._full_in_s: float | None = None
         self._adopted = False  # only processors of this control process write here
         self._orphaned: set[str] = set()  # of ``_live``: streams that processors of earlier runs may write
         self._errors: dict[str, str] = {}
@@ -135,6 +140,9 @@ class TapKeeper:
             log.write("tap_ledger_lost", level="error", directory=tap.directory, error=self._ledger.loss)
         if self._lock.unguarded:
             log.write("tap_orphans_unknown", level="warning", directory=tap.directory, error=self._lock.unguarded)
+        meters.gauge("tap.disk.free", lambda: None if self._disk is None else self._disk[0])
+        meters.gauge("tap.disk.size", lambda: None if self._disk is None else self._disk[1])
+        meters.gauge("tap.disk.time_left", lambda: self._full_in_s)
         meters.gauge("tap.usage", lambda: float(self._usage))
         meters.gauge("tap.limit", lambda: float(tap.budget))
         meters.gauge("tap.consumer.unreadable", lambda: float(len(self._unreadable)))
@@ -243,6 +251,8 @@ class TapKeeper:
     def _look_at_disk(self) -> None:
         """Warn while the disk has less room than the log's next segment may need; a log at its budget needs none."""
         room = os.statvfs(self._tap.directory)
+        self._disk = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
+        self._full_in_s = self._filling.see(time.monotonic(), self._disk[0], self._usage)
         free, need = room.f_bavail * room.f_frsize, max(0, min(self._tap.segment_size, self._tap.budget - self._usage))
         if free < need and not self.disk_low:
             self._log.write("tap_disk_low", level="warning", directory=self._tap.directory, free=free, needed=need)

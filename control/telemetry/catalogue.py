@@ -24,7 +24,9 @@ _FEW: Final = 6
 _OPEN: Final = {
     "framegate.listener": "names of listeners",
     "framegate.upstream": "names of upstreams",
-    "framegate.kafka.broker": "node ids of brokers",
+    "server.address": "hosts, or paths of Unix sockets, of endpoints and bootstrap servers as the configuration writes them; absent for a broker",
+    "server.port": "their ports; absent for a Unix socket or a broker",
+    "framegate.kafka.broker": "node ids of brokers; of a cluster with more than 100 the rest is `others`; absent for an endpoint with an address",
     "framegate.consumer": "names of the tap's consumers, at most 50, and `others`",
     "framegate.certificate": "uses of certificates",
     "framegate.process": "`control`, `processor-0` …, `handler-0` …",
@@ -41,7 +43,9 @@ Generated from the code by `python -m framegate.control.telemetry`; do not edit.
 ## Metrics
 
 The first name is used over OTLP, the second in a scrape of Prometheus, where a histogram also has the suffixes `_bucket`, `_count` and `_sum`. A
-label is the attribute's name with `_` for each dot. An attribute without a value is absent, for example `error.type` of a success.
+label is the attribute's name with `_` for each dot. An attribute without a value is absent, for example `error.type` of a success. A
+histogram, and a counter whose attributes name one of many possible events, such as `error.type`, have a series from the first event on; metrics of
+the tap and of handlers are absent where there are none.
 
 | Metric | In Prometheus | Kind | Unit | Attributes | Meaning | Counted by |
 | --- | --- | --- | --- | --- | --- | --- |

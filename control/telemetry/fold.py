@@ -8,6 +8,7 @@ from typing import Final
 from framegate.control.status import RETIRED, Attributes
 from framegate.control.steering.state import State
 from framegate.proxy.cells import CellLayout, CellReader, HistogramValue
+from framegate.proxy.config.model import ProxyConfig
 
 __all__ = ["EVENTS", "LARGEST", "PER_WORKER", "WORKER", "Fold", "Folded", "Source", "names_event"]
 
@@ -23,6 +24,8 @@ LARGEST: Final = frozenset(
         "framegate.draining",
         "framegate.upstream.endpoint.count",
         "framegate.upstream.endpoint.down",
+        "framegate.upstream.first_byte.age",
+        "framegate.upstream.request.age",
     }
 )
 """Gauges with the same value in every processor, or nearly, or with a maximum: the largest value is exported."""
@@ -43,8 +46,7 @@ EVENTS: Final = frozenset(
         "tls.resumed",
     }
 )
-"""Attributes that name one of many possible events, most of which never happen: a counter or histogram with one of them begins with the first event.
-"""
+"""Attributes that name one of many possible events, most of which never happen: a counter with one of them begins with the first event."""
 
 _Points = dict[Attributes, float]
 _Histograms = dict[Attributes, HistogramValue]
@@ -100,6 +102,11 @@ class Fold:
         self._sources = sources
         self._moment = threading.local()
         self._planned: tuple[CellLayout, _Plan] | None = None
+
+    @property
+    def config(self) -> ProxyConfig:
+        """The configuration in force."""
+        return self._plane.config
 
     def now(self) -> Folded:
         """The values of this thread's collection."""

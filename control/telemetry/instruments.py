@@ -5,6 +5,7 @@ Values of processes carry ``framegate.process``: ``control``, ``processor-SLOT``
 
 import gc
 import os
+import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
@@ -15,6 +16,7 @@ from framegate.control.steering.state import State
 from framegate.control.telemetry.fold import LARGEST, Fold, names_event
 from framegate.proxy.cells import METRICS, Metric
 from framegate.proxy.cells.standard_metrics import GENERATION, MODE, PROCESS, PROCESS_METRICS
+from framegate.proxy.config.model import ProxyConfig
 
 __all__ = ["ProcessMetrics", "observe_fold", "observe_processes"]
 
@@ -25,6 +27,7 @@ _PLAIN_GAUGES: Final = LARGEST | {
     "framegate.config.revision",
     "framegate.drain.time",
     "framegate.ready",
+    "framegate.tap.disk.time_left",
     "framegate.tap.lag.time",
     "framegate.tls.certificate.not_after",
     "process.uptime",
@@ -40,7 +43,9 @@ _UTIME, _STIME, _START, _RSS = 11, 12, 19, 21
 
 
 def observe_fold(meter: Meter, fold: Fold) -> None:
-    """Create the instruments of every metric of ``framegate.proxy.cells.METRICS`` that is not a histogram."""
+    """Create the instruments of every metric of ``framegate.proxy.cells.METRICS`` that is not a histogram. A value of 0 is not exported of an event
+    that has not happened, and of a part that the configuration does not have.
+    """
     for metric in METRICS:
         _create(meter, metric, _callback(fold, metric))
 
@@ -59,14 +64,21 @@ def _callback(fold: Fold, metric: Metric) -> _Callback:
 
     def read(options: CallbackOptions) -> Iterable[Observation]:
         points = fold.now().points.get(metric.name, {})
-        return [Observation(value, dict(at)) for at, value in points.items() if value or not (sparse and names_event(at))]
+        missing = _is_missing(metric.name, fold.config)
+        return [Observation(value, dict(at)) for at, value in points.items() if value or not (missing or (sparse and names_event(at)))]
 
     return read
 
 
-def observe_processes(meter: Meter, plane: State) -> None:
+def _is_missing(name: str, config: ProxyConfig) -> bool:
+    """Whether a metric is of the tap or of handlers, and there are none."""
+    if name.startswith(("framegate.tap.", "framegate.queue.")):
+        return config.tap is None
+    return name.startswith("framegate.handler.") and all(listener.handler is None for listener in config.listeners)
+
+
+def observe_processes(meter: Meter, processes: "ProcessMetrics") -> None:
     """Create the instruments of our processes."""
-    processes = ProcessMetrics(plane)
     for metric in PROCESS_METRICS:
         _create(meter, metric, lambda options, name=metric.name: [Observation(value, at) for at, value in processes.read(name)])  # type: ignore[misc]
 
@@ -77,7 +89,7 @@ class ProcessMetrics:
     def __init__(self, plane: State) -> None:
         self._plane = plane
         self._spent: dict[tuple[str, str], tuple[int, float, float]] = {}
-        """By process and mode: the pid seen last, its time, and the time of the processes before it."""
+        """By process and what is counted: the pid seen last, its time, and the time of the processes before it."""
 
     def read(self, name: str) -> list[tuple[dict[str, str], float]]:
         """The values of one of ``PROCESS_METRICS``, each with its attributes; a process that has just ended is left out."""
@@ -85,6 +97,8 @@ class ProcessMetrics:
             "process.cpu.time": self._cpu,
             "process.memory.usage": _memory,
             "process.unix.file_descriptor.count": _descriptors,
+            "framegate.process.file_descriptor.limit": _descriptor_limit,
+            "framegate.process.run_delay": self._run_delay,
             "process.uptime": _uptime,
             "cpython.gc.collections": _collections,
         }
@@ -104,12 +118,19 @@ class ProcessMetrics:
     def _cpu(self, label: str, pid: int) -> _Values:
         fields = _stat(pid)
         for mode, position in (("user", _UTIME), ("system", _STIME)):
-            now = int(fields[position]) / _TICKS
-            last_pid, last, base = self._spent.get((label, mode), (pid, now, 0.0))
-            if last_pid != pid:
-                base += last
-            self._spent[label, mode] = (pid, now, base)
-            yield {MODE: mode}, base + now
+            yield {MODE: mode}, self._going_on(label, mode, pid, int(fields[position]) / _TICKS)
+
+    def _run_delay(self, label: str, pid: int) -> _Values:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            yield {}, self._going_on(label, "delay", pid, int(file.read().split()[1]) / 1e9)
+
+    def _going_on(self, label: str, what: str, pid: int, now: float) -> float:
+        """A total of a process, with that of the processes before it."""
+        last_pid, last, base = self._spent.get((label, what), (pid, now, 0.0))
+        if last_pid != pid:
+            base += last
+        self._spent[label, what] = (pid, now, base)
+        return base + now
 
 
 def _stat(pid: int) -> list[bytes]:
@@ -124,6 +145,10 @@ def _memory(label: str, pid: int) -> _Values:
 
 def _descriptors(label: str, pid: int) -> _Values:
     yield {}, len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def _descriptor_limit(label: str, pid: int) -> _Values:
+    yield {}, resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
 
 
 def _uptime(label: str, pid: int) -> _Values:

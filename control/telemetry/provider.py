@@ -12,10 +12,11 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from framegate.control.errors import StartError
 from framegate.control.status import Attributes
 from framegate.control.steering.state import State
+from framegate.control.telemetry.container import Container
 from framegate.control.telemetry.environment import Settings, judge
 from framegate.control.telemetry.exporters import Account
 from framegate.control.telemetry.fold import Fold, Source
-from framegate.control.telemetry.instruments import observe_fold, observe_processes
+from framegate.control.telemetry.instruments import ProcessMetrics, observe_fold, observe_processes
 from framegate.control.telemetry.readers import OtlpReader, PrometheusReader
 from framegate.proxy.cells.metrics import CERTIFICATE
 from framegate.proxy.cells.standard_metrics import CALLS, RPC_STATUS
@@ -86,7 +87,9 @@ def start(plane: State, config: ProxyConfig, certificate_ends: Mapping[str, floa
         return None
     logging.getLogger("opentelemetry").setLevel(settings.log_level)
     account = Account()
-    sources: list[Source] = [account.measurements, lambda: _certificates(certificate_ends)]
+    processes = ProcessMetrics(plane)
+    container = Container(lambda: sum(value for _, value in processes.read("process.memory.usage")))
+    sources: list[Source] = [account.measurements, lambda: _certificates(certificate_ends), container.measurements]
     fold = Fold(plane, sources)
     readers: list[MetricReader] = []
     try:
@@ -108,7 +111,7 @@ def start(plane: State, config: ProxyConfig, certificate_ends: Mapping[str, floa
     provider = MeterProvider(readers, resource, shutdown_on_exit=False)
     meter = provider.get_meter(_SERVICE, plane.build.version)
     observe_fold(meter, fold)
-    observe_processes(meter, plane)
+    observe_processes(meter, processes)
     return Telemetry(provider, readers, plane.build.version, settings, resource, account)
 
 

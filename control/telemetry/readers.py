@@ -37,7 +37,7 @@ from framegate.control.status import Attributes
 from framegate.control.steering.state import State
 from framegate.control.telemetry.environment import Target
 from framegate.control.telemetry.exporters import Account, metric_exporter
-from framegate.control.telemetry.fold import Fold, Folded, names_event
+from framegate.control.telemetry.fold import Fold, Folded
 from framegate.control.web import bind
 from framegate.proxy.cells import METRICS, HistogramValue
 
@@ -74,7 +74,7 @@ class Injector:
         self._last_ns = started_ns
 
     def inject(self, data: MetricsData, folded: Folded, now_ns: int) -> MetricsData:
-        """Add the histograms of the same moment to what was collected; nothing is added if nothing was collected."""
+        """Add the histograms of the same moment to what was collected, each from its first observation on; nothing if nothing was collected."""
         if not data.resource_metrics:
             return data
         delta = self._temporality is AggregationTemporality.DELTA
@@ -98,7 +98,7 @@ class Injector:
             if self._temporality is AggregationTemporality.DELTA:
                 value = _difference(total, self._last.get((name, attributes)))
                 self._last[name, attributes] = total
-            if value.count == 0 and names_event(attributes):
+            if value.count == 0:
                 continue
             points.append(
                 HistogramDataPoint(

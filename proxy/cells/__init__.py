@@ -8,8 +8,11 @@
 from framegate.proxy.cause import ORDERLY_CAUSES
 from framegate.proxy.cells.layout import (
     CELL_SIZE,
+    ENDPOINT,
+    ENDPOINT_BLOCK,
     HEADER_SIZE,
     LISTENER_BLOCK,
+    OTHERS,
     PROCESSOR_BLOCK,
     SIDE_BLOCK,
     UPSTREAM_BLOCK,
@@ -17,9 +20,11 @@ from framegate.proxy.cells.layout import (
     CellLayout,
     HistogramValue,
     Place,
+    broker_place,
+    endpoint_place,
 )
 from framegate.proxy.cells.mapping import CellReader, CellWriter, State, create, enlarge
-from framegate.proxy.cells.metric import APPEND_BOUNDS, FORWARD_BOUNDS, KAFKA_BOUNDS, WAIT_BOUNDS, Metric
+from framegate.proxy.cells.metric import ANSWER_BOUNDS, APPEND_BOUNDS, FIRST_OCTAVES, FORWARD_BOUNDS, WAIT_BOUNDS, Metric
 from framegate.proxy.cells.metrics import (
     ACCEPT_ERRORS,
     APPEND_ERRORS,
@@ -27,6 +32,7 @@ from framegate.proxy.cells.metrics import (
     CONNECT_ERRORS,
     DURATION_ERRORS,
     EJECTION_REASONS,
+    END_ERRORS,
     FAULT_PLACES,
     FILE_KINDS,
     LISTENER,
@@ -39,6 +45,7 @@ from framegate.proxy.cells.metrics import (
     RATE_LEVELS,
     REASON,
     REFUSED_APIS,
+    RESPONSE_ERRORS,
     SIDES,
     TAP_DIRECTIONS,
     TAP_DROP_REASONS,
@@ -49,6 +56,7 @@ from framegate.proxy.cells.metrics import (
 
 __all__ = [
     "ACCEPT_ERRORS",
+    "ANSWER_BOUNDS",
     "APPEND_BOUNDS",
     "APPEND_ERRORS",
     "CAUSES",
@@ -56,11 +64,14 @@ __all__ = [
     "CONNECT_ERRORS",
     "DURATION_ERRORS",
     "EJECTION_REASONS",
+    "ENDPOINT",
+    "ENDPOINT_BLOCK",
+    "END_ERRORS",
     "FAULT_PLACES",
     "FILE_KINDS",
+    "FIRST_OCTAVES",
     "FORWARD_BOUNDS",
     "HEADER_SIZE",
-    "KAFKA_BOUNDS",
     "LISTENER",
     "LISTENER_BLOCK",
     "MEASURED_APIS",
@@ -69,11 +80,13 @@ __all__ = [
     "METRICS",
     "MUTE_CAUSES",
     "ORDERLY_CAUSES",
+    "OTHERS",
     "PIPELINE_METRICS",
     "PROCESSOR_BLOCK",
     "RATE_LEVELS",
     "REASON",
     "REFUSED_APIS",
+    "RESPONSE_ERRORS",
     "SIDES",
     "SIDE_BLOCK",
     "TAP_DIRECTIONS",
@@ -91,6 +104,8 @@ __all__ = [
     "Metric",
     "Place",
     "State",
+    "broker_place",
     "create",
+    "endpoint_place",
     "enlarge",
 ]

@@ -1,24 +1,28 @@
 """The layout of the cells, which both ends of the mapping know.
 
-The cells form blocks: one for the processor, one for each listener and each side of it, one for each upstream. The place of a metric within its block
-follows from the table of metrics alone (``Block.at``), so it is a constant at import. Where the blocks begin follows from a list of places
-(``CellLayout``), which control makes from the names in the configuration, and sends to the processors. When the names change, a new list is made:
-names that stay keep their place, new ones get free places or places at the end.
+The cells form blocks: one for the processor, one for each listener and each side of it, one for each upstream and each endpoint of it. The place of
+a metric within its block follows from the table of metrics alone (``Block.at``), so it is a constant at import. Where the blocks begin follows from a
+list of places (``CellLayout``), which control makes from the names in the configuration and the brokers of clusters, and sends to the processors.
+When the names change, a new list is made: names that stay keep their place, new ones get free places or places at the end.
 """
 
 import functools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Final, Protocol
 
 from framegate.proxy.cells.metric import Metric
-from framegate.proxy.cells.metrics import INTERNAL, LISTENER, METRICS, SIDE, SIDES, UPSTREAM
+from framegate.proxy.cells.metrics import BROKER, INTERNAL, LISTENER, METRICS, SERVER_ADDRESS, SERVER_PORT, SIDE, SIDES, UPSTREAM
+from framegate.proxy.config.address import parse_address
 
 __all__ = [
     "CELL_SIZE",
+    "ENDPOINT",
+    "ENDPOINT_BLOCK",
     "HEADER_SIZE",
     "LISTENER_BLOCK",
+    "OTHERS",
     "PROCESSOR_BLOCK",
     "SIDE_BLOCK",
     "UPSTREAM_BLOCK",
@@ -28,22 +32,44 @@ __all__ = [
     "HistogramValue",
     "Place",
     "Row",
+    "broker_place",
+    "endpoint_place",
 ]
 
 Attributes = tuple[tuple[str, str], ...]
-Place = tuple[str, str]
-"""An owner of blocks: ``LISTENER`` or ``UPSTREAM``, and its name; an empty name: the place is free."""
+Place = tuple[str, ...]
+"""An owner of blocks: its kind and its name, ``(ENDPOINT, upstream, address, port, broker)`` for an endpoint; an empty name: the place is free."""
+ENDPOINT: Final = "endpoint"
 FREE: Final = ""
+MOST_BROKERS: Final = 100
+"""Of a cluster; all others share a place."""
+OTHERS: Final = "others"
 
 HEADER_SIZE: Final = 64
 CELL_SIZE: Final = 8
 _TABLE: Final = tuple(metric for metric in METRICS + INTERNAL if metric.source == "processor")
 
 
+_ENDPOINT_KEYS: Final = (UPSTREAM, SERVER_ADDRESS, SERVER_PORT, BROKER)
+
+
+def endpoint_place(upstream: str, endpoint: str) -> Place:
+    """The place of an endpoint, or a bootstrap server, as the configuration writes it."""
+    address = parse_address(endpoint)
+    return ENDPOINT, upstream, address.host, "" if address.kind == "unix" else str(address.port), ""
+
+
+def broker_place(upstream: str, broker: str) -> Place:
+    """The place of a broker of a cluster."""
+    return ENDPOINT, upstream, "", "", broker
+
+
 def _block_keys(metric: Metric) -> tuple[str, ...]:
     """The attributes that choose the block of a metric. A side alone chooses none."""
     if LISTENER in metric.keys:
         return (LISTENER, SIDE) if SIDE in metric.keys else (LISTENER,)
+    if SERVER_ADDRESS in metric.keys:
+        return _ENDPOINT_KEYS
     return (UPSTREAM,) if UPSTREAM in metric.keys else ()
 
 
@@ -53,7 +79,7 @@ def _cell_count(metric: Metric) -> int:
 
 
 class Block:
-    """The cells of the processor, or of one listener, one side of it, or one upstream.
+    """The cells of the processor, or of one listener, one side of it, one upstream, or one endpoint.
 
     Args:
         keys: the attributes that identify the block.
@@ -111,17 +137,24 @@ PROCESSOR_BLOCK: Final = Block()
 LISTENER_BLOCK: Final = Block(LISTENER)
 SIDE_BLOCK: Final = Block(LISTENER, SIDE)
 UPSTREAM_BLOCK: Final = Block(UPSTREAM)
+ENDPOINT_BLOCK: Final = Block(*_ENDPOINT_KEYS)
 _EXTENTS: Final[dict[str, tuple[tuple[Block, tuple[str, ...]], ...]]] = {
     LISTENER: ((LISTENER_BLOCK, ()), *((SIDE_BLOCK, (side,)) for side in SIDES)),
     UPSTREAM: ((UPSTREAM_BLOCK, ()),),
+    ENDPOINT: ((ENDPOINT_BLOCK, ()),),
 }
 """The blocks of a place, in their order."""
-_BLOCKS: Final = {block.keys: block for block in (PROCESSOR_BLOCK, LISTENER_BLOCK, SIDE_BLOCK, UPSTREAM_BLOCK)}
+_BLOCKS: Final = {block.keys: block for block in (PROCESSOR_BLOCK, LISTENER_BLOCK, SIDE_BLOCK, UPSTREAM_BLOCK, ENDPOINT_BLOCK)}
 
 
 class _Named(Protocol):
     @property
     def name(self) -> str: ...
+
+
+class _Upstream(_Named, Protocol):
+    @property
+    def addresses(self) -> Sequence[str]: ...
 
 
 class _Names(Protocol):
@@ -130,7 +163,7 @@ class _Names(Protocol):
     @property
     def listeners(self) -> Sequence[_Named]: ...
     @property
-    def upstreams(self) -> Sequence[_Named]: ...
+    def upstreams(self) -> Sequence[_Upstream]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,25 +217,37 @@ class CellLayout:
         self.places: Final = tuple(places)
         self._starts: Final[dict[tuple[str, ...], int]] = {(): 0}
         self.count = PROCESSOR_BLOCK.size
-        for kind, name in self.places:
+        for kind, *name in self.places:
             for block, owner in _EXTENTS[kind]:
-                if name != FREE:
-                    self._starts[*block.keys, name, *owner] = self.count
+                if name != [FREE]:
+                    self._starts[*block.keys, *name, *owner] = self.count
                 self.count += block.size
 
     @classmethod
-    def of(cls, config: _Names) -> "CellLayout":
-        """The layout for the listeners and upstreams of a configuration."""
-        return cls(_wanted(config))
+    def of(cls, config: _Names, brokers: Mapping[str, Iterable[int]] | None = None) -> "CellLayout":
+        """The layout for the listeners and upstreams of a configuration, and the brokers of its clusters."""
+        return cls([*_wanted(config), *_brokers(config, brokers or {})])
 
-    def after(self, config: _Names, kept: Collection[Place] = ()) -> "CellLayout":
+    def after(self, config: _Names, kept: Collection[Place] = (), brokers: Mapping[str, Iterable[int]] | None = None) -> "CellLayout":
         """The layout for another configuration. A place that is given up here is free, and is not used before the layout after this one, so that no
         value of its former owner is ever read as one of the next.
 
         Args:
-            kept: owners that keep their places though they are not in the configuration.
+            config: has the names.
+            kept: listeners and upstreams that keep their places, those of endpoints included, though they are not in the configuration.
+            brokers: node ids by cluster; a cluster without them has none.
         """
-        wanted = _wanted(config)
+        wanted = [*_wanted(config), *_brokers(config, brokers or {})]
+        staying = {item.name for item in config.upstreams}
+        of_kept = [place for place in self.places if place[0] == ENDPOINT and (UPSTREAM, place[1]) in kept and place[1] not in staying]
+        return self._following(wanted, {*kept, *of_kept})
+
+    def with_brokers(self, upstream: str, brokers: Iterable[int]) -> "CellLayout":
+        """The layout for other brokers of a cluster."""
+        others = [place for place in self.places if place[1] != FREE and (place[:2] != (ENDPOINT, upstream) or not place[-1])]
+        return self._following([*others, *_broker_places(upstream, brokers)], ())
+
+    def _following(self, wanted: Collection[Place], kept: Collection[Place]) -> "CellLayout":
         fresh = [place for place in wanted if place not in self.places]
         places = [place if place in wanted or place in kept else (place[0], FREE) for place in self.places]
         for index, place in enumerate(self.places):
@@ -218,13 +263,17 @@ class CellLayout:
         return [list(place) for place in self.places]
 
     def names(self, kind: str) -> list[str]:
-        """The names of the owners of a kind."""
-        return [name for each, name in self.places if each == kind and name != FREE]
+        """The names of the listeners or upstreams."""
+        return [place[1] for place in self.owners(kind)]
+
+    def owners(self, kind: str) -> list[Place]:
+        """The places of a kind that are not free."""
+        return [place for place in self.places if place[0] == kind and place[1] != FREE]
 
     @functools.cached_property
     def rows(self) -> tuple[Row, ...]:
         """All cells, in the order of the table of metrics."""
-        return tuple(_rows({LISTENER: tuple(self.names(LISTENER)), UPSTREAM: tuple(self.names(UPSTREAM)), SIDE: SIDES}, self._starts))
+        return tuple(_rows(self._starts))
 
     @functools.cached_property
     def _indexes(self) -> dict[tuple[str, tuple[str, ...]], int]:
@@ -259,14 +308,28 @@ class CellLayout:
 
 
 def _wanted(config: _Names) -> list[Place]:
-    return [*((LISTENER, item.name) for item in config.listeners), *((UPSTREAM, item.name) for item in config.upstreams)]
+    listeners: list[Place] = [(LISTENER, item.name) for item in config.listeners]
+    upstreams: list[Place] = [(UPSTREAM, item.name) for item in config.upstreams]
+    return [*listeners, *upstreams, *dict.fromkeys(endpoint_place(item.name, each) for item in config.upstreams for each in item.addresses)]
 
 
-def _rows(names: dict[str, tuple[str, ...]], starts: dict[tuple[str, ...], int]) -> Iterator[Row]:
+def _brokers(config: _Names, brokers: Mapping[str, Iterable[int]]) -> list[Place]:
+    return [place for item in config.upstreams for place in _broker_places(item.name, brokers.get(item.name, ()))]
+
+
+def _broker_places(upstream: str, brokers: Iterable[int]) -> list[Place]:
+    nodes = sorted(brokers)
+    return [broker_place(upstream, each) for each in (*map(str, nodes[:MOST_BROKERS]), *([OTHERS] if nodes[MOST_BROKERS:] else ()))]
+
+
+def _rows(starts: Mapping[tuple[str, ...], int]) -> Iterator[Row]:
+    owners: dict[tuple[str, ...], list[tuple[dict[str, str], int]]] = {keys: [] for keys in _BLOCKS}
+    for owner, start in starts.items():
+        keys = owner[: len(owner) // 2]
+        owners[keys].append((dict(zip(keys, owner[len(keys) :], strict=True)), start))
     for metric in _TABLE:
         block = _BLOCKS[_block_keys(metric)]
-        for values in product(*(listed or names[key] for key, listed in metric.attributes)):
-            given = dict(zip(metric.keys, values, strict=True))
-            start = starts[*block.keys, *(given[key] for key in block.keys)]
-            offset = block.at(metric.name, *(value for key, value in given.items() if key not in block.keys))
-            yield Row(metric, values, start + offset, _cell_count(metric))
+        for given, start in owners[block.keys]:
+            for values in product(*((given[key],) if key in given else listed for key, listed in metric.attributes)):
+                own = [value for key, value in zip(metric.keys, values, strict=True) if key not in given]
+                yield Row(metric, values, start + block.at(metric.name, *own), _cell_count(metric))

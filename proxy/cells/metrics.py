@@ -9,13 +9,13 @@ from typing import Final
 
 from framegate.proxy.cause import ORDERLY_CAUSES, Cause
 from framegate.proxy.cells.metric import (
+    ANSWER_BOUNDS,
     APPEND_BOUNDS,
     BATCH_BOUNDS,
     CONNECTION_BOUNDS,
     FORWARD_BOUNDS,
     HANDLER_BOUNDS,
     HANDSHAKE_BOUNDS,
-    KAFKA_BOUNDS,
     LAG_BOUNDS,
     SIZE_BOUNDS,
     WAIT_BOUNDS,
@@ -50,6 +50,8 @@ MECHANISM: Final = "framegate.sasl.mechanism"
 API: Final = "framegate.kafka.api"
 REFUSAL: Final = "framegate.kafka.refusal"
 BROKER: Final = "framegate.kafka.broker"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
 TLS_VERSION: Final = "tls.protocol.version"
 TLS_RESUMED: Final = "tls.resumed"
 
@@ -59,6 +61,8 @@ CERTIFICATE: Final = "framegate.certificate"
 CONSUMER: Final = "framegate.consumer"
 PROBE: Final = "framegate.probe"
 SIGNAL: Final = "framegate.signal"
+RESOURCE: Final = "framegate.resource"
+PRESSURE: Final = "framegate.pressure"
 
 SIDES: Final = ("downstream", "upstream")
 DIRECTIONS: Final = ("receive", "transmit")
@@ -112,6 +116,9 @@ MEASURED_APIS: Final = (
 ones of every client.
 """
 PROBES: Final = ("startup", "readiness", "liveness")
+RESOURCES: Final = ("cpu", "memory", "io")
+PRESSURES: Final = ("some", "full")
+"""Of Linux' pressure stall information: some tasks waited, all of them did."""
 SIGNALS: Final = ("metrics", "traces", "logs")
 EXPORT_ERRORS: Final = ("", "failed")
 """How an export ended. None: the collector took it. ``failed``: it did not, with all attempts; the row ``library_log`` says why."""
@@ -168,8 +175,52 @@ TASKS: Final = (
 )
 """The background tasks of the control process, and other sources of exceptions (``control.task_monitor``)."""
 ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
-CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
-EJECTION_REASONS: Final = (*CONNECT_ERRORS[1:], "failures", "latency", "check")
+CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "authentication", "closed", "resolution", "abandoned", "other")
+"""How an attempt to connect ended. ``closed``: before it was READY; ``resolution``: no address; ``abandoned``: not because of the endpoint."""
+EJECTION_REASONS: Final = ("refused", "timeout", "tls", "other", "failures", "latency", "check")
+END_ERRORS: Final = ("", "reset", "closed", "stalled")
+"""How an upstream's connection ended. ``closed``: by it, with open requests or before any answer; ``stalled``: it moved no byte in time."""
+LOOKUP_ERRORS: Final = ("", "not_found", "temporary", "timeout", "other")
+RESPONSE_ERRORS: Final = (
+    "offset_out_of_range",
+    "unknown_topic_or_partition",
+    "leader_not_available",
+    "not_leader_or_follower",
+    "request_timed_out",
+    "coordinator_load_in_progress",
+    "coordinator_not_available",
+    "not_coordinator",
+    "not_enough_replicas",
+    "illegal_generation",
+    "inconsistent_group_protocol",
+    "invalid_group_id",
+    "unknown_member_id",
+    "invalid_session_timeout",
+    "rebalance_in_progress",
+    "topic_authorization_failed",
+    "group_authorization_failed",
+    "cluster_authorization_failed",
+    "unsupported_sasl_mechanism",
+    "illegal_sasl_state",
+    "unsupported_version",
+    "not_controller",
+    "invalid_request",
+    "invalid_producer_epoch",
+    "invalid_txn_state",
+    "concurrent_transactions",
+    "transactional_id_authorization_failed",
+    "sasl_authentication_failed",
+    "group_id_not_found",
+    "fetch_session_id_not_found",
+    "invalid_fetch_session_epoch",
+    "member_id_required",
+    "group_max_size_reached",
+    "fenced_instance_id",
+    "throttling_quota_exceeded",
+    "producer_fenced",
+    "other",
+)
+"""Errors of Kafka's protocol that have series of their own, by name; ``proxy.kafka.error_codes`` has their numbers."""
 REFUSED_APIS: Final = (
     *(name for name in MEASURED_APIS if name not in ("SaslHandshake", "ApiVersions", "SaslAuthenticate", "other")),
     "DeleteTopics",
@@ -203,10 +254,14 @@ def _control(name: str, kind: Kind, unit: str, description: str, *attributes: tu
 
 _LISTENER: Final = (LISTENER, ())
 _UPSTREAM: Final = (UPSTREAM, ())
+_NAMED: Final = (_UPSTREAM, (SERVER_ADDRESS, ()), (SERVER_PORT, ()))
 _BROKER: Final = (BROKER, ())
+_ENDPOINT: Final = (*_NAMED, _BROKER)
+"""An endpoint as configured, or a broker of a cluster, which has no address here."""
 _SIDE: Final = (SIDE, SIDES)
 _CERTIFICATE: Final = (CERTIFICATE, ())
 _DIRECTION: Final = (DIRECTION, DIRECTIONS)
+_TRAFFIC: Final = (*_ENDPOINT, _DIRECTION)
 _TAP_DIRECTION: Final = (TAP_DIRECTION, TAP_DIRECTIONS)
 
 METRICS: Final = (
@@ -259,7 +314,7 @@ METRICS: Final = (
         "frame.forward.duration",
         "histogram",
         "s",
-        "Time from reading a run of frames to writing its last byte to the other side's socket; sampled: one run in 64 of each connection.",
+        "Time from the arrival of a run of frames until it was written to the other side's socket, waiting for the processor included.",
         _LISTENER,
         _TAP_DIRECTION,
         bounds=FORWARD_BOUNDS,
@@ -297,7 +352,7 @@ METRICS: Final = (
         "histogram",
         "s",
         "Time of one connection attempt, TLS included.",
-        _UPSTREAM,
+        *_ENDPOINT,
         (ERROR_TYPE, CONNECT_ERRORS),
         bounds=HANDSHAKE_BOUNDS,
     ),
@@ -310,11 +365,40 @@ METRICS: Final = (
         (MECHANISM, MECHANISMS[1:]),
         (ERROR_TYPE, AUTHENTICATION_ERRORS),
     ),
-    _metric("upstream.connection.count", "gauge", "{connection}", "Connections to an upstream.", _UPSTREAM, (STATE, UPSTREAM_STATES)),
-    _metric("upstream.endpoint.count", "gauge", "{endpoint}", "Addresses of an upstream.", _UPSTREAM),
-    _metric("upstream.endpoint.down", "gauge", "{endpoint}", "Addresses left out after failures; the largest number of any processor.", _UPSTREAM),
-    _metric("upstream.endpoint.ejections", "counter", "{ejection}", "Times an address was left out.", _UPSTREAM, (ERROR_TYPE, EJECTION_REASONS)),
-    _metric("upstream.endpoint.probes", "counter", "{probe}", "Connections that tried an address again after its back-off.", _UPSTREAM),
+    _metric("upstream.connection.count", "gauge", "{connection}", "Connections to an endpoint.", *_ENDPOINT, (STATE, UPSTREAM_STATES)),
+    _metric("upstream.connection.closed", "counter", "{connection}", "Connections to an endpoint that ended.", *_ENDPOINT, (ERROR_TYPE, END_ERRORS)),
+    _metric("upstream.endpoint.count", "gauge", "{endpoint}", "Addresses of an endpoint; 0: its name is not resolved.", *_ENDPOINT),
+    _metric("upstream.endpoint.down", "gauge", "{endpoint}", "Addresses left out after failures; the largest number of any processor.", *_ENDPOINT),
+    _metric("upstream.endpoint.ejections", "counter", "{ejection}", "Times an address was left out.", *_ENDPOINT, (ERROR_TYPE, EJECTION_REASONS)),
+    _metric("upstream.endpoint.probes", "counter", "{probe}", "Connections that tried an address again after its back-off.", *_ENDPOINT),
+    _metric("upstream.frame.count", "counter", "{frame}", "Whole frames received from and sent to an endpoint, added up once a second.", *_TRAFFIC),
+    _metric("upstream.io", "counter", "By", "Bytes of frames received from and sent to an endpoint, added up once a second.", *_TRAFFIC),
+    _metric("upstream.request.open", "gauge", "{request}", "Kafka requests that wait for an endpoint's answer.", *_ENDPOINT),
+    _metric(
+        "upstream.request.age",
+        "gauge",
+        "s",
+        "Age of the oldest Kafka request that waits for an endpoint's answer, without JoinGroup and SyncGroup, which wait for other clients.",
+        *_ENDPOINT,
+    ),
+    _metric("upstream.first_byte.waiting", "gauge", "{connection}", "Connections that were sent something and have answered nothing.", *_ENDPOINT),
+    _metric("upstream.first_byte.age", "gauge", "s", "Longest time for which one of them has waited.", *_ENDPOINT),
+    _metric(
+        "upstream.first_byte.duration",
+        "histogram",
+        "s",
+        "Time from the first byte sent on a connection to the first one passed on to its client.",
+        *_ENDPOINT,
+        bounds=ANSWER_BOUNDS,
+    ),
+    _metric(
+        "kafka.response.errors",
+        "counter",
+        "{response}",
+        "Responses whose head has an error code, by its name; those of topics and partitions do not count.",
+        *_ENDPOINT,
+        (ERROR_TYPE, RESPONSE_ERRORS),
+    ),
     _metric("kafka.request.open", "gauge", "{request}", "Requests in flight.", _LISTENER),
     _metric(
         "kafka.request.duration",
@@ -323,7 +407,7 @@ METRICS: Final = (
         "Time from reading a request to reading its response.",
         _LISTENER,
         (API, MEASURED_APIS),
-        bounds=KAFKA_BOUNDS,
+        bounds=ANSWER_BOUNDS,
     ),
     _metric("kafka.request.io", "counter", "By", "Bytes of request and response bodies.", _LISTENER, (API, MEASURED_APIS), _TAP_DIRECTION),
     _metric(
@@ -394,6 +478,25 @@ METRICS: Final = (
         (STATE, BROKER_STATES),
     ),
     _control("broker.connections", "gauge", "{connection}", "Open connections to a broker, and attempts, by port or by host.", _UPSTREAM, _BROKER),
+    _control("upstream.lookup.count", "counter", "{lookup}", "Look-ups of the names of endpoints.", *_NAMED, (ERROR_TYPE, LOOKUP_ERRORS)),
+    _control("memory.usage", "gauge", "By", "Memory of the container, handlers included; without a limit the resident memory of all processes."),
+    _control("memory.limit", "gauge", "By", "Limit of the container's memory; without one the machine's memory."),
+    _control("container.memory.kills", "counter", "{process}", "Processes of the container that the kernel killed for memory."),
+    _control("container.cpu.limit", "gauge", "{cpu}", "CPUs that the container may use; absent without a quota."),
+    _control("container.cpu.periods", "counter", "{period}", "Periods of the container's CPU quota in which it ran."),
+    _control("container.cpu.throttled.periods", "counter", "{period}", "Those of them in which it had used up the quota."),
+    _control("container.cpu.throttled.time", "counter", "s", "Time for which the container's tasks could not run because the quota was used up."),
+    _control(
+        "container.pressure.time",
+        "counter",
+        "s",
+        "Time in which some or all tasks of the container, else of the machine, waited for a resource.",
+        (RESOURCE, RESOURCES),
+        (PRESSURE, PRESSURES),
+    ),
+    _control("tap.disk.free", "gauge", "By", "Free bytes of the file system of the tap's log."),
+    _control("tap.disk.size", "gauge", "By", "Size of that file system."),
+    _control("tap.disk.time_left", "gauge", "s", "Time until it is full, by the last ten minutes; absent while it does not fill."),
     _control("tap.usage", "gauge", "By", "Bytes of the tap's log on disk."),
     _control("tap.limit", "gauge", "By", "The tap's budget."),
     _control("tap.consumer.unreadable", "gauge", "{consumer}", "Consumers of the tap with an unreadable file; segments that they may need are kept."),

@@ -1,4 +1,4 @@
-"""Metrics with names from OpenTelemetry's conventions, for framegate's processes and calls of the admin API. The control process counts them."""
+"""Metrics of framegate's processes and calls of the admin API, named by OpenTelemetry's conventions where these have a name. Control counts them."""
 
 from typing import Final
 
@@ -25,6 +25,10 @@ PROCESS_METRICS: Final = (
     _standard("process.cpu.time", "counter", "s", "CPU time used, by mode.", _PROCESS, (MODE, ("user", "system"))),
     _standard("process.memory.usage", "gauge", "By", "Resident memory.", _PROCESS),
     _standard("process.unix.file_descriptor.count", "gauge", "{file_descriptor}", "Open file descriptors.", _PROCESS),
+    _standard("framegate.process.file_descriptor.limit", "gauge", "{file_descriptor}", "Most file descriptors that may be open.", _PROCESS),
+    _standard(
+        "framegate.process.run_delay", "counter", "s", "Time for which the main thread was ready and had no CPU, also when throttled.", _PROCESS
+    ),
     _standard("process.uptime", "gauge", "s", "Time since the process started.", _PROCESS),
     _standard("cpython.gc.collections", "counter", "{collection}", "Garbage collections, by generation.", _PROCESS, (GENERATION, ("0", "1", "2"))),
 )

@@ -12,6 +12,8 @@ channels that ended or closed. Theory of operation:
 - *Callbacks do not nest.* ``Channel.close`` and ``shut_write`` may be called in any callback; the sink hears of it at the end of the poll.
 - *Handshakes come last.* A TLS handshake costs more than a hundred frames. Handshakes get at most 2 ms of a poll.
 - *An exception* costs one channel, timer or callback, and is noted in ``faults``.
+- *Arrival.* Events come at the end of the wait. If it did not wait, they came while the last poll was at work, and are taken to have come in the
+  middle of that. After a longer wait, the time for which the thread was ready to run, and did not, is asked from the kernel (``run_delay``).
 - *Buffered bytes.* A TLS transport may hold decrypted bytes while its socket is silent, after an exact read or a mute. Such a channel is queued for
   ``poll_buffered``, and the wait does not block meanwhile. A muted channel is not queued; ``unmute`` queues it.
 """
@@ -37,7 +39,9 @@ from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.options import ChannelOptions
 from framegate.proxy.network.pipe import Pipe
 from framegate.proxy.network.plaintext import PlaintextTransport
+from framegate.proxy.network.run_delay import RunDelay
 from framegate.proxy.network.stall_evictor import StallEvictor
+from framegate.proxy.network.stats import SideStats
 from framegate.proxy.network.timer import NEVER, DelayedRefusals, Timer, TimerHeap
 from framegate.proxy.network.transport import Transport
 from framegate.proxy.network.watchdog import Watchdog
@@ -55,7 +59,8 @@ MAX_REGISTERED: Final = 20  # new sockets for each poll
 HANDSHAKE_BUDGET_NS: Final = 2_000_000
 BUDGET_NS: Final = 5_000_000  # for events, buffered bytes and notifications, each, in a poll; a step takes up to 1 ms (256 KiB of TLS, both ways)
 CLOCK_EACH: Final = 4  # steps between two readings of the clock
-LONG_NS: Final = 1_000_000  # after a poll with this much work, watched descriptors are handled before the channels
+LONG_NS: Final = 1_000_000  # after a poll with this much work, watched descriptors are handled before the channels; what is ready has waited
+SHORT_NS: Final = 50_000  # a wait that is no longer found events that were there before
 MAX_WATCHED: Final = 16  # watched descriptors handled at a time
 
 
@@ -72,8 +77,14 @@ class _Watched(FdHandler):
 class Selector:
     """Waits for events and moves bytes; everything happens in ``poll``.
 
+    Args:
+        clock: of all times.
+        pool: the memory pool.
+        run_delay: of this thread; None: not asked.
+
     Attributes:
         now_ns: the time at which the wait of this poll ended.
+        arrived_ns: when the events of this poll came, as far as that is known.
         pool: the memory pool.
         faults: exceptions that were caught.
         refusals: the timers of refused peers whose answer is delayed.
@@ -83,9 +94,10 @@ class Selector:
         polls: how many.
     """
 
-    def __init__(self, clock: Clock, pool: MemoryPool) -> None:
+    def __init__(self, clock: Clock, pool: MemoryPool, run_delay: RunDelay | None = None) -> None:
         self.pool: Final = pool
         self.now_ns: i64 = clock.now_ns()
+        self.arrived_ns: i64 = self.now_ns
         self.faults: Final = Faults()
         pool.faults = self.faults
         self.refusals: Final = DelayedRefusals()
@@ -96,6 +108,8 @@ class Selector:
         self.idle_ns: i64 = 0
         self.polls: i64 = 0
         self._epoll: Final = select.epoll()
+        self._run_delay: Final = run_delay
+        self._timed: SideStats | None = None  # the first side with runs that were sent in this poll
         self._watch_epoll: select.epoll | None = None  # for watched descriptors; made with the first
         self._watched: Final[dict[int, FdHandler]] = {}
         self._left: Final[deque[tuple[FdHandler, int, int]]] = deque()  # events of the last wait that are not handled yet
@@ -210,12 +224,15 @@ class Selector:
         if timeout_ms < 0:
             raise ValueError(f"a timeout of {timeout_ms} ms")
         before: i64 = self._clock_ns()
+        if self._timed is not None:
+            self._settle_runs(before)
         worked = before - self.now_ns if self.polls else 0
         now = before
         events: list[tuple[int, int]] = []
         if not self._left:
             events = self._epoll.poll(self._timeout_s(before, timeout_ms), MAX_EVENTS)
             now = self._clock_ns()
+            self.arrived_ns = self._arrival(worked, before, now)
         self.busy_ns += worked
         self.idle_ns += now - before
         self.now_ns = now
@@ -233,6 +250,36 @@ class Selector:
         if self._write_ended or self._closed:
             self._notify(self._clock_ns() + BUDGET_NS)
 
+    def time_runs(self, stats: SideStats) -> None:
+        """Have the runs that a side sends in this poll measured at its end."""
+        stats.next = self._timed
+        self._timed = stats
+
+    def settle_runs(self) -> None:
+        """Measure the runs that were sent in this poll until now."""
+        if self._timed is not None:
+            self._settle_runs(self._clock_ns())
+
+    def _settle_runs(self, now_ns: i64) -> None:
+        took_ns = now_ns - self.arrived_ns
+        stats = self._timed
+        self._timed = None
+        while stats is not None:
+            stats.forwards.observe(took_ns, stats.runs)
+            stats.runs = 0
+            following = stats.next
+            stats.next = None
+            stats = following
+
+    def _arrival(self, worked: i64, before: i64, now: i64) -> i64:
+        """When the events came that a wait found. ``worked``: how long the poll before it took."""
+        waited = now - before
+        if self._run_delay is not None and (waited >= LONG_NS or worked >= LONG_NS):
+            delay_ns = i64(self._run_delay.since_last_ns())  # after long work it is asked only to be none of a later wait
+            if waited >= LONG_NS:
+                return now - min(delay_ns, waited)
+        return now - worked // 2 if waited < SHORT_NS else now
+
     def close_channels(self, cause: Cause = Cause.DRAINED) -> None:
         """Close every channel and notify its sink. The selector stays usable."""
         for channel in list(self._channels):
@@ -243,6 +290,8 @@ class Selector:
         """Close every channel, notify its sink, then close epoll."""
         self.close_channels(cause)
         self.drop_pipe()
+        if self._run_delay is not None:
+            self._run_delay.close()
         if self._watch_epoll is not None:
             self._watch_epoll.close()
         self._epoll.close()

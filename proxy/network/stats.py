@@ -5,10 +5,14 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from framegate.proxy.cells import FORWARD_BOUNDS, MUTE_CAUSES
+from framegate.proxy.cells import FIRST_OCTAVES, FORWARD_BOUNDS, MUTE_CAUSES
 from framegate.proxy.network.framing import SIZE_BUCKETS
 
 __all__ = ["Histogram", "SideStats"]
+
+QUARTERS: Final = 4
+LIMIT: Final = 62  # a positive i64 has its first bit here, or below
+STEPS: Final[vec[i64]] = vec[i64]([int(2 ** (LIMIT + quarter / 4)) for quarter in range(QUARTERS)])  # with the first bit at LIMIT
 
 
 class Histogram:
@@ -34,16 +38,38 @@ class Histogram:
         self.sum: i64 = 0
         self.offset: Final[i64] = offset
         self._bounds: vec[i64] = vec[i64]([round(bound * 1e9) for bound in bounds_s])
+        self._first_octave: Final[i64] = FIRST_OCTAVES.get(bounds_s, 0)
 
     def observe(self, duration_ns: i64, times: i64 = 1) -> None:
         """Count a duration ``times`` times."""
         bucket: i64 = 0
         bounds = self._bounds
-        while bucket < len(bounds) and duration_ns > bounds[bucket]:
-            bucket += 1
+        if self._first_octave != 0:
+            bucket = self._fine_bucket(duration_ns)
+        else:
+            while bucket < len(bounds) and duration_ns > bounds[bucket]:
+                bucket += 1
         self.buckets[bucket] += times
         self.count += times
         self.sum += duration_ns * times
+
+    def _fine_bucket(self, duration_ns: i64) -> i64:
+        """The bucket of four to each power of two, by the first bit and the three steps after it."""
+        if duration_ns <= self._bounds[0]:
+            return 0
+        octave: i64 = 0
+        rest = duration_ns
+        step: i64 = 32
+        while step != 0:
+            if rest >> step != 0:
+                rest >>= step
+                octave += step
+            step >>= 1
+        scaled = duration_ns << (LIMIT - octave)
+        bucket = QUARTERS * (octave - self._first_octave)
+        for quarter in range(i64(QUARTERS)):
+            bucket += 1 if scaled > STEPS[quarter] else 0
+        return min(bucket, i64(len(self._bounds)))
 
 
 class SideStats:
@@ -61,12 +87,15 @@ class SideStats:
         lost_bytes: bytes of frames that were not completed.
         mutes, mute_ns: by index in ``mute.CAUSES``; the time is added when the cause is removed.
         muted: channels that have the cause now.
-        forwards: the forward times of a sample of the runs (``WriteHalf``).
+        forwards: the times that runs took (``WriteHalf``).
+        runs: those of this poll that are not in ``forwards`` yet; ``next``: the next side with such runs (``Selector``).
         pending: channels with a pending send, or with a peer channel that waits for room in their socket.
     """
 
     def __init__(self, forwards: Histogram | None = None) -> None:
         self.forwards: Final = forwards or Histogram(FORWARD_BOUNDS)
+        self.runs: i64 = 0
+        self.next: SideStats | None = None
         self.frames_received: i64 = 0
         self.bytes_received: i64 = 0
         self.reads: i64 = 0

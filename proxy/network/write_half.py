@@ -1,8 +1,8 @@
 """The writing half of a channel: runs that are written at once, the pending send, waiting for room, and the end of our stream.
 
-The first run of a channel, and then one in ``TIMED_EACH``, is measured (``SideStats.forwards``): from the end of the wait of the poll that read it,
-so the work for other channels in this poll is included, until the socket has taken its last byte. A run from a handler is measured from the poll in
-which it came back. Each piece of a frame that is cut through is a run.
+Every run is measured (``SideStats.forwards``), from its arrival, as far as the poll that read it knows that (``Selector.arrived_ns``). One that is
+written at once is measured until the end of its poll, so that one reading of the clock serves all of them; one that waits, until the socket has taken
+its last byte. A run from a handler is measured from the poll in which it came back. Each piece of a frame that is cut through is a run.
 """
 
 import socket
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["WriteHalf"]
 
-TIMED_EACH: Final = 64
 LONGEST_WHILE_NS: Final = 80_000_000  # the time between two checks for room doubles up to this
 
 
@@ -38,7 +37,7 @@ class WriteHalf:
         pending: the pending send.
         room_wanted: the other side waits for room.
         retry_armed: a timer checks for room, not epoll.
-        first_ns: when it wrote first, on the selector's clock; 0: never.
+        first_ns: when the poll began in which it wrote first, on the selector's clock; 0: never.
         frames_sent, bytes_sent: whole frames; bytes, with headers and parts of frames.
         unsent_bytes: bytes of the pending send when the channel was closed.
     """
@@ -72,8 +71,7 @@ class WriteHalf:
         self._writable: bool = False  # from READY until ``shut``, or until the channel is closed
         self._ended: bool = False  # the end of our stream was sent
         self._counted: bool = False  # in ``stats.pending``
-        self._untimed: i64 = 0  # how many runs are written before the next one is measured
-        self._timed_ns: i64 = 0  # start of the measurement of the pending send; 0: it is not measured
+        self._arrived_ns: i64 = 0  # when the pending send came
         self._room_held: i64 = 0  # bytes that the side that waits for room holds
         self._room_seen: i64 = 0  # the room at the last check
         self._room_wait_ns: i64 = 0
@@ -159,10 +157,9 @@ class WriteHalf:
                 self._channel.discard(run)
             self.frames_sent += run.frames
             stats.frames_sent += run.frames
-            if self._untimed != 0:
-                self._untimed -= 1
-            else:
+            if stats.runs == 0 or self.first_ns == 0:
                 self._time_run()
+            stats.runs += 1
             return True
         self.pending.begin(run.pieces(), taken, run.frames, run.lease, run)
         run.lease = 0
@@ -194,10 +191,9 @@ class WriteHalf:
         if taken == size:
             self.frames_sent += frames
             stats.frames_sent += frames
-            if self._untimed != 0:
-                self._untimed -= 1
-            else:
+            if stats.runs == 0 or self.first_ns == 0:
                 self._time_run()
+            stats.runs += 1
             return True
         self.pending.begin([rest], 0, frames, 0)
         self._begin_waiting()
@@ -295,7 +291,6 @@ class WriteHalf:
             self._loop.cancel(self._retry)
             self._retry.release()
         self.unsent_bytes += self.pending.remaining
-        self._timed_ns = 0
         self.pending.finish()
         self._count_waiting()
 
@@ -338,28 +333,21 @@ class WriteHalf:
         self._sink.sent()
 
     def _time_run(self) -> None:
-        """Measure a run that was sent at once."""
-        self._untimed = TIMED_EACH - 1
-        now_ns = self._loop.read_clock()
+        """Have the runs that were sent at once measured at the end of this poll."""
         if self.first_ns == 0:
-            self.first_ns = now_ns
-        self._stats.forwards.observe(now_ns - self._loop.now_ns)
+            self.first_ns = self._loop.now_ns
+        if self._stats.runs == 0:
+            self._loop.time_runs(self._stats)
 
     def _begin_waiting(self) -> None:
-        """Note that a send is pending, and whether it is measured."""
-        if self._untimed != 0:
-            self._untimed -= 1
-        else:
-            self._untimed = TIMED_EACH - 1
-            self._timed_ns = self._loop.now_ns
-            if self.first_ns == 0:
-                self.first_ns = self._timed_ns
+        """A send is pending."""
+        self._arrived_ns = self._loop.arrived_ns
+        if self.first_ns == 0:
+            self.first_ns = self._loop.now_ns
         self._count_waiting()
 
     def _finish(self) -> None:
-        if self._timed_ns != 0:
-            self._stats.forwards.observe(self._loop.read_clock() - self._timed_ns)
-            self._timed_ns = 0
+        self._stats.forwards.observe(self._loop.read_clock() - self._arrived_ns)
         frames = self.pending.frames
         self.frames_sent += frames
         self._stats.frames_sent += frames

@@ -14,6 +14,7 @@ from mypy_extensions import i64
 from framegate.proxy.cells import (
     CAUSES,
     DURATION_ERRORS,
+    ENDPOINT_BLOCK,
     LISTENER_BLOCK,
     ORDERLY_CAUSES,
     PROCESSOR_BLOCK,
@@ -23,6 +24,7 @@ from framegate.proxy.cells import (
     TLS_VERSIONS,
     UPSTREAM_BLOCK,
     Block,
+    Place,
 )
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.memory_pool import Account
@@ -30,7 +32,7 @@ from framegate.proxy.network.stats import Histogram, SideStats
 from framegate.proxy.network.tls_failure import handshake_error
 from framegate.proxy.relay.pairing_stats import PairingStats
 
-__all__ = ["ERROR_INDEX", "HANDSHAKING", "Counters", "Counts", "ListenerCounters", "LoopCounters", "UpstreamCounters"]
+__all__ = ["ERROR_INDEX", "HANDSHAKING", "Counters", "Counts", "EndpointCounters", "ListenerCounters", "LoopCounters", "UpstreamCounters"]
 
 ERROR_INDEX: Final = {cause: 0 if cause in ORDERLY_CAUSES else DURATION_ERRORS.index(cause) for cause in CAUSES}
 """By cause, the index of its histogram of ``framegate.connection.duration``."""
@@ -99,11 +101,31 @@ class ListenerCounters:
 
 
 class UpstreamCounters:
-    """Counters of connections to one upstream. ``durations`` has one histogram for each of ``CONNECT_ERRORS``."""
+    """Counters of one upstream."""
 
     def __init__(self) -> None:
         self.counts: Final = Counts(UPSTREAM_BLOCK)
+
+
+class EndpointCounters:
+    """Counters of one endpoint of an upstream, as configured, or of one broker: those of all its addresses.
+
+    Attributes:
+        counts: of the endpoint.
+        durations: of attempts to connect, for each of ``CONNECT_ERRORS``.
+        first_bytes: the times until the first answer of a connection.
+        open, oldest_ns: while ``in_flight`` looks at the pairs: open requests so far, and when the oldest of them came (0: none).
+        waiting, asked_ns: likewise connections without a first answer, and when the first of them asked.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Final = Counts(ENDPOINT_BLOCK)
         self.durations: Final = self.counts.each_histogram("framegate.upstream.connect.duration")
+        self.first_bytes: Final = self.counts.histogram("framegate.upstream.first_byte.duration")
+        self.open: i64 = 0
+        self.oldest_ns: i64 = 0
+        self.waiting: i64 = 0
+        self.asked_ns: i64 = 0
 
 
 class LoopCounters:
@@ -145,9 +167,10 @@ class LoopCounters:
 
 
 class Counters:
-    """All counters of a processor, by the names of its configuration, which may change."""
+    """All counters of a processor, by the names of its configuration, which may change; ``endpoints`` by their places in the layout of the cells."""
 
-    def __init__(self, listeners: list[str], upstreams: list[str]) -> None:
+    def __init__(self, listeners: list[str], upstreams: list[str], endpoints: list[Place] | None = None) -> None:
         self.loop: Final = LoopCounters()
         self.listeners: dict[str, ListenerCounters] = {name: ListenerCounters() for name in listeners}
         self.upstreams: dict[str, UpstreamCounters] = {name: UpstreamCounters() for name in upstreams}
+        self.endpoints: dict[Place, EndpointCounters] = {place: EndpointCounters() for place in endpoints or []}

@@ -11,12 +11,12 @@ from typing import Final
 from mypy_extensions import i64
 
 from framegate.proxy.cause import Cause
-from framegate.proxy.cells import CAUSES, LISTENER_BLOCK, SIDE_BLOCK, UPSTREAM_BLOCK
+from framegate.proxy.cells import CAUSES, END_ERRORS, ENDPOINT_BLOCK, LISTENER_BLOCK, SIDE_BLOCK
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.state import ChannelState
 from framegate.proxy.network.timer import CallbackTimer
-from framegate.proxy.relay import losses, state
+from framegate.proxy.relay import in_flight, losses, state
 from framegate.proxy.relay.counters import ERROR_INDEX
 from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.state import PairEvent, PairState
@@ -43,7 +43,7 @@ EVEN_FROM: Final = 2  # frames each way
 ACTIVE: Final = SIDE_BLOCK.at("framegate.connection.active")
 LOST: Final = SIDE_BLOCK.at("framegate.frame.lost.io")
 CLOSED_BY: Final = {cause: LISTENER_BLOCK.at("framegate.connection.closed", cause) for cause in CAUSES}
-USED: Final = UPSTREAM_BLOCK.at("framegate.upstream.connection.count", "used")
+ENDED_BY: Final = {error: ENDPOINT_BLOCK.at("framegate.upstream.connection.closed", error) for error in END_ERRORS}
 PEER: Final = mute.PEER
 TAP: Final = mute.TAP
 DRAIN: Final = mute.DRAIN
@@ -326,16 +326,37 @@ def _count_upstream(pair: Pair, channel: Channel) -> None:
     upstream = pair.route.upstream
     assert upstream is not None, "its channel was connected"
     pair.route.counters.upstream_counts.cells[ACTIVE] -= 1
-    upstream.counters.counts.cells[USED] -= 1
     endpoint, pair.used = pair.used, None
+    if endpoint is not None:
+        in_flight.add_up(pair, endpoint.counters, channel)
+        endpoint.counters.counts.count(ENDED_BY[_end_error(pair, channel)])
     if endpoint is not None and upstream.closed(endpoint, channel.ready_ns, channel.closed_ns, _failure(pair, channel)):
         pair.owner.watcher.endpoint_changed(upstream, endpoint)
     pair.owner.loop.upstream_durations[ERROR_INDEX[cause]].observe(channel.closed_ns - channel.connected_ns)
 
 
+def _end_error(pair: Pair, channel: Channel) -> str:
+    """The one of ``END_ERRORS`` with which an upstream's connection ended."""
+    cause, side = _cause_of(pair, channel)
+    if side != "upstream":
+        return ""
+    if cause is Cause.PEER_RESET:
+        return "reset"
+    if cause is Cause.RECEIVE_STALLED or cause is Cause.SEND_STALLED:
+        return "stalled"
+    pairing = pair.pairing
+    unanswered = channel.bytes_received == 0 or (pairing is not None and pairing.open > 0)
+    return "closed" if cause is Cause.UPSTREAM_CLOSED and unanswered else ""
+
+
+def _cause_of(pair: Pair, channel: Channel) -> tuple[Cause | None, str]:
+    """Why, and by which side, a pair ends whose upstream's channel has closed."""
+    return (channel.close_cause, _side_of(channel)) if pair.cause is None else (pair.cause, pair.side)
+
+
 def _failure(pair: Pair, channel: Channel) -> str:
     """Why the end of an upstream's channel is a failure of its endpoint (``ejection``); empty: it is none."""
-    cause, side = (channel.close_cause, _side_of(channel)) if pair.cause is None else (pair.cause, pair.side)
+    cause, side = _cause_of(pair, channel)
     ended = side == "upstream" and (cause is Cause.UPSTREAM_CLOSED or cause is Cause.PEER_RESET)
     if not ended or channel.bytes_received != 0 or (channel.write_half.bytes_sent == 0 and channel.closed_ns - channel.ready_ns > EARLY_NS):
         return ""

@@ -5,6 +5,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from framegate.proxy.config.address import format_sockaddr
+from framegate.proxy.relay.counters import EndpointCounters
 
 __all__ = ["Endpoint"]
 
@@ -17,10 +18,11 @@ class Endpoint:
         server_name: the name that the certificate must have, and SNI unless it is an address; empty for plaintext.
         broker: the node id of the Kafka broker; -1: the bootstrap, or no cluster.
         weight: its part of the connections, beside the weights of the others.
+        counters: of all addresses of the endpoint as configured, or of the broker.
         zone: as configured; ``near``: it is the node's own, or the node has none.
         text: the address as rows show it.
         listed: it belongs to the upstream; False after it was replaced.
-        connections: open ones of this processor, and attempts.
+        connections: open ones of this processor, and attempts; ``connecting``: the attempts.
         current: the state of the weighted round robin (``upstream``).
         down: the last attempt failed, or it is ejected, and connections avoid it.
         ejected: it is down because of ``ejection``, and one success does not end that.
@@ -36,17 +38,29 @@ class Endpoint:
         told, told_ns: whether a row has reported that it is down, and the time of the last such row.
     """
 
-    def __init__(self, family: int, address: object, server_name: str = "", broker: i64 = -1, *, weight: i64 = 1, zone: str = "") -> None:
+    def __init__(
+        self,
+        family: int,
+        address: object,
+        server_name: str = "",
+        broker: i64 = -1,
+        *,
+        weight: i64 = 1,
+        zone: str = "",
+        counters: EndpointCounters | None = None,
+    ) -> None:
         self.family: Final = family
         self.address: Final = address
         self.server_name: Final = server_name
         self.broker: Final[i64] = broker
+        self.counters: EndpointCounters = counters or EndpointCounters()
         self.weight: i64 = weight
         self.zone: str = zone
         self.near: bool = True
         self.text: Final = format_sockaddr(family, address)
         self.listed: bool = False
         self.connections: i64 = 0
+        self.connecting: i64 = 0
         self.current: i64 = 0
         self.down: bool = False
         self.ejected: bool = False

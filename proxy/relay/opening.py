@@ -21,7 +21,7 @@ from framegate.proxy.network.timer import NEVER
 from framegate.proxy.network.translation import Translation
 from framegate.proxy.relay import administration, ending, state, tapping
 from framegate.proxy.relay.cluster import BOOTSTRAP
-from framegate.proxy.relay.ending import ACTIVE, USED
+from framegate.proxy.relay.ending import ACTIVE
 from framegate.proxy.relay.kafka_rules import KafkaJudge
 from framegate.proxy.relay.login import Logins
 from framegate.proxy.relay.pair import Leg, Pair
@@ -228,6 +228,7 @@ def _give_up(pair: Pair) -> None:
         ending.end(pair, Cause.LIMIT, f"the upstream is full: {each} max_connections", "internal")
         return
     if tried is None:
+        _upstream(pair).unresolved(pair.broker)
         ending.end(pair, Cause.UPSTREAM_REFUSED, _no_address(pair), "upstream")
         return
     cause = tried.cause
@@ -261,7 +262,6 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
     if pair.login is not None:
         pair.login.accepted(channel.ready_ns)
     upstream = _upstream(pair)
-    upstream.counters.counts.cells[USED] += 1
     if upstream.answered(attempt, channel.ready_ns):
         pair.owner.watcher.endpoint_changed(upstream, attempt.endpoint)
     if upstream.ejection is not None:
@@ -289,12 +289,13 @@ def _open(pair: Pair, client: Channel, channel: Channel) -> None:
     pair.upstream.join_quotas()
     if pair.route.kafka:
         brokers, rules = pair.route.brokers, pair.route.rules
+        errors = None if pair.used is None else pair.used.counters.counts
         if brokers is None and rules is None:
-            pair.pairing = Pairing(pair.route.counters.pairing)
+            pair.pairing = Pairing(pair.route.counters.pairing, errors=errors)
         else:
             assert pair.route.handler is None, "its frames are not judged; the configuration refuses it"
             account = client.options.account or pair.owner.selector.pool.common
-            pair.pairing = Pairing(pair.route.counters.pairing, PreparedAnswers(account))
+            pair.pairing = Pairing(pair.route.counters.pairing, PreparedAnswers(account), errors)
             pair.rewriting = Rewriting(brokers, pair.pairing, None if rules is None else KafkaJudge(rules, client.principal))
         tapping.share_facts(pair)
     if pair.owner.reports_open:

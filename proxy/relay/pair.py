@@ -296,6 +296,17 @@ class LegMaker(abc.ABC):
         """As ``PairOwner.make_leg``."""
 
 
+class Passed:
+    """What of a connection to an upstream its endpoint's counters have already (``in_flight``). ``answered``: also the time of the first answer."""
+
+    def __init__(self) -> None:
+        self.frames_received: i64 = 0
+        self.bytes_received: i64 = 0
+        self.frames_sent: i64 = 0
+        self.bytes_sent: i64 = 0
+        self.answered: bool = False
+
+
 class Pair:
     """The state of one client joined to one upstream. ``opening``, ``forwarding``, ``tapping`` and ``ending`` change it.
 
@@ -320,6 +331,7 @@ class Pair:
         drain_cause, drain_detail: with which it ends then; the detail only if this pair drains alone.
         owner: the owner.
         attempt: the present one to the upstream; ``tried`` has the failed ones (``opening``).
+        passed: what its endpoint's counters have.
         used: the endpoint whose channel was READY; None before, and once that is closed.
         login: to the upstream, during attempts (``opening``).
         refusal: of a client that waits for the result of its authentication (``opening``).
@@ -359,6 +371,7 @@ class Pair:
         self.attempt: Attempt | None = None
         self.tried: Tried | None = None
         self.used: Endpoint | None = None
+        self.passed: Final = Passed()
         self.login: LoginTry | None = None
         self.refusal: LoginError | None = None
         self.renewal: Renewal | None = None

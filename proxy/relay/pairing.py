@@ -23,10 +23,13 @@ from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
+from framegate.proxy.cells import ENDPOINT_BLOCK, RESPONSE_ERRORS
 from framegate.proxy.kafka.addresses import lacks_endpoints
 from framegate.proxy.kafka.client import Client, client_of
+from framegate.proxy.kafka.error_codes import ERROR_HEAD, error_code, error_row
 from framegate.proxy.kafka.produce_acks import NO_ACKS_FIELD, produce_acks
 from framegate.proxy.network.run import Run
+from framegate.proxy.relay.counters import Counts
 from framegate.proxy.relay.kafka_rules import AnswerChange
 from framegate.proxy.relay.pairing_stats import PairingStats
 from framegate.proxy.relay.prepared_answers import PreparedAnswers
@@ -47,6 +50,8 @@ _FIND: Final = 2
 _API_VERSIONS: Final = 18
 _SUBSTITUTE: Final = 18 << 48  # of an entry: ApiVersions, version 0
 _PRODUCE: Final = 0
+_JOIN_GROUP: Final = 11
+_SYNC_GROUP: Final = 14
 _SASL_HANDSHAKE: Final = 17
 _SASL_AUTHENTICATE: Final = 36
 _SMALL: Final = 16
@@ -56,6 +61,7 @@ _ID: Final = 0xFFFFFFFF  # of an entry's bits, those of the correlation id
 _HALF: Final = 1 << 31
 _REQUEST_HEAD: Final = 8  # of a body: key, version, correlation id
 _ANSWER_HEAD: Final = 4  # correlation id
+_ERRORS: Final = ENDPOINT_BLOCK.at("framegate.kafka.response.errors", RESPONSE_ERRORS[0])
 _PREFIX: Final = 512  # bytes of a frame in pieces; enough for acks after usual client and transactional ids
 _LONG_PREFIX: Final = 131072  # likewise after the longest legal ones, 32767 bytes each, and as many bytes of tagged fields
 _PLAUSIBLE_KEY: Final = 128
@@ -104,7 +110,7 @@ class Pairing:
         client: what the first request says of the client; None before it.
     """
 
-    def __init__(self, stats: PairingStats, prepared: PreparedAnswers | None = None) -> None:
+    def __init__(self, stats: PairingStats, prepared: PreparedAnswers | None = None, errors: Counts | None = None) -> None:
         self.open: i64 = 0
         self.lost: bool = False
         self.client: Client | None = None
@@ -119,6 +125,7 @@ class Pairing:
         self.correlation_ids: vec[i32] = vec[i32]()
         self.facts: RequestFacts | None = None
         self._stats = stats
+        self._error_counts: Final = errors
         self._counted: i64 = 0
         self._head: i64 = 0
         self._mask: i64 = _SMALL - 1
@@ -142,6 +149,12 @@ class Pairing:
             return 0
         since = self._times[self._head]
         return ~since if since < 0 else since
+
+    @property
+    def waits_since_ns(self) -> i64:
+        """As ``oldest_ns``, but 0 if that request waits for other members of a group, and not for the broker."""
+        key = self._entries[self._head] >> 48
+        return 0 if key in (_JOIN_GROUP, _SYNC_GROUP) else self.oldest_ns
 
     def identify(self, run: Run) -> None:
         """Read the first request of the connection, for ``client``; the run may be its first piece."""
@@ -342,7 +355,7 @@ class Pairing:
         framing = run.framing
         header = framing.most_header
         if run.head is not None:
-            head = run.prefix(header + _ANSWER_HEAD)
+            head = run.prefix(header + ERROR_HEAD)
             self._answer(head, header, framing.body_size(head, 0), now_ns, notes)
             if len(self.found):
                 self.found[0] = IN_HEAD
@@ -374,7 +387,7 @@ class Pairing:
         self.correlation_ids = vec[i32]()
         self._frames = 0
         header = run.framing.most_header
-        head = run.prefix(header + _ANSWER_HEAD)
+        head = run.prefix(header + ERROR_HEAD)
         self._answer(head, header, run.framing.body_size(head, 0), now_ns, self._finds | _NOTE)
         self._stats.end_answered(now_ns)
         self._count_open()
@@ -438,6 +451,10 @@ class Pairing:
         if size >= _ANSWER_HEAD:
             correlation = i64(read_i32_be(data, pos)) & _ID
             if self.open > 0 and self._entries[self._head] & _ID == correlation:
+                if self._error_counts is not None:
+                    code = error_code(self._entries[self._head] >> 32, data, pos, pos + size)
+                    if code != 0:
+                        self._error_counts.count(_ERRORS + error_row(code))
                 return True
         self.lose()
         return False

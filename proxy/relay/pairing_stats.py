@@ -10,7 +10,7 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from framegate.proxy.cells import KAFKA_BOUNDS, MEASURED_APIS
+from framegate.proxy.cells import ANSWER_BOUNDS, MEASURED_APIS
 from framegate.proxy.config.selection import KAFKA_APIS
 from framegate.proxy.network.stats import Histogram
 
@@ -45,7 +45,7 @@ class PairingStats:
     def __init__(self, durations: list[Histogram] | None = None) -> None:
         self.open: i64 = 0
         self.lost: i64 = 0
-        self.durations: Final = [Histogram(KAFKA_BOUNDS) for _ in MEASURED_APIS] if durations is None else durations
+        self.durations: Final = [Histogram(ANSWER_BOUNDS) for _ in MEASURED_APIS] if durations is None else durations
         io = vec[i64]()
         zero: i64 = 0
         for _ in MEASURED_APIS:

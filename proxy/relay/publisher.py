@@ -11,6 +11,7 @@ from mypy_extensions import i64
 
 from framegate.proxy.cells import (
     APPEND_ERRORS,
+    ENDPOINT_BLOCK,
     LISTENER_BLOCK,
     MEASURED_APIS,
     MUTE_CAUSES,
@@ -153,6 +154,7 @@ class Publisher:
         if self._tap is not None:
             self._measured += [(self._tap.thread.appends[number], processor + at) for number, at in enumerate(TAP_APPENDS)]
         self._placed += [_Placed(upstream.counts, start(UPSTREAM_BLOCK, name)) for name, upstream in counters.upstreams.items()]
+        self._placed += [_Placed(endpoint.counts, start(ENDPOINT_BLOCK, *place[1:])) for place, endpoint in counters.endpoints.items()]
         self._sizes = [  # of frames: the network layer has their buckets
             (stats, start(SIDE_BLOCK, name, side) + SIZES)
             for name, listener in counters.listeners.items()

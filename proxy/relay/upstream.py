@@ -21,13 +21,12 @@ A refused login is no failure of the endpoint: see ``login``. Nor is the end of 
 
 from typing import Final
 
-from librt.vecs import vec
 from mypy_extensions import i64
 
 from framegate.proxy.cause import Cause
-from framegate.proxy.cells import CONNECT_ERRORS, EJECTION_REASONS, UPSTREAM_BLOCK
+from framegate.proxy.cells import CONNECT_ERRORS, EJECTION_REASONS, ENDPOINT_BLOCK, Place
 from framegate.proxy.config.model import EjectionConfig, UpstreamConfig
-from framegate.proxy.relay.counters import UpstreamCounters
+from framegate.proxy.relay.counters import EndpointCounters
 from framegate.proxy.relay.ejection import Ejection
 from framegate.proxy.relay.endpoint import Endpoint
 
@@ -38,20 +37,28 @@ MOST_NS: Final = 30_000_000_000
 TELL_NS: Final = 1_000_000_000  # the least time between two rows about one endpoint that is down
 WHOLE: Final = 1_000_000  # millionths, see ``Upstream.set_part``
 
-CONNECTING: Final = UPSTREAM_BLOCK.at("framegate.upstream.connection.count", "connecting")
-ENDPOINTS: Final = UPSTREAM_BLOCK.at("framegate.upstream.endpoint.count")
-DOWN: Final = UPSTREAM_BLOCK.at("framegate.upstream.endpoint.down")
-PROBES: Final = UPSTREAM_BLOCK.at("framegate.upstream.endpoint.probes")
-EJECTIONS: Final = {reason: UPSTREAM_BLOCK.at("framegate.upstream.endpoint.ejections", reason) for reason in EJECTION_REASONS}
+CONNECTING: Final = ENDPOINT_BLOCK.at("framegate.upstream.connection.count", "connecting")
+USED: Final = ENDPOINT_BLOCK.at("framegate.upstream.connection.count", "used")
+ENDPOINTS: Final = ENDPOINT_BLOCK.at("framegate.upstream.endpoint.count")
+DOWN: Final = ENDPOINT_BLOCK.at("framegate.upstream.endpoint.down")
+PROBES: Final = ENDPOINT_BLOCK.at("framegate.upstream.endpoint.probes")
+EJECTIONS: Final = {reason: ENDPOINT_BLOCK.at("framegate.upstream.endpoint.ejections", reason) for reason in EJECTION_REASONS}
+ABANDONED: Final = CONNECT_ERRORS.index("abandoned")
+UNRESOLVED: Final = CONNECT_ERRORS.index("resolution")
+ERRORS: Final = {
+    Cause.UPSTREAM_REFUSED: "refused",
+    Cause.UPSTREAM_TIMEOUT: "timeout",
+    Cause.TLS_FAILED: "tls",
+    Cause.AUTH_FAILED: "authentication",
+    Cause.PEER_RESET: "closed",
+    Cause.PEER_CLOSED: "closed",
+    Cause.NO_DATA: "closed",
+}
 
 
-def connect_error(cause: Cause | None) -> int:
-    """The index in ``CONNECT_ERRORS`` of an attempt that ended for a cause."""
-    if cause is Cause.UPSTREAM_REFUSED:
-        return CONNECT_ERRORS.index("refused")
-    if cause is Cause.UPSTREAM_TIMEOUT:
-        return CONNECT_ERRORS.index("timeout")
-    return CONNECT_ERRORS.index("tls" if cause is Cause.TLS_FAILED else "other")
+def connect_error(cause: Cause) -> int:
+    """The index in ``CONNECT_ERRORS`` of an attempt that failed for a cause."""
+    return CONNECT_ERRORS.index(ERRORS.get(cause, "other"))
 
 
 class Attempt:
@@ -94,23 +101,21 @@ class Upstream:
 
     Args:
         name: of the configuration.
-        counters: what is counted.
         endpoints: where to connect.
         config, zone: as of ``configure``; None: the defaults.
         seed: of the random choice, from 0 to 2^31 - 1.
 
     Attributes:
         endpoints: only ``replace`` changes them.
+        places: the counters of all endpoints of all upstreams, those without an address included.
         ejection: of endpoints that fail or are slow; None: there is none.
     """
 
-    def __init__(
-        self, name: str, counters: UpstreamCounters, endpoints: list[Endpoint], config: UpstreamConfig | None = None, zone: str = "", seed: i64 = 1
-    ) -> None:
+    def __init__(self, name: str, endpoints: list[Endpoint], config: UpstreamConfig | None = None, zone: str = "", seed: i64 = 1) -> None:
         config = config or UpstreamConfig(name=name)
         self.name: Final = name
-        self.counters: Final = counters
         self.endpoints: list[Endpoint] = []
+        self.places: dict[Place, EndpointCounters] = {}
         self.ejection: Ejection | None = None
         self._ejects: EjectionConfig | None = None
         self._balance: str = config.balance
@@ -119,7 +124,8 @@ class Upstream:
         self._limit: i64 = 0  # this processor's part; 0: none
         self._random: i64 = seed
         self._failing: dict[str, str] = {}
-        self._cells: vec[i64] = counters.counts.cells
+        self._out: i64 = 0  # endpoints that connections avoid
+        self._counted: list[EndpointCounters] = []
         self.configure(config, zone)
         self.replace(endpoints)
 
@@ -149,6 +155,8 @@ class Upstream:
         fresh: dict[tuple[str, int, object, int], Endpoint] = {}
         for endpoint in endpoints:
             mine = fresh.setdefault(endpoint.key, known.get(endpoint.key, endpoint))
+            if mine.counters is not endpoint.counters:
+                _recount(mine, endpoint.counters)
             mine.weight, mine.zone = endpoint.weight, endpoint.zone or racks.get((endpoint.family, endpoint.address), "")
             mine.near = not self._zone or mine.zone == self._zone
             mine.listed = True
@@ -170,16 +178,22 @@ class Upstream:
         for endpoint in self.endpoints:
             why = failing.get(endpoint.text, "")
             if why and not endpoint.failing:
-                self._cells[EJECTIONS["check"]] += 1
+                endpoint.counters.counts.count(EJECTIONS["check"])
             endpoint.failing = why
         self._count_out()
 
     def _count_out(self) -> None:
-        self._cells[ENDPOINTS] = i64(len(self.endpoints))
-        out: i64 = 0
+        counted = [endpoint.counters for endpoint in self.endpoints]
+        for counters in self._counted + counted:
+            counters.counts.cells[ENDPOINTS] = 0
+            counters.counts.cells[DOWN] = 0
+        self._counted = counted
+        self._out = 0
         for endpoint in self.endpoints:
-            out += 1 if endpoint.is_out else 0
-        self._cells[DOWN] = out
+            out: i64 = 1 if endpoint.is_out else 0
+            endpoint.counters.counts.cells[ENDPOINTS] += 1
+            endpoint.counters.counts.cells[DOWN] += out
+            self._out += out
 
     def is_full(self, endpoint: Endpoint) -> bool:
         """Whether an endpoint has as many connections as this processor may open."""
@@ -199,9 +213,10 @@ class Upstream:
         probes = endpoint.down and not endpoint.probed and now_ns >= endpoint.due_ns
         if probes:
             endpoint.probed = True
-            self._cells[PROBES] += 1
+            endpoint.counters.counts.cells[PROBES] += 1
         endpoint.connections += 1
-        self._cells[CONNECTING] += 1
+        endpoint.connecting += 1
+        endpoint.counters.counts.cells[CONNECTING] += 1
         return Attempt(endpoint, now_ns, probes=probes)
 
     def count_full(self, broker: i64 = -1) -> int:
@@ -209,7 +224,7 @@ class Upstream:
         return sum([endpoint.broker == broker and self.is_full(endpoint) for endpoint in self.endpoints])
 
     def _choose(self, tried: Tried | None, now_ns: i64, broker: i64) -> Endpoint | None:
-        if tried is None and self._cells[DOWN] > 0:
+        if tried is None and self._out > 0:
             due = self._soonest(None, broker)
             if due is not None and not due.probed and not due.failing and now_ns >= due.due_ns:
                 return due
@@ -263,6 +278,15 @@ class Upstream:
                 best = endpoint
         return best
 
+    def unresolved(self, broker: i64) -> None:
+        """A connection found no address at all; see ``pick`` for ``broker``. It counts at the first endpoint without one."""
+        addressed = [endpoint.counters for endpoint in self.endpoints]
+        number = str(int(broker)) if broker >= 0 else ""
+        for place, counters in self.places.items():
+            if place[1] == self.name and place[-1] == number and counters not in addressed:
+                counters.durations[UNRESOLVED].observe(0)
+                return
+
     def answered(self, attempt: Attempt, now_ns: i64, *, refused: bool = False) -> bool:
         """The attempt's channel is READY, or would be without a ``refused`` login; True: report that the endpoint is up. A channel that is READY
         counts as a connection until ``closed``.
@@ -284,9 +308,10 @@ class Upstream:
         endpoint.returned_ns = now_ns
         self._count_out()
 
-    def failed(self, attempt: Attempt, cause: Cause | None, detail: str, now_ns: i64) -> bool:
+    def failed(self, attempt: Attempt, cause: Cause, detail: str, now_ns: i64) -> bool:
         """The attempt has failed; True: report that the endpoint is down."""
         error = connect_error(cause)
+        reason = CONNECT_ERRORS[error] if CONNECT_ERRORS[error] in EJECTIONS else "other"
         self._settle(attempt, error, now_ns)
         endpoint = attempt.endpoint
         if not endpoint.listed or endpoint.answered_ns > attempt.began_ns:
@@ -296,7 +321,7 @@ class Upstream:
             return self._eject(endpoint, "failures", detail, now_ns)
         before = endpoint.backoff_ns
         if not endpoint.down:
-            self._take_down(endpoint, CONNECT_ERRORS[error], now_ns)
+            self._take_down(endpoint, reason, now_ns)
             endpoint.failures = 1
             endpoint.backoff_ns = FIRST_NS
         elif attempt.probes:
@@ -304,7 +329,7 @@ class Upstream:
         else:
             return False
         endpoint.due_ns = now_ns + endpoint.backoff_ns
-        endpoint.reason = CONNECT_ERRORS[error]
+        endpoint.reason = reason
         endpoint.detail = detail
         return endpoint.backoff_ns != before and self._tells(endpoint, now_ns)
 
@@ -322,7 +347,7 @@ class Upstream:
             endpoint.down_ns = now_ns
             endpoint.failures = 0
             endpoint.told = False
-            self._cells[EJECTIONS[reason]] += 1
+            endpoint.counters.counts.count(EJECTIONS[reason])
             self._count_out()
 
     def _eject(self, endpoint: Endpoint, reason: str, detail: str, now_ns: i64) -> bool:
@@ -338,6 +363,7 @@ class Upstream:
     def closed(self, endpoint: Endpoint, ready_ns: i64, now_ns: i64, failure: str = "") -> bool:
         """A READY channel is closed; ``failure``: why the endpoint failed it. True: report that the endpoint is down."""
         endpoint.connections -= 1
+        endpoint.counters.counts.cells[USED] -= 1
         ejection = self.ejection
         if ejection is None or not failure or not endpoint.listed or (endpoint.ejected and ready_ns <= endpoint.ejected_ns):
             return False
@@ -367,15 +393,31 @@ class Upstream:
 
     def abandoned(self, attempt: Attempt, now_ns: i64) -> None:
         """The attempt ended for another reason than its endpoint; a later connection may probe the endpoint."""
-        self._settle(attempt, connect_error(None), now_ns)
+        self._settle(attempt, ABANDONED, now_ns)
 
     def _settle(self, attempt: Attempt, error: int, now_ns: i64, *, keeps: bool = False) -> None:
-        self._cells[CONNECTING] -= 1
-        self.counters.durations[error].observe(now_ns - attempt.began_ns)
+        endpoint = attempt.endpoint
+        cells = endpoint.counters.counts.cells
+        cells[CONNECTING] -= 1
+        endpoint.connecting -= 1
+        endpoint.counters.durations[error].observe(now_ns - attempt.began_ns)
         if attempt.probes:
-            attempt.endpoint.probed = False
-        if not keeps:
-            attempt.endpoint.connections -= 1
+            endpoint.probed = False
+        if keeps:
+            cells[USED] += 1
+        else:
+            endpoint.connections -= 1
+
+
+def _recount(endpoint: Endpoint, counters: EndpointCounters) -> None:
+    """Count the connections of an endpoint elsewhere: the configuration has another name for it."""
+    used = endpoint.connections - endpoint.connecting
+    before, after = endpoint.counters.counts.cells, counters.counts.cells
+    before[CONNECTING] -= endpoint.connecting
+    before[USED] -= used
+    after[CONNECTING] += endpoint.connecting
+    after[USED] += used
+    endpoint.counters = counters
 
 
 def _has_fewer(endpoint: Endpoint, other: Endpoint) -> bool:

@@ -16,6 +16,7 @@ from framegate.proxy.cells import CellWriter
 from framegate.proxy.clock import MonotonicClock
 from framegate.proxy.network.connection_id import ConnectionIds
 from framegate.proxy.network.pool_kinds import make_pool
+from framegate.proxy.network.run_delay import RunDelay
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.relay.drain import Drain
 from framegate.proxy.relay.publisher import CellReserve, Publisher
@@ -73,7 +74,7 @@ def _build(message: StartMessage, slot: int, cells_fd: int, sockets: tuple[socke
         tap.start()
     watcher = Watcher()
     relay = Relay(ConnectionIds(slot, message["generation"]), settings.counters, watcher, rules, tap)
-    selector = Selector(clock, pool)
+    selector = Selector(clock, pool, RunDelay())
     relay.pairs.attach(selector)
     relay.pairs.reports_open = message.get("rows_at_open", False)
     quiet_ns = config.drain.quiet_ms * 1_000_000

@@ -1,19 +1,22 @@
 """Endpoints of upstreams, and the brokers of clusters, from the rows that control sends (``messages.Endpoints``, ``messages.ClusterRow``)."""
 
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
+from framegate.proxy.cells import OTHERS, Place, broker_place, endpoint_place
 from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.model import UpstreamConfig
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.kafka.addresses import AdvertisedBrokers, SeenBroker
+from framegate.proxy.relay.counters import EndpointCounters
 from framegate.proxy.relay.upstream import Endpoint
 from framegate.proxy.server.messages import AdvertisedRow, ClusterRow
 
-__all__ = ["BrokersInForce", "endpoints_of", "literal", "read_cluster", "server_names"]
+__all__ = ["BrokersInForce", "CountersOf", "endpoints_of", "literal", "read_cluster", "server_names"]
 
 Address = list[str | int]  # one of ``messages.Endpoints``
+CountersOf = Mapping[Place, EndpointCounters]
 MOST_ID: Final = 2147483647
 MOST_HOST: Final = 255
 MOST_PORT: Final = 65535
@@ -39,8 +42,8 @@ def literal(endpoint: str) -> Address:
     return ["", address.family, address.host] if address.kind == "unix" else [address.host, address.family, address.host, address.port]
 
 
-def endpoints_of(upstream: UpstreamConfig, rows: list[Address]) -> list[Endpoint]:
-    """The endpoints of rows.
+def endpoints_of(upstream: UpstreamConfig, rows: list[Address], counters: CountersOf) -> list[Endpoint]:
+    """The endpoints of rows, with the counters of their places.
 
     Raises:
         ConfigError: a row has a host that the configuration does not name.
@@ -49,12 +52,15 @@ def endpoints_of(upstream: UpstreamConfig, rows: list[Address]) -> list[Endpoint
     for row in rows:
         if row[0] not in hosts:
             raise ConfigError(f"the upstream {upstream.name} has no endpoint with the host {row[0]!r}")
-    known = {(_host(item.address), parse_address(item.address).port or item.address): item for item in upstream.each_endpoint}
+    items = {item.address: item for item in upstream.each_endpoint}
+    known = {(_host(text), parse_address(text).port or text): text for text in upstream.addresses}
     found = []
     for host, family, *rest in rows:
-        item = known.get((str(host), f"unix:{rest[0]}" if family == socket.AF_UNIX else rest[1]))
+        text = known.get((str(host), f"unix:{rest[0]}" if family == socket.AF_UNIX else rest[1]), "")
+        item = items.get(text)
         weight, zone = (1, "") if item is None else (item.weight, item.zone)
-        found.append(_endpoint(upstream, [host, family, *rest], -1, weight=weight, zone=zone))
+        own = counters.get(endpoint_place(upstream.name, text)) if text else None
+        found.append(_endpoint(upstream, [host, family, *rest], -1, weight=weight, zone=zone, counters=own))
     return found
 
 
@@ -63,13 +69,14 @@ def server_names(upstream: UpstreamConfig) -> set[str]:
     return {_server_name(upstream, _host(endpoint)) for endpoint in upstream.addresses}
 
 
-def read_cluster(upstream: UpstreamConfig, listeners: Collection[str], row: ClusterRow) -> BrokersInForce:
+def read_cluster(upstream: UpstreamConfig, listeners: Collection[str], row: ClusterRow, counters: CountersOf) -> BrokersInForce:
     """The brokers of a row.
 
     Args:
         upstream: the cluster.
         listeners: those in front of it; each must have its addresses in the row.
         row: checked against its declaration.
+        counters: by place.
 
     Raises:
         ConfigError: the row contradicts itself or the configuration.
@@ -86,7 +93,8 @@ def read_cluster(upstream: UpstreamConfig, listeners: Collection[str], row: Clus
             if len(address) != 4 or address[1] not in (socket.AF_INET, socket.AF_INET6):
                 raise ConfigError(f"{whose}: {node} has the address {address}, which is not host, family, address and port")
             host, port = _reachable(address[0], address[3], f"{whose}: {node}")
-        endpoints += [_endpoint(upstream, address, node, zone=each["rack"]) for address in each["addresses"]]
+        own = counters.get(broker_place(upstream.name, str(node))) or counters.get(broker_place(upstream.name, OTHERS))
+        endpoints += [_endpoint(upstream, address, node, zone=each["rack"], counters=own) for address in each["addresses"]]
         brokers[node] = SeenBroker(node, host, port, each["rack"] or None)
     fronts = row["listeners"]
     if set(fronts) != set(listeners):
@@ -119,10 +127,12 @@ def _reachable(host: str | int, port: str | int, whose: str) -> tuple[str, int]:
     return host, port
 
 
-def _endpoint(upstream: UpstreamConfig, row: Address, broker: int, *, weight: int = 1, zone: str = "") -> Endpoint:
+def _endpoint(
+    upstream: UpstreamConfig, row: Address, broker: int, *, weight: int = 1, zone: str = "", counters: EndpointCounters | None = None
+) -> Endpoint:
     host, family, *rest = row
     place = str(rest[0]) if family == socket.AF_UNIX else (str(rest[0]), int(rest[1]))
-    return Endpoint(int(family), place, _server_name(upstream, str(host)), broker, weight=weight, zone=zone)
+    return Endpoint(int(family), place, _server_name(upstream, str(host)), broker, weight=weight, zone=zone, counters=counters)
 
 
 def _host(endpoint: str) -> str:

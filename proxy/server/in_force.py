@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from framegate.proxy.auth import factories
-from framegate.proxy.cells import LISTENER, LISTENER_BLOCK, MECHANISMS, UPSTREAM, UPSTREAM_BLOCK, CellLayout
+from framegate.proxy.cells import ENDPOINT, LISTENER, LISTENER_BLOCK, MECHANISMS, UPSTREAM, UPSTREAM_BLOCK, CellLayout, Place
 from framegate.proxy.config import model
 from framegate.proxy.config.limits import UNLIMITED
 from framegate.proxy.errors import ConfigError
@@ -23,7 +23,7 @@ from framegate.proxy.network.options import ChannelOptions
 from framegate.proxy.network.proxy_protocol import ProxyProtocol
 from framegate.proxy.network.receive import NEVER_CUT, ReceiveLimit
 from framegate.proxy.relay.cluster import Cluster, RouteBrokers
-from framegate.proxy.relay.counters import ListenerCounters, LoopCounters, UpstreamCounters
+from framegate.proxy.relay.counters import EndpointCounters, ListenerCounters, LoopCounters, UpstreamCounters
 from framegate.proxy.relay.handled_connection import HandlerMetrics
 from framegate.proxy.relay.kafka_rules import KafkaRulesInForce
 from framegate.proxy.relay.revocation import Revocations
@@ -62,7 +62,7 @@ class InForce:
         config, layout: as above.
         listeners, upstream_configs: of the configuration, by name.
         stores: of certificates.
-        counters: of listeners, by name; ``upstream_counters`` of upstreams.
+        counters: of listeners, by name; ``upstream_counters`` of upstreams, ``endpoint_counters`` of their endpoints, by place.
         limits: max_receive_size by listener; ``upstream_limits`` by upstream.
         endpoints: of each upstream, without those of brokers; ``brokers`` of each cluster. If they are the same as in ``before``, the same objects.
         upstreams: by name; shared by the routes of all listeners that use it.
@@ -95,6 +95,9 @@ class InForce:
         kept, kept_upstreams = layout.names(LISTENER), layout.names(UPSTREAM)
         self.counters: Final = {name: _known(before, "counters", name) or ListenerCounters() for name in kept}
         self.upstream_counters: Final = {name: _known(before, "upstream_counters", name) or UpstreamCounters() for name in kept_upstreams}
+        self.endpoint_counters: Final[dict[Place, EndpointCounters]] = {
+            place: (None if before is None else before.endpoint_counters.get(place)) or EndpointCounters() for place in layout.owners(ENDPOINT)
+        }
         self._handled: Final[dict[str, HandlerMetrics]] = {name: each for name in kept if (each := _known(before, "_handled", name)) is not None}
         self.limits: Final[dict[str, ReceiveLimit]] = {
             name: _known(before, "limits", name) or ReceiveLimit(self.listeners[name].max_receive_size) for name in kept
@@ -130,7 +133,7 @@ class InForce:
         before = self._before
         if before is not None and before.upstream_configs.get(item.name) is item and before.rows[item.name] is self.rows[item.name]:
             return before.endpoints[item.name]
-        return endpoints_of(item, self.rows[item.name])
+        return endpoints_of(item, self.rows[item.name], self.endpoint_counters)
 
     def _clusters(self, given: Mapping[str, ClusterRow]) -> dict[str, BrokersInForce]:
         before = self._before
@@ -138,7 +141,7 @@ class InForce:
             if name not in self.upstream_configs:
                 raise ConfigError(f"no upstream {name}")
         wanted = {name: item for name, item in self.upstream_configs.items() if item.kafka is not None}
-        found = {name: read_cluster(self.upstream_configs[name], self._fronts(name), row) for name, row in given.items()}
+        found = {name: read_cluster(self.upstream_configs[name], self._fronts(name), row, self.endpoint_counters) for name, row in given.items()}
         for name in wanted.keys() - found.keys():
             if before is None or name not in before.brokers or set(before.brokers[name].advertised) != set(self._fronts(name)):
                 raise ConfigError(f"the brokers of {name} were not sent")
@@ -154,7 +157,7 @@ class InForce:
         return [*self.endpoints[upstream], *(self.brokers[upstream].endpoints if upstream in self.brokers else ())]
 
     def _upstream(self, name: str) -> Upstream:
-        return Upstream(name, self.upstream_counters[name], self.all_endpoints(name), self.upstream_configs[name], self.config.zone, _seed())
+        return Upstream(name, self.all_endpoints(name), self.upstream_configs[name], self.config.zone, _seed())
 
     # Routes.
 

@@ -27,6 +27,7 @@ from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import CallbackTimer
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.drain import Drain
+from framegate.proxy.relay.in_flight import InFlight
 from framegate.proxy.relay.pair import Pair, PairWatcher
 from framegate.proxy.relay.publisher import Publisher
 from framegate.proxy.relay.relay import Relay
@@ -139,6 +140,7 @@ class Loop:
         self._most_held: i64 = 0
         self._heap_ns: i64 = 0
         self._lag: Final = relay.pairs.loop.lag
+        self._in_flight: Final = InFlight(relay.pairs.open, settings.counters)
         self.link: Final = ControlLink(
             command=command,
             handover=handover,
@@ -225,6 +227,8 @@ class Loop:
             self._report_refusals()
             if self._tap is not None:
                 self._tap.revive()
+        if self._in_flight.look(now_ns):
+            timeout_ms = 0
         if self._tap is not None:
             timeout_ms = self._look_at_tap(self._tap, now_ns, timeout_ms)
         if now_ns - self._published_ns >= PUBLISH_NS:
@@ -278,6 +282,7 @@ class Loop:
 
     def _publish(self, now_ns: i64) -> None:
         self._published_ns = now_ns
+        self._selector.settle_runs()  # before the work of publishing
         cells = self._relay.pairs.loop.counts.cells
         cells[BUSY] = self._selector.busy_ns
         cells[IDLE] = self._selector.idle_ns

@@ -99,7 +99,8 @@ class Settings:
     def __init__(self, message: StartMessage, pool: MemoryPool) -> None:
         config = model.from_wire(message["config"])
         places = message.get("cells")
-        layout = CellLayout.of(config) if places is None else _layout(places)
+        brokers = {name: [each["id"] for each in row["brokers"]] for name, row in (message.get("brokers") or {}).items()}
+        layout = CellLayout.of(config, brokers) if places is None else _layout(places)
         self.pool: Final = pool
         self.counters: Final = Counters([], [])
         start = cast(Change, {name: message[name] for name in ("endpoints", "stores", "brokers") if name in message})
@@ -309,7 +310,7 @@ class Settings:
             fresh.limits[item.name].value = item.max_receive_size
         for upstream in config.upstreams:
             fresh.upstream_limits[upstream.name].value = upstream.max_receive_size
-        self.counters.listeners, self.counters.upstreams = fresh.counters, fresh.upstream_counters
+        self.counters.listeners, self.counters.upstreams, self.counters.endpoints = fresh.counters, fresh.upstream_counters, fresh.endpoint_counters
         for name, account in fresh.accounts.items():
             fresh.counters[name].account = account
         self.pool.divide([(account, config.memory_pool.shares.get(name, 0)) for name, account in fresh.accounts.items()])
@@ -346,6 +347,7 @@ class Settings:
 
     def _put_upstream(self, name: str, fresh: InForce, before: InForce | None) -> None:
         config, upstream = fresh.upstream_configs[name], fresh.upstreams[name]
+        upstream.places = fresh.endpoint_counters
         same = before is not None and before.upstream_configs.get(name) is config and before.config.zone == fresh.config.zone
         if not same:
             upstream.configure(config, fresh.config.zone)
@@ -421,7 +423,7 @@ class Settings:
 
 
 def _layout(places: list[list[str]]) -> CellLayout:
-    return CellLayout([(kind, name) for kind, name in places])
+    return CellLayout([tuple(place) for place in places])
 
 
 def _quotas(config: model.ProxyConfig) -> LimitsInForce:

@@ -90,7 +90,7 @@ class LoopBench:
             upstreams=(upstream,),
             tap=tap_config,
         )
-        layout = CellLayout.of(config)
+        layout = CellLayout.of(config, {} if brokers is None else {"u": [each["id"] for each in brokers["brokers"]]})
         self._cells_fd = create(layout)
         self.cells = CellReader(self._cells_fd, layout)
         writer = cell_writer(self._cells_fd, layout)

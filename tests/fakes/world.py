@@ -17,9 +17,9 @@ from framegate.proxy.network.proxy_protocol import ProxyProtocol
 from framegate.proxy.network.receive import NEVER_CUT, ReceiveLimit
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.relay.cluster import RouteBrokers
-from framegate.proxy.relay.counters import Counters
+from framegate.proxy.relay.counters import Counters, EndpointCounters
 from framegate.proxy.relay.drain import Drain
-from framegate.proxy.relay.ending import ACTIVE, CLOSED_BY, USED
+from framegate.proxy.relay.ending import ACTIVE, CLOSED_BY
 from framegate.proxy.relay.handled_connection import HandlerMetrics
 from framegate.proxy.relay.handler_leg import HandlerLegs
 from framegate.proxy.relay.kafka_rules import KafkaRulesInForce
@@ -30,7 +30,7 @@ from framegate.proxy.relay.relay import Relay
 from framegate.proxy.relay.request_channel import RequestChannel
 from framegate.proxy.relay.revocation import Revocations
 from framegate.proxy.relay.route import Route
-from framegate.proxy.relay.upstream import CONNECTING, Endpoint, Upstream
+from framegate.proxy.relay.upstream import CONNECTING, USED, Endpoint, Upstream
 from framegate.proxy.server.pair_rows import closed_line, endpoint_down_row, endpoint_up_row, opened_line
 from framegate.proxy.server.rows import ClosedRow, EndpointDownRow, EndpointUpRow, OpenedRow
 from tests.fakes.pools import found_in, pool_of
@@ -41,6 +41,9 @@ from tests.fakes.upstream import reset as reset
 SECOND = 1_000_000_000
 FIRST_PIECE = 128 * 1024  # of answers that may have addresses of brokers
 SMALL = 256 * 1024  # the largest frame, header counted, that is never cut through
+
+
+PLACE = ("endpoint", "u", "192.0.2.9", "9", "")
 
 
 class HandClock(Clock):
@@ -84,11 +87,11 @@ class Told(PairWatcher):
         self.endpoints.append(endpoint_down_row(upstream, endpoint) if endpoint.down else endpoint_up_row(upstream, endpoint))
 
 
-def endpoint_of(address: Any) -> Endpoint:
+def endpoint_of(address: Any, counters: EndpointCounters | None = None) -> Endpoint:
     """The endpoint of an address as ``connect`` takes it, of whatever family."""
     if isinstance(address, str):
-        return Endpoint(socket.AF_UNIX, address)
-    return Endpoint(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, tuple(address[:2]))
+        return Endpoint(socket.AF_UNIX, address, counters=counters)
+    return Endpoint(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, tuple(address[:2]), counters=counters)
 
 
 def _is_shaken(sock: ssl.SSLSocket) -> bool:
@@ -159,7 +162,8 @@ class World:
         self.pool = pool_of(pool, self.clock.now_ns)
         self.largest = (0 if cut_requests else limit + 4, 0 if cut_answers else answer_limit + 4)
         self.pool.set_largest(*self.largest)
-        self.counters = Counters(["l"], ["u"])
+        self.counters = Counters(["l"], ["u"], [PLACE])
+        self.endpoint_counters = self.counters.endpoints[PLACE]  # of all endpoints
         counters = self.counters.listeners["l"]
         self.server = socket.create_server(("127.0.0.1", 0))
         self.server.settimeout(2)
@@ -198,8 +202,9 @@ class World:
         )
         addresses = [self.server.getsockname()] if endpoints is None else endpoints
         others = [(node, endpoint_of(address)) for node, address in (broker_endpoints or {}).items()]
-        at_brokers = [Endpoint(item.family, item.address, "", node) for node, item in others]
-        self.upstream = Upstream("u", self.counters.upstreams["u"], [*map(endpoint_of, addresses), *at_brokers], upstream)
+        at_brokers = [Endpoint(item.family, item.address, "", node, counters=self.endpoint_counters) for node, item in others]
+        self.upstream = Upstream("u", [*(endpoint_of(each, self.endpoint_counters) for each in addresses), *at_brokers], upstream)
+        self.upstream.places = self.counters.endpoints
         self.route = Route(
             listener="l",
             upstream=None if serves else self.upstream,
@@ -346,7 +351,7 @@ class World:
             assert (counters.downstream_counts.cells[ACTIVE], counters.upstream_counts.cells[ACTIVE], counters.pairing.open) == (0, 0, 0)
             closed = sum(int(counters.counts.cells[at]) for at in CLOSED_BY.values())
             assert closed == len(self.rows) == int(counters.counts.cells[ACCEPTED])
-        upstream = self.counters.upstreams["u"].counts.cells
+        upstream = self.endpoint_counters.counts.cells
         assert (upstream[CONNECTING], upstream[USED]) == (0, 0)
         assert not any(endpoint.probed for endpoint in self.upstream.endpoints), "a probe was not given back"
         assert {int(endpoint.connections) for endpoint in self.upstream.endpoints} <= {0}, "a connection was not counted down"

@@ -11,6 +11,8 @@ from framegate.proxy.config.model import MAX_PROCESSORS
 from tests.fakes.cells import fill
 from tests.fakes.plane import FakePlane, fake_config
 
+ENDPOINT = ("brokers", "broker", "9092", "")
+
 
 def test_counters_of_all_processors_are_summed(plane: FakePlane) -> None:
     key = ("framegate.frame.count", "downstream", "receive", "kafka")
@@ -22,10 +24,10 @@ def test_counters_of_all_processors_are_summed(plane: FakePlane) -> None:
 
 def test_endpoints_are_not_summed_and_the_processor_that_leaves_most_out_counts(plane: FakePlane) -> None:
     for slot in (0, 1):
-        fill(plane, slot, {("framegate.upstream.endpoint.count", "brokers"): 3})
-    fill(plane, 1, {("framegate.upstream.endpoint.down", "brokers"): 2})
+        fill(plane, slot, {("framegate.upstream.endpoint.count", *ENDPOINT): 3})
+    fill(plane, 1, {("framegate.upstream.endpoint.down", *ENDPOINT): 2})
     points = Fold(plane).end().points
-    name = (("framegate.upstream", "brokers"),)
+    name = (("framegate.upstream", "brokers"), ("server.address", ENDPOINT[1]), ("server.port", ENDPOINT[2]))
     assert (points["framegate.upstream.endpoint.count"][name], points["framegate.upstream.endpoint.down"][name]) == (3, 2)
 
 

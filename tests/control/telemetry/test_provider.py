@@ -117,7 +117,7 @@ def test_an_export_has_the_series_and_values_of_a_scrape(plane: FakePlane) -> No
         sent = exported(collector.nth().metrics)
     del scraped[next(key for key in scraped if key[0] == "target_info")]
     assert set(sent) == set(scraped)
-    moving = ("process_", "cpython_")
+    moving = ("process_", "cpython_", "framegate_process_", "framegate_memory_usage_", "framegate_container_")
     assert {key: value for key, value in sent.items() if not key[0].startswith(moving)} == {
         key: value for key, value in scraped.items() if not key[0].startswith(moving)
     }

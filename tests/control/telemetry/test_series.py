@@ -5,6 +5,7 @@ A metric with a label whose value a peer can choose fails here.
 
 import asyncio
 import dataclasses
+import math
 import random
 import urllib.request
 
@@ -13,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from framegate.control.telemetry.fold import PER_WORKER, WORKER, Fold, Folded
 from framegate.control.telemetry.provider import start
-from framegate.proxy.cells import CAUSES, LISTENER, METRICS, CellLayout, Metric
+from framegate.proxy.cells import CAUSES, LISTENER, METRICS, UPSTREAM, CellLayout, Metric
+from framegate.proxy.cells.metrics import SERVER_ADDRESS
 from framegate.proxy.config.model import ListenerConfig, PrometheusConfig, ProxyConfig, TelemetryConfig, UpstreamConfig
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.receive import ReceiveLimit
@@ -26,6 +28,8 @@ from framegate.proxy.relay.publisher import Publisher
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.plane import FakePlane, fake_config
 
+OURS = tuple(f"framegate_{name}_" for name in ("scrape", "tls_certificate", "container", "memory_usage", "memory_limit", "process"))
+"""Of metrics that control measures, also without any traffic."""
 MOST = 64  # processors
 CONNECTIONS = 10_000
 COUNTED = [metric for metric in METRICS if metric.source == "processor"]
@@ -34,11 +38,11 @@ Point = tuple[str, frozenset[tuple[str, str]]]
 
 def rows_of(metric: Metric, config: ProxyConfig) -> int:
     """Sets of labels that a metric has."""
-    names = len(config.listeners if LISTENER in metric.keys else config.upstreams)
-    number = 1
-    for _, values in metric.attributes:
-        number *= len(values) or names
-    return number
+    if SERVER_ADDRESS in metric.keys:
+        names = sum(len(item.addresses) for item in config.upstreams)
+    else:
+        names = len(config.listeners if LISTENER in metric.keys else config.upstreams if UPSTREAM in metric.keys else ("one",))
+    return math.prod((names, *(len(values) for _, values in metric.attributes if values)))
 
 
 def number_of(config: ProxyConfig, processors: int) -> int:
@@ -73,7 +77,7 @@ def test_the_number_of_rows_is_what_the_names_make_it(listeners: int, upstreams:
     config = ProxyConfig(
         node="n",
         listeners=tuple(ListenerConfig(name=f"l{number}", address="x", upstream="u0") for number in range(listeners)),
-        upstreams=tuple(UpstreamConfig(name=f"u{number}", endpoints=("x",)) for number in range(upstreams)),
+        upstreams=tuple(UpstreamConfig(name=f"u{number}", endpoints=("x:1", "x:2")) for number in range(upstreams)),
     )
     rows = [row for row in CellLayout.of(config).rows if row.metric.exported]
     assert len({(row.metric.name, row.attributes) for row in rows}) == len(rows) == number_of(config, 1)
@@ -137,7 +141,7 @@ def test_a_scrape_has_no_more_than_all_of_them() -> None:
         for metric in COUNTED:
             each = rows_of(metric, plane.config) * (plane.config.processors if metric.name in PER_WORKER else 1)
             most += each * (len(metric.bounds) + 3 if metric.kind == "histogram" else 1)
-        others = len([sample for sample in seen[1] if sample.name.startswith(("framegate_scrape_", "framegate_tls_certificate_"))])
+        others = len([sample for sample in seen[1] if sample.name.startswith(OURS)])
         assert len({(sample.name, frozenset(sample.labels.items())) for sample in seen[1]}) == len(seen[1]) == most + others
         assert len(seen[0]) < most, "what never happened is left out"
     finally:

@@ -6,20 +6,26 @@ import pytest
 
 from framegate.proxy.cells import (
     CELL_SIZE,
+    ENDPOINT,
+    ENDPOINT_BLOCK,
     HEADER_SIZE,
     LISTENER,
     LISTENER_BLOCK,
     METRICS,
+    OTHERS,
     PROCESSOR_BLOCK,
     SIDE_BLOCK,
+    UPSTREAM,
     UPSTREAM_BLOCK,
     CellLayout,
+    broker_place,
 )
 from tests.fakes.cases import each_of
 
 
 def _config(*listeners: str) -> SimpleNamespace:
-    return SimpleNamespace(listeners=[SimpleNamespace(name=name) for name in listeners], upstreams=[SimpleNamespace(name="u")])
+    upstream = SimpleNamespace(name="u", addresses=("[::1]:9092", "unix:/u.sock"))
+    return SimpleNamespace(listeners=[SimpleNamespace(name=name) for name in listeners], upstreams=[upstream])
 
 
 @pytest.fixture
@@ -40,7 +46,7 @@ def test_names_that_stay_keep_their_places_and_a_free_place_is_used_one_layout_l
         fewer.start(LISTENER_BLOCK, "kafka")
     again = fewer.after(_config("plain", "other", "third"))
     assert again.start(LISTENER_BLOCK, "third") == at["kafka"]
-    assert (again.count, CellLayout([(kind, name) for kind, name in again.wire]).places) == (fewer.count, again.places)
+    assert (again.count, CellLayout([tuple(place) for place in again.wire]).places) == (fewer.count, again.places)
     first, end = again.moved(fewer)[0]
     assert (first, again.start(SIDE_BLOCK, "third", "upstream") + SIDE_BLOCK.size) == (at["kafka"], end)
 
@@ -71,7 +77,9 @@ def test_a_cell_is_where_its_block_begins_and_the_table_says(layout):
     for block, owner, name, values in (
         (PROCESSOR_BLOCK, (), "framegate.event_loop.time", ("idle",)),
         (LISTENER_BLOCK, ("plain",), "framegate.connection.closed", ("idle",)),
-        (UPSTREAM_BLOCK, ("u",), "framegate.upstream.endpoint.down", ()),
+        (UPSTREAM_BLOCK, ("u",), "framegate.upstream.authentication.count", ("PLAIN", "denied")),
+        (ENDPOINT_BLOCK, ("u", "::1", "9092", ""), "framegate.upstream.endpoint.ejections", ("check",)),
+        (ENDPOINT_BLOCK, ("u", "/u.sock", "", ""), "framegate.upstream.connection.count", ("used",)),
     ):
         assert layout.start(block, *owner) + block.at(name, *values) == layout.index(name, *owner, *values)
     at = layout.start(SIDE_BLOCK, "plain", "upstream") + SIDE_BLOCK.at("framegate.io", "transmit")
@@ -96,3 +104,29 @@ def test_histograms_come_last():
 def test_what_is_not_in_a_block_is_an_error(asked):
     with pytest.raises(KeyError):
         LISTENER_BLOCK.at(*asked)
+
+
+def test_brokers_of_a_cluster_have_places_while_they_are_known_and_those_above_a_hundred_share_one(layout):
+    config = _config("kafka", "plain")
+    assert CellLayout.of(config, {"u": [3, 1]}).places == (*layout.places, broker_place("u", "1"), broker_place("u", "3"))
+    some = layout.with_brokers("u", [7, 1])
+    assert some.places == (*layout.places, broker_place("u", "1"), broker_place("u", "7"))
+    assert some.with_brokers("u", [1, 7]) is some is some.after(config, brokers={"u": [7, 1]})
+    other = some.with_brokers("u", [7, 9])
+    assert [place for place in other.places if place[0] == ENDPOINT][2:] == [(ENDPOINT, ""), broker_place("u", "7"), broker_place("u", "9")]
+    assert other.with_brokers("u", [5, 7, 9]).start(ENDPOINT_BLOCK, "u", "", "", "5") == some.start(ENDPOINT_BLOCK, "u", "", "", "1")
+    for count, shared in ((100, False), (101, True)):
+        many = layout.with_brokers("u", range(count))
+        assert ((broker_place("u", OTHERS) in many.places), len(many.places)) == (shared, len(layout.places) + 100 + shared)
+    gone = SimpleNamespace(listeners=config.listeners, upstreams=[])
+    assert other.after(gone, {(UPSTREAM, "u")}).owners(ENDPOINT) == other.owners(ENDPOINT)
+    assert other.after(gone).owners(ENDPOINT) == []
+
+
+def test_an_endpoint_has_its_address_or_the_number_of_its_broker_as_attributes(layout):
+    rows = {row.index: dict(row.attributes) for row in layout.with_brokers("u", [1]).rows if row.metric.name == "framegate.upstream.request.age"}
+    assert list(rows.values()) == [
+        {"framegate.upstream": "u", "server.address": "::1", "server.port": "9092"},
+        {"framegate.upstream": "u", "server.address": "/u.sock"},
+        {"framegate.upstream": "u", "framegate.kafka.broker": "1"},
+    ]

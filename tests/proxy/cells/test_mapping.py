@@ -19,7 +19,8 @@ from framegate.proxy.cells import (
 
 
 def _config(*listeners: str) -> SimpleNamespace:
-    return SimpleNamespace(listeners=[SimpleNamespace(name=name) for name in listeners], upstreams=[SimpleNamespace(name="u")])
+    upstream = SimpleNamespace(name="u", addresses=("[::1]:9092", "unix:/u.sock"))
+    return SimpleNamespace(listeners=[SimpleNamespace(name=name) for name in listeners], upstreams=[upstream])
 
 
 def _metric(name: str):
@@ -125,6 +126,6 @@ def test_slots_without_a_processor_are_summed_for_good(layout, descriptor):
     total = CellReader.sum_of([once, reader])
     writer.publish(array("q", [9] * layout.count))
     assert total.cell("framegate.connection.accepted", "plain") == 4
-    assert total.snapshot()[_metric("framegate.event_loop.lag"), ()].buckets == (4,) * 11
+    assert total.snapshot()[_metric("framegate.event_loop.lag"), ()].buckets == (4,) * 15
     assert total.cell("framegate.connection.active", "upstream", "plain") == 0
     assert (total.pid, total.heartbeat_ns) == (0, 0)

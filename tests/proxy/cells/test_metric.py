@@ -14,7 +14,14 @@ def test_bounds_go_up_and_are_few(name: str) -> None:
     values = getattr(metric, name)
     assert all(one < other for one, other in itertools.pairwise(values))
     assert values[0] > 0
-    assert len(values) <= (17 if name == "HANDLER_BOUNDS" else 14)
+    assert len(values) <= (17 if name == "HANDLER_BOUNDS" else 14) or values in metric.FIRST_OCTAVES
+
+
+@each_of("bounds", list(metric.FIRST_OCTAVES))
+def test_with_fine_bounds_no_quantile_is_wrong_by_more_than_a_fifth(bounds: tuple[float, ...]) -> None:
+    assert all(other <= 1.2 * one for one, other in itertools.pairwise(bounds))
+    octave = metric.FIRST_OCTAVES[bounds]
+    assert [round(bound * 1e9) for bound in bounds[::4]] == [1 << octave + number for number in range(len(bounds[::4]))]
 
 
 def test_what_is_counted_in_nanoseconds_is_exported_in_seconds() -> None:

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from framegate.proxy.cause import Cause
+from framegate.proxy.clock import Clock
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.plaintext import PlaintextTransport
 from framegate.proxy.network.run import Run
-from framegate.proxy.network.selector import MAX_REGISTERED
+from framegate.proxy.network.run_delay import RunDelay
+from framegate.proxy.network.selector import MAX_REGISTERED, Selector
 from framegate.proxy.network.state import ChannelState
 from tests.fakes.network import NetBench, frame, net_bench, run_of
 from tests.fakes.tls import TlsWorld
@@ -197,3 +200,37 @@ def test_closing_the_selector_closes_every_channel() -> None:
         net.pair()
     assert net.listener.words().count("closed") == 5
     assert channel.close_cause is Cause.DRAINED
+
+
+class ReadingsClock(Clock):
+    """Returns the given times, one after the other, and then the last of them."""
+
+    def __init__(self) -> None:
+        self.readings = [0]
+
+    def now_ns(self) -> int:
+        return self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]
+
+
+def test_events_have_come_when_the_wait_ended_or_before_while_the_thread_worked_or_could_not_run(tmp_path: Path) -> None:
+    clock, file = ReadingsClock(), tmp_path / "schedstat"
+    selector = Selector(clock, MemoryPool(1, lambda: 0), RunDelay(str(file)))
+    us, ready = 1000, 0
+    for worked, waited, delayed, expected in (
+        (20, 5_000, 0, 0),  # the first: nothing is known of the time before
+        (20, 5_000, 3_000, 3_000),
+        (20, 5_000, 9_000, 5_000),
+        (20, 999, 9_000, 0),
+        (20, 5_000, 0, 5_000),  # the delay of the wait before, which was too short to ask
+        (40_000, 10, 30_000, 20_000),
+        (20, 1_000, 700, 700),
+        (20, 49, 0, 10),
+        (20, 50, 0, 0),
+    ):
+        ready += delayed
+        file.write_text(f"0 {ready * us} 0", encoding="ascii")
+        began = clock.readings[-1] + worked * us
+        clock.readings = [began, began + waited * us]
+        selector.poll(0)
+        assert selector.now_ns - selector.arrived_ns == expected * us, (worked, waited, delayed)
+    selector.close()

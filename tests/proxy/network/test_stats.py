@@ -1,5 +1,8 @@
 """framegate.proxy.network.stats: everything starts at zero, and arrays are not shared."""
 
+import bisect
+
+from framegate.proxy.cells import FIRST_OCTAVES
 from framegate.proxy.network.framing import SIZE_BUCKETS
 from framegate.proxy.network.mute import CAUSE_COUNT
 from framegate.proxy.network.stats import Histogram, SideStats
@@ -34,3 +37,12 @@ def test_buckets_are_each_ones_own() -> None:
     first, second = Histogram((1.0,), 3), Histogram((1.0,), 6)
     first.observe(1)
     assert (list(second.buckets), second.count, first.offset, second.offset) == ([0, 0], 0, 3, 6)
+
+
+def test_fine_buckets_are_found_as_by_a_search() -> None:
+    for bounds_s in FIRST_OCTAVES:
+        bounds = [round(bound * 1e9) for bound in bounds_s]
+        for duration_ns in {0, -1, 1, bounds[-1] * 3, 1 << 60, *(bound + step for bound in bounds for step in (-1, 0, 1))}:
+            histogram = Histogram(bounds_s)
+            histogram.observe(duration_ns)
+            assert list(histogram.buckets).index(1) == bisect.bisect_left(bounds, duration_ns), duration_ns

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from framegate.proxy.cause import Cause
-from framegate.proxy.cells import CAUSES, DURATION_ERRORS, LISTENER_BLOCK, METRICS, MUTE_CAUSES, ORDERLY_CAUSES, PROCESSOR_BLOCK, UPSTREAM_BLOCK
+from framegate.proxy.cells import (
+    CAUSES,
+    CONNECT_ERRORS,
+    DURATION_ERRORS,
+    ENDPOINT_BLOCK,
+    LISTENER_BLOCK,
+    METRICS,
+    MUTE_CAUSES,
+    ORDERLY_CAUSES,
+    PROCESSOR_BLOCK,
+)
 from framegate.proxy.network import mute
 from framegate.proxy.network.framing import SIZE_BOUNDS
 from framegate.proxy.relay.counters import ERROR_INDEX, Counts, LoopCounters
@@ -26,11 +36,11 @@ def test_the_closed_lists_agree_with_the_network():
 
 
 def test_a_block_has_a_cell_for_each_count_and_histograms_say_where_theirs_are():
-    counts = Counts(UPSTREAM_BLOCK)
-    assert list(counts.cells) == [0] * UPSTREAM_BLOCK.count
+    counts = Counts(ENDPOINT_BLOCK)
+    assert list(counts.cells) == [0] * ENDPOINT_BLOCK.count
     first, *others = counts.each_histogram("framegate.upstream.connect.duration")
-    assert first.offset == UPSTREAM_BLOCK.count
-    assert [other.offset for other in others] == [first.offset + (len(first.buckets) + 1) * number for number in (1, 2, 3, 4)]
+    assert first.offset == ENDPOINT_BLOCK.count
+    assert [other.offset for other in others] == [first.offset + (len(first.buckets) + 1) * number for number in range(1, len(CONNECT_ERRORS))]
     assert counts.histograms == [first, *others]
     with pytest.raises(KeyError):
         counts.histogram("framegate.connection.duration", "downstream", "")
@@ -60,7 +70,7 @@ from framegate.proxy.relay.publisher import Publisher
 
 RENAMED = LISTENER_BLOCK.at("framegate.connection.renamed", "second")
 
-names = SimpleNamespace(listeners=[SimpleNamespace(name="a"), SimpleNamespace(name="b")], upstreams=[SimpleNamespace(name="u")])
+names = SimpleNamespace(listeners=[SimpleNamespace(name="a"), SimpleNamespace(name="b")], upstreams=[SimpleNamespace(name="u", addresses=())])
 layout = CellLayout.of(names)
 descriptor = create(layout)
 writer = CellWriter(descriptor, layout)

@@ -6,7 +6,6 @@ import pytest
 
 from framegate.proxy.cause import Cause
 from framegate.proxy.network.framing import SIZE_BUCKETS
-from framegate.proxy.network.write_half import TIMED_EACH
 from framegate.proxy.relay import ending
 from tests.fakes import kafka_frames
 from tests.fakes.crowd import KIB, MIB, Couple, Crowd
@@ -142,15 +141,13 @@ def test_counts_are_those_of_frames_that_pass_whole(make_crowd, protocol):
 
 
 def test_pieces_are_measured_as_runs_are_also_in_a_pipe(make_crowd):
-    """One large answer: its first piece is sent, and measured; so is one of each 64 behind it, which go through a pipe without TLS."""
+    """One large answer: its first piece is sent, those behind it go through a pipe without TLS."""
     crowd = make_crowd("framed", pool=8 * MIB, limit=LIMIT, answer_limit=LIMIT, cut_answers=True)
     couple = crowd.join()
     counters = crowd.counters.listeners["l"]
     couple.upstream.give(*[2 * MIB - 100] * 20)
     crowd.settle(lambda: couple.done)
-    pieces, measured = int(counters.upstream.reads), int(counters.downstream.forwards.count)
-    assert measured >= 2
-    assert pieces // TIMED_EACH <= measured <= pieces // TIMED_EACH + 2
+    assert counters.upstream.reads == counters.downstream.forwards.count > 2
 
 
 def test_pairing_goes_on_through_frames_in_pieces(make_crowd):

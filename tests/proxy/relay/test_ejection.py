@@ -7,7 +7,7 @@ from typing import Any
 
 from framegate.proxy.cause import Cause
 from framegate.proxy.config.model import EjectionConfig, UpstreamConfig
-from framegate.proxy.relay.counters import UpstreamCounters
+from framegate.proxy.relay.counters import EndpointCounters
 from framegate.proxy.relay.ejection import LEAST_SAMPLES, MOST_TIMES, WATCHED
 from framegate.proxy.relay.endpoint import Endpoint
 from framegate.proxy.relay.upstream import DOWN, EJECTIONS, Upstream
@@ -22,9 +22,9 @@ class Judged:
 
     def __init__(self, count: int = 3, **config: Any) -> None:
         self.ns = 1_000 * SECOND
-        self.counters = UpstreamCounters()
-        self.ends = [Endpoint(socket.AF_INET, ("10.0.0.1", port)) for port in range(count)]
-        self.upstream = Upstream("u", self.counters, self.ends, UpstreamConfig(name="u", ejection=EjectionConfig(**config)))
+        self.counters = EndpointCounters()
+        self.ends = [Endpoint(socket.AF_INET, ("10.0.0.1", port), counters=self.counters) for port in range(count)]
+        self.upstream = Upstream("u", self.ends, UpstreamConfig(name="u", ejection=EjectionConfig(**config)))
 
     def connect(self, number: int = 0) -> bool:
         """Make a connection that is READY to this endpoint, or not at all."""

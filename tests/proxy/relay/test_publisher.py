@@ -6,7 +6,8 @@ import pytest
 
 from framegate.proxy.cause import Cause
 from framegate.proxy.cells import (
-    CONNECT_ERRORS,
+    EJECTION_REASONS,
+    ENDPOINT,
     MEASURED_APIS,
     MEMORY_KINDS,
     SIDES,
@@ -22,10 +23,10 @@ from framegate.proxy.network.admission_slots import AdmissionSlot
 from framegate.proxy.network.memory_pool import BEGUN, PENDING, TLS, MemoryPool
 from framegate.proxy.network.receive import ReceiveLimit
 from framegate.proxy.relay.counters import ERROR_INDEX, HANDSHAKING, Counters
-from framegate.proxy.relay.ending import ACTIVE, CLOSED_BY, LOST, USED
+from framegate.proxy.relay.ending import ACTIVE, CLOSED_BY, LOST
 from framegate.proxy.relay.opening import ACCEPTED
 from framegate.proxy.relay.publisher import Publisher
-from framegate.proxy.relay.upstream import CONNECTING, DOWN, EJECTIONS, ENDPOINTS, PROBES
+from framegate.proxy.relay.upstream import CONNECTING, DOWN, EJECTIONS, ENDPOINTS, PROBES, USED
 from framegate.proxy.server.loop import BUSY, DRAINING, IDLE, LINK_DROPPED, POLLS
 from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.admission_slots import Owner
@@ -33,8 +34,11 @@ from tests.fakes.admission_slots import Owner
 CONFIG = ProxyConfig(
     node="n",
     listeners=(ListenerConfig(name="a", address="x", upstream="u"), ListenerConfig(name="b", address="x", upstream="u")),
-    upstreams=(UpstreamConfig(name="u", endpoints=("x",)),),
+    upstreams=(UpstreamConfig(name="u", endpoints=("x:1",)),),
 )
+
+
+PLACE = (ENDPOINT, "u", "x", "1", "")
 
 
 class Cells:
@@ -51,7 +55,7 @@ class Cells:
         self.begin()
 
     def begin(self) -> None:
-        self.counters = Counters(["a", "b"], ["u"])
+        self.counters = Counters(["a", "b"], ["u"], [PLACE])
         writer = CellWriter(self.descriptor, self.layout)
         writer.start(1, 1, 0)
         limits = {"a": ReceiveLimit(10), "b": ReceiveLimit(20)}
@@ -129,7 +133,7 @@ def test_mutes_add_up_over_listeners_and_sides_and_publishing_twice_adds_nothing
 
 
 def test_loop_pool_and_upstream_have_their_cells(cells):
-    loop, upstream = cells.counters.loop, cells.counters.upstreams["u"]
+    loop, upstream = cells.counters.loop, cells.counters.endpoints[PLACE]
     of_loop, of_upstream = loop.counts.cells, upstream.counts.cells
     of_loop[BUSY], of_loop[IDLE], of_loop[LINK_DROPPED], of_loop[DRAINING] = 1, 2, 3, 1
     of_loop[POLLS] = 18
@@ -154,10 +158,13 @@ def test_loop_pool_and_upstream_have_their_cells(cells):
     assert read("framegate.event_loop.lag") == 1
     assert read("framegate.connection.duration", "downstream", "frame_too_large") == 1
     assert read("framegate.tls.handshake.duration", "upstream", TLS_ERRORS[1]) == 1
-    assert (read("framegate.upstream.connection.count", "u", "connecting"), read("framegate.upstream.connection.count", "u", "used")) == (6, 7)
-    assert read("framegate.upstream.connect.duration", "u", "timeout") == 1
-    assert [read(f"framegate.upstream.endpoint.{name}", "u") for name in ("count", "down", "probes")] == [12, 13, 14]
-    assert [read("framegate.upstream.endpoint.ejections", "u", error) for error in CONNECT_ERRORS[1:]] == [15, 0, 0, 16]
+    assert (
+        read("framegate.upstream.connection.count", *PLACE[1:], "connecting"),
+        read("framegate.upstream.connection.count", *PLACE[1:], "used"),
+    ) == (6, 7)
+    assert read("framegate.upstream.connect.duration", *PLACE[1:], "timeout") == 1
+    assert [read(f"framegate.upstream.endpoint.{name}", *PLACE[1:]) for name in ("count", "down", "probes")] == [12, 13, 14]
+    assert [read("framegate.upstream.endpoint.ejections", *PLACE[1:], error) for error in EJECTION_REASONS[:4]] == [15, 0, 0, 16]
     assert read("framegate.memory_pool.limit", "frames") == 1000
     assert [read("framegate.memory_pool.usage", "frames", kind) for kind in MEMORY_KINDS] == [1006, 3000, 2]
     assert (read("framegate.memory_pool.waiting", "frames"), read("framegate.memory_pool.evicted", "frames")) == (1, 17)

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framegate.proxy.cause import Cause
+from framegate.proxy.cells import CONNECT_ERRORS
 from framegate.proxy.config.model import Balance, EjectionConfig, UpstreamConfig
-from framegate.proxy.relay.counters import UpstreamCounters
+from framegate.proxy.relay.counters import EndpointCounters
 from framegate.proxy.relay.upstream import (
     CONNECTING,
     DOWN,
@@ -35,12 +36,12 @@ class Plane:
 
     def __init__(self, *ports: int, weights: Sequence[int] = (), zones: str = "", zone: str = "", **config: Any) -> None:
         self.ns = 100 * SECOND
-        self.counters = UpstreamCounters()
+        self.counters = EndpointCounters()
         endpoints = [
-            endpoint(port, weight=weight or 1, zone=letter or "")
+            endpoint(port, weight=weight or 1, zone=letter or "", counters=self.counters)
             for port, weight, letter in itertools.zip_longest(ports, weights, zones, fillvalue=None)
         ]
-        self.upstream = Upstream("u", self.counters, endpoints, UpstreamConfig(name="u", **config), zone, seed=7)
+        self.upstream = Upstream("u", endpoints, UpstreamConfig(name="u", **config), zone, seed=7)
 
     def count(self, at: int) -> int:
         return int(self.counters.counts.cells[at])
@@ -87,8 +88,8 @@ def tried(*endpoints: Endpoint) -> Tried:
 
 
 def test_every_cause_has_an_error_of_the_metric():
-    causes = (Cause.UPSTREAM_REFUSED, Cause.UPSTREAM_TIMEOUT, Cause.TLS_FAILED, Cause.PEER_CLOSED, None)
-    assert [connect_error(cause) for cause in causes] == [1, 2, 3, 4, 4]
+    causes = (Cause.UPSTREAM_REFUSED, Cause.UPSTREAM_TIMEOUT, Cause.TLS_FAILED, Cause.AUTH_FAILED, Cause.PEER_CLOSED, Cause.WRONG_PROTOCOL)
+    assert [CONNECT_ERRORS[connect_error(cause)] for cause in causes] == ["refused", "timeout", "tls", "authentication", "closed", "other"]
 
 
 # Turns.
@@ -121,7 +122,7 @@ def test_a_connection_tries_each_endpoint_once_whatever_others_do_meanwhile():
 def test_the_same_address_twice_is_one_endpoint_and_two_names_of_it_are_two():
     assert Plane().upstream.pick(None, 0) is None, "without endpoints there is nothing to try"
     assert len(Plane(1, 1).upstream.endpoints) == 1
-    assert len(Upstream("u", UpstreamCounters(), [endpoint(1, "a"), endpoint(1, "b")]).endpoints) == 2
+    assert len(Upstream("u", [endpoint(1, "a"), endpoint(1, "b")]).endpoints) == 2
 
 
 # Back-off.
@@ -261,7 +262,7 @@ def test_the_only_endpoint_is_tried_however_it_failed_and_one_connection_alone_i
 def test_endpoints_that_stay_keep_their_back_off_and_others_begin_anew_also_in_the_middle_of_retries():
     plane = Plane(1, 2)
     down = plane.take_down(1)
-    plane.upstream.replace([endpoint(3), endpoint(1)])
+    plane.upstream.replace([endpoint(3, counters=plane.counters), endpoint(1, counters=plane.counters)])
     assert plane.at(1) is down
     assert (plane.count(ENDPOINTS), plane.count(DOWN)) == (2, 1)
     connection = tried(down)
@@ -270,7 +271,7 @@ def test_endpoints_that_stay_keep_their_back_off_and_others_begin_anew_also_in_t
     plane.fail(attempt)
     connection.add(attempt.endpoint, Cause.UPSTREAM_REFUSED, "no")
     assert plane.upstream.pick(connection, plane.ns) is None
-    plane.upstream.replace([endpoint(3)])
+    plane.upstream.replace([endpoint(3, counters=plane.counters)])
     assert (plane.count(ENDPOINTS), plane.count(DOWN)) == (1, 1)
     plane.upstream.replace([endpoint(1), endpoint(4)])
     assert not plane.at(1).down
@@ -283,7 +284,7 @@ def test_what_comes_of_an_endpoint_that_was_taken_away_changes_nothing():
     down = plane.take_down(1)
     plane.ns = down.due_ns
     probe = plane.pick()
-    plane.upstream.replace([endpoint(9)])
+    plane.upstream.replace([endpoint(9, counters=plane.counters)])
     assert not plane.fail(one)
     assert not plane.fail(two)
     plane.answer(probe)
@@ -390,7 +391,7 @@ def test_endpoints_of_the_nodes_zone_come_first_and_others_when_none_of_these_is
     assert plane.port(tried(plane.at(2))) == 3
     assert [plane.pick().endpoint.address[1] for _ in range(4)] == [2, 2, 3, 3], "near ones that are full"
     rack = [Endpoint(socket.AF_INET, ("10.0.0.1", port), broker=port - 5, zone="ab"[port - 5]) for port in (5, 6)]
-    upstream = Upstream("u", UpstreamCounters(), [endpoint(5), endpoint(6), *rack], None, "b")
+    upstream = Upstream("u", [endpoint(5), endpoint(6), *rack], None, "b")
     assert {upstream.pick(None, 1).endpoint.address[1] for _ in range(3)} == {6}, "the rack of a broker is the zone of its bootstrap server"
 
 

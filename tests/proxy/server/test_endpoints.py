@@ -183,18 +183,18 @@ def test_a_processor_does_not_start_without_the_brokers_of_a_cluster() -> None:
 
 
 def test_a_broker_without_an_address_is_known_and_has_no_endpoint() -> None:
-    made = read_cluster(CLUSTER, ["p"], ClusterRow(brokers=[BrokerRow(id=4, rack="r", addresses=[])], listeners={"p": told(4)}))
+    made = read_cluster(CLUSTER, ["p"], ClusterRow(brokers=[BrokerRow(id=4, rack="r", addresses=[])], listeners={"p": told(4)}), {})
     assert (made.endpoints, made.brokers) == ([], [SeenBroker(4, "", 0, "r")])
 
 
 def test_endpoints_of_the_configuration_are_numbers_or_come_with_their_addresses() -> None:
     upstream = UpstreamConfig(name="u", endpoints=("127.0.0.1:1", "[::1]:2", "unix:/run/u.sock", "name:3"))
     rows = [literal(endpoint) for endpoint in upstream.endpoints[:3]] + [["name", INET, "127.0.0.9", 3]]
-    assert [each.text for each in endpoints_of(upstream, rows)] == ["127.0.0.1:1", "[::1]:2", "unix:/run/u.sock", "127.0.0.9:3"]
+    assert [each.text for each in endpoints_of(upstream, rows, {})] == ["127.0.0.1:1", "[::1]:2", "unix:/run/u.sock", "127.0.0.9:3"]
     with pytest.raises(ConfigError, match="the endpoint name:3 came without an address"):
         literal("name:3")
     with pytest.raises(ConfigError, match="the upstream u has no endpoint with the host 'other'"):
-        endpoints_of(upstream, [["other", INET, "127.0.0.1", 1]])
+        endpoints_of(upstream, [["other", INET, "127.0.0.1", 1]], {})
 
 
 def test_versions_that_are_not_known_pass_in_the_answer_before_authentication_as_in_those_of_brokers() -> None:

@@ -13,7 +13,6 @@ from framegate.proxy.network import mute
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.network.transport import Identity
 from framegate.proxy.relay import ending
-from framegate.proxy.relay.counters import UpstreamCounters
 from framegate.proxy.relay.quotas import KeyDemand
 from framegate.proxy.relay.upstream import Endpoint, Tried, Upstream
 from framegate.proxy.server.link import decode_row, split_line
@@ -335,7 +334,7 @@ def tried(*endpoints):
 
 def test_rows_of_endpoints_and_demands_are_as_declared():
     endpoint = Endpoint(socket.AF_INET6, ("::1", 9), "broker")
-    upstream = Upstream("u", UpstreamCounters(), [endpoint])
+    upstream = Upstream("u", [endpoint])
     upstream.failed(upstream.pick(None, 5), Cause.UPSTREAM_TIMEOUT, "not ready in 5000 ms", 5)
     common = {"upstream": "u", "endpoint": "[::1]:9", "server_name": "broker", "failures": 1}
     assert endpoint_down_row(upstream, endpoint) == {**common, "reason": "timeout", "detail": "not ready in 5000 ms", "backoff_ms": 1000}
@@ -345,7 +344,7 @@ def test_rows_of_endpoints_and_demands_are_as_declared():
     assert schema_of(EndpointUpRow).fault(endpoint_up_row(upstream, endpoint)) == ""
     found = []
     brokers = [Endpoint(socket.AF_INET, ("10.0.0.1", port), broker=5, weight=2, zone="a") for port in range(5)]
-    upstream = Upstream("u", UpstreamCounters(), brokers, UpstreamConfig(name="u", max_connections=1, ejection=EjectionConfig(failures=1)))
+    upstream = Upstream("u", brokers, UpstreamConfig(name="u", max_connections=1, ejection=EjectionConfig(failures=1)))
     upstream.set_failing({"10.0.0.1:1": "no answer"})
     upstream.failed(upstream.pick(tried(brokers[3], brokers[4]), 5, 5), Cause.UPSTREAM_REFUSED, "no", 5)
     upstream.judge(upstream.pick(tried(brokers[2], brokers[4]), 5, 5).endpoint, 9, 5, 5)

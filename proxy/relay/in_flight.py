@@ -1,0 +1,115 @@
+"""What is in flight at each endpoint: open requests and the oldest of them, connections without a first answer, and the frames that have passed.
+
+None of this is counted for each frame. Once a second all pairs are looked at, a slice of them after each poll, so that a hundred thousand connections
+delay no frame. What a connection has passed is added up then, and when it ends.
+"""
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from framegate.proxy.cells import ENDPOINT_BLOCK
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.relay.counters import Counters, EndpointCounters
+from framegate.proxy.relay.pair import Pair
+
+__all__ = ["InFlight", "add_up"]
+
+SLICE: Final = 1_000  # pairs at a time: less than 0.1 ms
+EACH_NS: Final = 1_000_000_000
+FRAMES_RECEIVED: Final = ENDPOINT_BLOCK.at("framegate.upstream.frame.count", "receive")
+FRAMES_SENT: Final = ENDPOINT_BLOCK.at("framegate.upstream.frame.count", "transmit")
+BYTES_RECEIVED: Final = ENDPOINT_BLOCK.at("framegate.upstream.io", "receive")
+BYTES_SENT: Final = ENDPOINT_BLOCK.at("framegate.upstream.io", "transmit")
+OPEN: Final = ENDPOINT_BLOCK.at("framegate.upstream.request.open")
+AGE: Final = ENDPOINT_BLOCK.at("framegate.upstream.request.age")
+WAITING: Final = ENDPOINT_BLOCK.at("framegate.upstream.first_byte.waiting")
+WAIT: Final = ENDPOINT_BLOCK.at("framegate.upstream.first_byte.age")
+
+
+def add_up(pair: Pair, counters: EndpointCounters, channel: Channel) -> None:
+    """Add what a pair's connection to an endpoint has passed since the last time, and once the time until its first answer."""
+    passed, out, cells = pair.passed, channel.write_half, counters.counts.cells
+    cells[FRAMES_RECEIVED] += channel.frames_received - passed.frames_received
+    cells[BYTES_RECEIVED] += channel.bytes_received - passed.bytes_received
+    cells[FRAMES_SENT] += out.frames_sent - passed.frames_sent
+    cells[BYTES_SENT] += out.bytes_sent - passed.bytes_sent
+    passed.frames_received, passed.bytes_received = channel.frames_received, channel.bytes_received
+    passed.frames_sent, passed.bytes_sent = out.frames_sent, out.bytes_sent
+    client = pair.client.channel
+    if passed.answered or client is None or client.write_half.first_ns == 0:
+        return
+    passed.answered = True
+    came_ns, asked_ns = client.write_half.first_ns, out.first_ns
+    if 0 < asked_ns <= came_ns:  # else the endpoint spoke first
+        counters.first_bytes.observe(came_ns - asked_ns)
+
+
+class InFlight:
+    """Looks at all pairs once a second.
+
+    Args:
+        pairs: that are open, by id.
+        counters: of the endpoints in force.
+    """
+
+    def __init__(self, pairs: dict[int, Pair], counters: Counters) -> None:
+        self._counters: Final = counters
+        self._pairs: Final = pairs
+        self._round: list[Pair] = []  # those that are still to be looked at
+        self._due_ns: i64 = 0
+        self._began_ns: i64 = 0
+
+    def look(self, now_ns: i64) -> bool:
+        """Look at the next pairs, if it is time. True: there are more."""
+        if not self._began_ns:
+            if now_ns < self._due_ns:
+                return False
+            self._began_ns = now_ns
+            self._due_ns = now_ns + EACH_NS
+            self._round = list(self._pairs.values())
+        left = self._round
+        count: i64 = min(i64(len(left)), SLICE)
+        while count > 0:
+            self._see(left.pop())
+            count -= 1
+        if left:
+            return True
+        self._put()
+        self._began_ns = 0
+        return False
+
+    def _see(self, pair: Pair) -> None:
+        endpoint, channel = pair.used, pair.upstream.channel
+        if endpoint is None or channel is None:
+            return
+        counters = endpoint.counters
+        add_up(pair, counters, channel)
+        pairing = pair.pairing
+        if pairing is not None and pairing.open > 0:
+            counters.open += pairing.open
+            counters.oldest_ns = _earlier(counters.oldest_ns, pairing.waits_since_ns)
+        if not pair.passed.answered and channel.write_half.first_ns != 0:
+            counters.waiting += 1
+            counters.asked_ns = _earlier(counters.asked_ns, channel.write_half.first_ns)
+
+    def _put(self) -> None:
+        """Publish the sums of the round, and begin anew."""
+        for counters in self._counters.endpoints.values():
+            cells = counters.counts.cells
+            cells[OPEN] = counters.open
+            cells[AGE] = _age(counters.oldest_ns, self._began_ns)
+            cells[WAITING] = counters.waiting
+            cells[WAIT] = _age(counters.asked_ns, self._began_ns)
+            counters.open = counters.oldest_ns = counters.waiting = counters.asked_ns = 0
+
+
+def _earlier(one_ns: i64, other_ns: i64) -> i64:
+    """The earlier of two times; 0 is none."""
+    if one_ns == 0 or other_ns == 0:
+        return max(one_ns, other_ns)
+    return min(one_ns, other_ns)
+
+
+def _age(since_ns: i64, now_ns: i64) -> i64:
+    return 0 if since_ns == 0 else max(now_ns - since_ns, 0)
