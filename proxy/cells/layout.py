@@ -14,7 +14,6 @@ from typing import Final, Protocol
 
 from framegate.proxy.cells.metric import Metric
 from framegate.proxy.cells.metrics import BROKER, INTERNAL, LISTENER, METRICS, SERVER_ADDRESS, SERVER_PORT, SIDE, SIDES, UPSTREAM
-from framegate.proxy.config.address import parse_address
 
 __all__ = [
     "CELL_SIZE",
@@ -44,6 +43,7 @@ FREE: Final = ""
 MOST_BROKERS: Final = 100
 """Of a cluster; all others share a place."""
 OTHERS: Final = "others"
+UNIX: Final = "unix:"
 
 HEADER_SIZE: Final = 64
 CELL_SIZE: Final = 8
@@ -55,8 +55,8 @@ _ENDPOINT_KEYS: Final = (UPSTREAM, SERVER_ADDRESS, SERVER_PORT, BROKER)
 
 def endpoint_place(upstream: str, endpoint: str) -> Place:
     """The place of an endpoint, or a bootstrap server, as the configuration writes it."""
-    address = parse_address(endpoint)
-    return ENDPOINT, upstream, address.host, "" if address.kind == "unix" else str(address.port), ""
+    host, _, port = ("", "", "") if endpoint.startswith(UNIX) else endpoint.rpartition(":")
+    return ENDPOINT, upstream, host.strip("[]") or endpoint.removeprefix(UNIX), port, ""
 
 
 def broker_place(upstream: str, broker: str) -> Place:

@@ -220,7 +220,7 @@ RESPONSE_ERRORS: Final = (
     "producer_fenced",
     "other",
 )
-"""Errors of Kafka's protocol that have series of their own, by name; ``proxy.kafka.error_codes`` has their numbers."""
+"""Errors of Kafka's protocol that have series of their own, by name; ``proxy.relay.pairing_stats`` has their numbers."""
 REFUSED_APIS: Final = (
     *(name for name in MEASURED_APIS if name not in ("SaslHandshake", "ApiVersions", "SaslAuthenticate", "other")),
     "DeleteTopics",

@@ -12,8 +12,8 @@ channels that ended or closed. Theory of operation:
 - *Callbacks do not nest.* ``Channel.close`` and ``shut_write`` may be called in any callback; the sink hears of it at the end of the poll.
 - *Handshakes come last.* A TLS handshake costs more than a hundred frames. Handshakes get at most 2 ms of a poll.
 - *An exception* costs one channel, timer or callback, and is noted in ``faults``.
-- *Arrival.* Events come at the end of the wait. If it did not wait, they came while the last poll was at work, and are taken to have come in the
-  middle of that. After a longer wait, the time for which the thread was ready to run, and did not, is asked from the kernel (``run_delay``).
+- *Arrival.* Events come at the end of the wait. If it did not wait, they came since the wait before it, while the thread was at work, and are taken
+  to have come in the middle of that. After a longer wait the kernel says for how long the thread was ready to run, and did not (``run_delay``).
 - *Buffered bytes.* A TLS transport may hold decrypted bytes while its socket is silent, after an exact read or a mute. Such a channel is queued for
   ``poll_buffered``, and the wait does not block meanwhile. A muted channel is not queued; ``unmute`` queues it.
 """
@@ -98,6 +98,7 @@ class Selector:
         self.pool: Final = pool
         self.now_ns: i64 = clock.now_ns()
         self.arrived_ns: i64 = self.now_ns
+        self._found_ns: i64 = self.now_ns  # the end of the last wait; the polls after it handled what it found
         self.faults: Final = Faults()
         pool.faults = self.faults
         self.refusals: Final = DelayedRefusals()
@@ -232,7 +233,8 @@ class Selector:
         if not self._left:
             events = self._epoll.poll(self._timeout_s(before, timeout_ms), MAX_EVENTS)
             now = self._clock_ns()
-            self.arrived_ns = self._arrival(worked, before, now)
+            self.arrived_ns = self._arrival(before - self._found_ns, before, now)
+            self._found_ns = now
         self.busy_ns += worked
         self.idle_ns += now - before
         self.now_ns = now
@@ -272,7 +274,7 @@ class Selector:
             stats = following
 
     def _arrival(self, worked: i64, before: i64, now: i64) -> i64:
-        """When the events came that a wait found. ``worked``: how long the poll before it took."""
+        """When the events came that a wait found. ``worked``: since the wait before it."""
         waited = now - before
         if self._run_delay is not None and (waited >= LONG_NS or worked >= LONG_NS):
             delay_ns = i64(self._run_delay.since_last_ns())  # after long work it is asked only to be none of a later wait

@@ -26,12 +26,12 @@ from mypy_extensions import i32, i64
 from framegate.proxy.cells import ENDPOINT_BLOCK, RESPONSE_ERRORS
 from framegate.proxy.kafka.addresses import lacks_endpoints
 from framegate.proxy.kafka.client import Client, client_of
-from framegate.proxy.kafka.error_codes import ERROR_HEAD, error_code, error_row
+from framegate.proxy.kafka.error_codes import ERROR_HEAD, error_code, error_place
 from framegate.proxy.kafka.produce_acks import NO_ACKS_FIELD, produce_acks
 from framegate.proxy.network.run import Run
 from framegate.proxy.relay.counters import Counts
 from framegate.proxy.relay.kafka_rules import AnswerChange
-from framegate.proxy.relay.pairing_stats import PairingStats
+from framegate.proxy.relay.pairing_stats import PairingStats, error_row
 from framegate.proxy.relay.prepared_answers import PreparedAnswers
 from framegate.proxy.tap.frame_tap import RequestFacts
 
@@ -126,6 +126,7 @@ class Pairing:
         self.facts: RequestFacts | None = None
         self._stats = stats
         self._error_counts: Final = errors
+        self._error_at: i64 = 0  # where answers to it have their error code; 0: nowhere
         self._counted: i64 = 0
         self._head: i64 = 0
         self._mask: i64 = _SMALL - 1
@@ -405,10 +406,10 @@ class Pairing:
             if time_ns == stats.answered_since_ns and stats.answered_times != 0 and api >> 16 == stats.answered_key:
                 stats.answered_times += 1
                 stats.answered_bytes += size
-            elif time_ns < 0:
-                stats.begin_answered(-1, ~time_ns, size, now_ns)
             else:
-                stats.begin_answered(api >> 16, time_ns, size, now_ns)
+                self._begin_answered(api, time_ns, size, now_ns)
+            if self._error_at != 0:
+                self._look_for_error(data, pos, pos + size)
             if time_ns < 0:
                 api = -1
                 correlation = -1
@@ -451,13 +452,20 @@ class Pairing:
         if size >= _ANSWER_HEAD:
             correlation = i64(read_i32_be(data, pos)) & _ID
             if self.open > 0 and self._entries[self._head] & _ID == correlation:
-                if self._error_counts is not None:
-                    code = error_code(self._entries[self._head] >> 32, data, pos, pos + size)
-                    if code != 0:
-                        self._error_counts.count(_ERRORS + error_row(code))
                 return True
         self.lose()
         return False
+
+    def _begin_answered(self, api: i64, time_ns: i64, size: i64, now_ns: i64) -> None:
+        """An answer of another API than the one before it, or to a request of another run. A client has one version of each API."""
+        raw = time_ns < 0
+        self._error_at = 0 if raw or self._error_counts is None else error_place(api)
+        self._stats.begin_answered(-1 if raw else api >> 16, ~time_ns if raw else time_ns, size, now_ns)
+
+    def _look_for_error(self, data: bytes, start: i64, end: i64) -> None:
+        code = error_code(self._error_at, data, start, end)
+        if code != 0 and self._error_counts is not None:
+            self._error_counts.count(_ERRORS + error_row(code))
 
     def _drop_head(self) -> None:
         self._head = (self._head + 1) & self._mask

@@ -10,20 +10,37 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from framegate.proxy.cells import ANSWER_BOUNDS, MEASURED_APIS
+from framegate.proxy.cells import ANSWER_BOUNDS, MEASURED_APIS, RESPONSE_ERRORS
 from framegate.proxy.config.selection import KAFKA_APIS
 from framegate.proxy.network.stats import Histogram
 
-__all__ = ["PairingStats"]
+__all__ = ["PairingStats", "error_row"]
 
 _KEYS: Final = 128
 _NAMES: Final = {key: name for key, name in KAFKA_APIS.items() if name in MEASURED_APIS}
 _OTHER: Final = MEASURED_APIS.index("other")
+_NUMBERS: Final = {
+    1: "offset_out_of_range", 3: "unknown_topic_or_partition", 5: "leader_not_available", 6: "not_leader_or_follower", 7: "request_timed_out",
+    14: "coordinator_load_in_progress", 15: "coordinator_not_available", 16: "not_coordinator", 19: "not_enough_replicas", 22: "illegal_generation",
+    23: "inconsistent_group_protocol", 24: "invalid_group_id", 25: "unknown_member_id", 26: "invalid_session_timeout", 27: "rebalance_in_progress",
+    29: "topic_authorization_failed", 30: "group_authorization_failed", 31: "cluster_authorization_failed", 33: "unsupported_sasl_mechanism",
+    34: "illegal_sasl_state", 35: "unsupported_version", 41: "not_controller", 42: "invalid_request", 47: "invalid_producer_epoch",
+    48: "invalid_txn_state", 51: "concurrent_transactions", 53: "transactional_id_authorization_failed", 58: "sasl_authentication_failed",
+    69: "group_id_not_found", 70: "fetch_session_id_not_found", 71: "invalid_fetch_session_epoch", 79: "member_id_required",
+    81: "group_max_size_reached", 82: "fenced_instance_id", 89: "throttling_quota_exceeded", 90: "producer_fenced",
+}  # fmt: skip
+_ERROR_ROWS: Final = {number: RESPONSE_ERRORS.index(name) for number, name in _NUMBERS.items()}
+_OTHER_ERROR: Final = RESPONSE_ERRORS.index("other")
 _ROWS: Final[vec[i64]] = vec[i64]([MEASURED_APIS.index(_NAMES[key]) if key in _NAMES else _OTHER for key in range(_KEYS)])
 
 
 def _row(key: i64) -> i64:
     return _ROWS[key] if 0 <= key < _KEYS else i64(_OTHER)
+
+
+def error_row(code: i64) -> int:
+    """The index in ``RESPONSE_ERRORS`` of a code that is not 0."""
+    return _ERROR_ROWS.get(int(code), _OTHER_ERROR)
 
 
 class PairingStats:

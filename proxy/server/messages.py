@@ -56,7 +56,7 @@ class StartMessage(TypedDict):
 
     Attributes:
         config: of ``framegate.proxy.config.model.to_wire``.
-        cells: the places of ``framegate.proxy.cells.CellLayout``, kind and name; without it they follow from the configuration.
+        cells: the places of ``framegate.proxy.cells.CellLayout``, kind and names; without it they follow from the configuration.
         share: bytes of the memory pool.
         part: millionths of each rate, until the first ``parts``; without it all of it.
         brokers: of each upstream that is a cluster.

@@ -115,7 +115,7 @@ def channel_row(number: int, handover: Handover) -> ChannelRow:
 
 
 def layout_of(places: list[list[str]]) -> CellLayout:
-    return CellLayout([(kind, name) for kind, name in places])
+    return CellLayout([tuple(place) for place in places])
 
 
 def _owners(config: ProxyConfig) -> set[str]:
@@ -279,7 +279,7 @@ class FakeProcessor:
             fits = all(MAX_RECEIVE_SIZE.takes(item.max_receive_size) for item in config.listeners)
         except TypeError as error:
             return f"a configuration that cannot be: {error}"
-        if not fits or ("cells" in change and {item.name for item in config.listeners} - {name for _, name in change["cells"]}):
+        if not fits or ("cells" in change and {item.name for item in config.listeners} - {place[1] for place in change["cells"]}):
             return "a size that cannot be, or no cells"
         if max(largest_whole(config)) > change.get("share", self.facts["share"]):
             return "the share is below a max_receive_size"

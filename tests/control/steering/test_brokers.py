@@ -55,7 +55,7 @@ async def test_a_failed_connection_or_another_list_in_an_answer_is_a_reason_to_l
     named = [{"id": 1, "host": "127.0.0.1", "port": broker.port, "rack": ""}]
     client = await made.connect()
     await client.echo(b"seen " + json.dumps(named).encode())
-    await until(lambda: sorted(told(made)) == [1])
+    await until(lambda: sorted(told(made)) == [1] == list(of(made).brokers))
     of(made)._wanted.clear()
     made.steering.brokers.seen("u", [SeenBrokerRow(id=1, host="127.0.0.1", port=broker.port, rack="")])
     assert not of(made)._wanted.is_set(), "what is in force is no news"

@@ -3,11 +3,11 @@
 import random
 import struct
 
-from framegate.proxy.cells import ANSWER_BOUNDS, MEASURED_APIS
+from framegate.proxy.cells import ANSWER_BOUNDS, MEASURED_APIS, RESPONSE_ERRORS
 from framegate.proxy.config.selection import KAFKA_APIS
 from framegate.proxy.network.run import Run
 from framegate.proxy.relay.pairing import Pairing
-from framegate.proxy.relay.pairing_stats import PairingStats
+from framegate.proxy.relay.pairing_stats import PairingStats, error_row
 from tests.fakes.cases import each_of
 from tests.fakes.kafka_frames import answer, request
 from tests.proxy.relay.conftest import run_of_frames
@@ -143,3 +143,7 @@ def test_pairs_of_a_listener_count_together_and_not_into_each_other() -> None:
     first.answers(run_of_frames(answer(1)), 2 * MS, False)
     second.answers(run_of_frames(answer(1)), 9 * MS, False)
     assert times(stats) == {"Metadata": (2, 9 * MS)}
+
+
+def test_every_error_code_has_a_row() -> None:
+    assert [RESPONSE_ERRORS[error_row(code)] for code in (27, 90, -1, 3000)] == ["rebalance_in_progress", "producer_fenced", "other", "other"]
