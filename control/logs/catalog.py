@@ -262,6 +262,14 @@ _TAP: Final = {
     "tap_sealed": Event("A segment without a writer was sealed.", _INFO, {"stream": str, "base": int, "cut_bytes": int}),
 }
 _FAULTS: Final = {
+    "telemetry_export_failed": Event(
+        "Exports to a collector have begun to fail; there is no row of each.", _WARNING, {"signal": str, "target": str, "lost": int, "error": str}
+    ),
+    "telemetry_export_recovered": Event(
+        "Exports to a collector succeed again; with all that was lost meanwhile.",
+        _INFO,
+        {"signal": str, "target": str, "lost": int, "seconds": float},
+    ),
     "library_log": Event("A library logged a message.", _TROUBLE, {"logger": str, "message": str, "error": NotRequired[str]}),
     "row_failed": Event("A row could not be written.", _ERROR, {"row": str, "error": str}),
     "subscriber_failed": Event("A subscriber of events raised an exception.", _ERROR, {"error": str}),

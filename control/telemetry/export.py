@@ -133,6 +133,7 @@ class Export:
             StartError: an extra is not installed, or certificates for a collector cannot be used.
         """
         self.load()
+        telemetry.account.write = self._log.write
         if self._settings.traces is not None:
             from framegate.control.telemetry.event_spans import EventSpans
             from framegate.control.telemetry.traces import CallSpans, Traces, record_segment, trace_fields
