@@ -3,7 +3,7 @@
 import enum
 from typing import Final
 
-__all__ = ["ORDERLY_CAUSES", "Cause"]
+__all__ = ["FAULTY_CAUSES", "ORDERLY_CAUSES", "Cause"]
 
 
 class Cause(enum.StrEnum):
@@ -38,3 +38,5 @@ class Cause(enum.StrEnum):
 
 ORDERLY_CAUSES: Final = frozenset({Cause.PEER_CLOSED, Cause.NO_DATA, Cause.IDLE, Cause.ADMIN, Cause.DRAINED, Cause.MAX_CONNECTION_AGE})
 """Causes that are no errors: their connections are counted without ``error.type``."""
+FAULTY_CAUSES: Final = frozenset({Cause.HANDLER_FAILED, Cause.PROCESSOR_DIED, Cause.INTERNAL})
+"""Causes that are faults of framegate or of a handler."""

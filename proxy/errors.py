@@ -122,11 +122,17 @@ class TlsError(TransportError):
 
 
 class AuthenticationError(ProxyError):
-    """The other end did not prove its identity. ``answer``: the body of the frame to send to it; empty: none."""
+    """The other end did not prove its identity.
+
+    Attributes:
+        answer: the body of the frame to send to it; empty: none.
+        attempted: the name that it gave, printable and cut; empty: none, or not known.
+    """
 
     def __init__(self, message: str, *, side: Side = "internal", answer: bytes = b"") -> None:
         super().__init__(message, side=side)
         self.answer = answer
+        self.attempted = ""
 
 
 class LoginError(AuthenticationError):

@@ -198,6 +198,7 @@ class Export:
                 return staged
             assert self._plane is not None, "it has begun"
             staged.telemetry = self._module("provider").Telemetry(self._plane, self._certificate_ends)
+            staged.telemetry.account.write = self._log.write
         assert staged.telemetry is not None
         logging.getLogger("opentelemetry").setLevel(settings.log_level)
         staged.metrics = staged.telemetry.stage(settings)

@@ -29,16 +29,20 @@ _PLACES: Final = {
     "logs": ("_log_exporter", "OTLPLogExporter"),
 }
 _GRPC_LOGGER: Final = "opentelemetry.exporter.otlp.proto.grpc.exporter"
-_QUIET_S: Final = 600.0
 GRACE_S: Final = 2.0
 """For an export in progress when its exporter is exchanged."""
-_log = logging.getLogger(__name__)
 
 
 class Account:
-    """Counts exports by their result, the items that the collector did not get, and spans that were not made. Any thread."""
+    """Counts exports by their result, the items that the collector did not get, and spans that were not made. Any thread.
+
+    Attributes:
+        write: writes a row when the exports of a signal begin to fail, and when they succeed again (``RowLog.write``).
+    """
 
     def __init__(self) -> None:
+        self.write: Callable[..., None] = lambda event, *, level, **fields: None
+        self._failing: dict[str, tuple[float, int]] = {}  # by signal: since when, and the items that were lost before
         self._lock = threading.Lock()
         self._exports: Counter[tuple[str, str]] = Counter()
         self._dropped: Counter[str] = Counter()
@@ -48,6 +52,30 @@ class Account:
         """Count one export. ``error``: one of ``EXPORT_ERRORS``, empty for a success."""
         with self._lock:
             self._exports[signal, error] += 1
+
+    def judge(self, signal: str, target: str, error: str, lost: int) -> None:
+        """Write a row if exports to a collector begin to fail, or succeed again.
+
+        Args:
+            target: the collector's endpoint.
+            error: why one failed; empty: it succeeded.
+            lost: its items that were lost.
+        """
+        now_s = time.monotonic()
+        with self._lock:
+            since = self._failing.get(signal)
+            if bool(error) == (since is not None):
+                return
+            if since is None:
+                self._failing[signal] = now_s, self._dropped[signal] - lost
+            else:
+                del self._failing[signal]
+                lost = self._dropped[signal] - since[1]
+        facts = {"signal": signal, "target": target, "lost": lost}
+        if since is None:
+            self.write("telemetry_export_failed", level="warning", **facts, error=error)
+        else:
+            self.write("telemetry_export_recovered", level="info", **facts, seconds=round(now_s - since[0], 1))
 
     def drop(self, signal: str, items: int) -> None:
         """Count data points, spans or log records that will not be sent again."""
@@ -133,23 +161,20 @@ class Room:
             assert self._used >= 0, "more was given back than was taken"
 
 
-class _Repeats(logging.Filter):
-    """Lets each message of an exporter pass once in ten minutes: an exporter that cannot send logs every attempt."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._logged: dict[tuple[str, ...], float] = {}
+class _Kept(logging.Filter):
+    """Keeps what an exporter logs within ``Counted.export``, for the row of its failure: an exporter that cannot send logs every attempt."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it passes. Messages that differ only in numbers, such as a waiting time, count as the same."""
-        words = record.args if isinstance(record.args, tuple) else ()
-        key = (record.msg, *(word for word in words if isinstance(word, str)))
-        now_s = time.monotonic()
-        self._logged = {known: at_s for known, at_s in self._logged.items() if now_s - at_s < _QUIET_S}
-        return now_s == self._logged.setdefault(key, now_s)
+        """Whether it is logged."""
+        if not hasattr(_failure, "text"):
+            return True
+        _failure.text = record.getMessage()
+        return False
 
 
-_REPEATS: Final = _Repeats()
+_failure: Final = threading.local()
+"""``text``: the last message of the exporter that runs in this thread; missing: none runs."""
+_KEPT: Final = _Kept()
 
 
 def exporter_class(target: Target) -> Any:
@@ -171,7 +196,8 @@ def otlp_exporter(target: Target, **options: Any) -> Any:
     """
     made = exporter_class(target)
     for logger in _loggers(made):
-        logger.addFilter(_REPEATS)
+        if _KEPT not in logger.filters:
+            logger.filters.insert(0, _KEPT)  # before the exporter's own, which leaves out what was logged just before
     try:
         options |= _grpc_options(target) if target.protocol == "grpc" else _http_options(target)
         return made(endpoint=target.endpoint, timeout=target.timeout_s, **options)
@@ -263,6 +289,7 @@ class Counted:
     def export(self, batch: Any, **options: Any) -> Any:
         """Export, unless it has ended. An exception counts as an export that failed, for example of a value that cannot be encoded."""
         items = len(batch) if hasattr(batch, "__len__") else _points(batch)
+        _failure.text = "it was not taken"
         try:
             while True:
                 exporter = self._exporter
@@ -272,17 +299,20 @@ class Counted:
                 if good or exporter is self._exporter:
                     break
         finally:
+            error = _failure.text
+            del _failure.text
             self._over(items)
         self._account.drop(self._signal, 0 if good else items)
+        if not self.closed:  # otherwise ``shutdown`` has broken the export off
+            self._account.judge(self._signal, str(getattr(exporter, "_endpoint", "")), "" if good else error, 0 if good else items)
         return result
 
     def _attempt(self, exporter: Any, batch: Any, options: dict[str, Any]) -> Any:
         self._sending = exporter
         try:
             return None if self.closed else exporter.export(batch, **options)
-        except Exception:
-            if not self.closed and exporter is self._exporter:  # otherwise its ``shutdown`` has broken the export off
-                _log.exception("an export of %s failed", self._signal)
+        except Exception as raised:
+            _failure.text = f"{type(raised).__name__}: {raised}"
             return None
         finally:
             with self._sent:

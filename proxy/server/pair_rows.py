@@ -7,7 +7,7 @@ from librt.strings import read_i16_be
 from mypy_extensions import i64
 
 from framegate.proxy.cause import Cause
-from framegate.proxy.errors import FrameTooLargeError, NegativeSizeError
+from framegate.proxy.errors import AuthenticationError, FrameTooLargeError, NegativeSizeError
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.connection_id import format_connection_id
@@ -191,12 +191,15 @@ def access_line(pair: Pair, wall_offset_ns: i64) -> str:
 def closed_line(pair: Pair, wall_offset_ns: i64) -> str:
     """A pair that is CLOSED, as a line of the notice ``closed``."""
     lost = _lost_text(pair.lost_bytes(pair.client), pair.lost_bytes(pair.upstream))
-    end = _end_text(pair.cause or Cause.INTERNAL, pair.detail, pair.side, pair.state_at_end, pair.closed_ns + wall_offset_ns)
+    end = _end_text(pair.cause or Cause.INTERNAL, pair.detail, pair.side, pair.state_at_end, pair.opened_ns, pair.closed_ns, wall_offset_ns)
     head = _pair_head(pair, wall_offset_ns)
     told = None if pair.pairing is None else pair.pairing.client
     names = ""
     if told is not None:
         names = f', "client_id": {_text(told.client_id)}, "software": {_text(told.software)}, "software_version": {_text(told.version)}'
+    error = None if pair.client.channel is None else pair.client.channel.error
+    if isinstance(error, AuthenticationError) and error.attempted:
+        names += f', "attempted_user": {_text(error.attempted)}'
     return f'{pair.opened_ns} {pair.id} {head}{names}, {end}, "lost": {lost}, "mutes": {{{_mutes_text(pair.client.channel)}}}}}'
 
 
@@ -217,7 +220,7 @@ def refused_line(
         traffic=(0, 0, 0, 0),
         opening=_NEVER,
     )
-    end = _end_text(cause, detail, "internal", PairState.HANDSHAKING, now_ns + wall_offset_ns)
+    end = _end_text(cause, detail, "internal", PairState.HANDSHAKING, accepted_ns, now_ns, wall_offset_ns)
     return f'{accepted_ns} {pair_id} {head}, {end}, "lost": {_lost_text(0, 0)}, "mutes": {{}}}}'
 
 
@@ -282,9 +285,10 @@ def _opening_text(pair: Pair, client: Channel | None, wall_offset_ns: i64) -> st
     return f'"handshake_ns": {handshake}, "connect_ns": {connect}, "connect_started_ns": {started}, "attempts": {pair.attempts}'
 
 
-def _end_text(cause: Cause, detail: str, side: str, state: PairState, closed_ns: i64) -> str:
+def _end_text(cause: Cause, detail: str, side: str, state: PairState, opened_ns: i64, closed_ns: i64, wall_offset_ns: i64) -> str:
     return (
-        f'"cause": "{_CAUSE_WORDS[cause]}", "detail": {_text(detail)}, "side": "{side}", "state": "{_STATE_WORDS[state]}", "closed_ns": {closed_ns}'
+        f'"cause": "{_CAUSE_WORDS[cause]}", "detail": {_text(detail)}, "side": "{side}", "state": "{_STATE_WORDS[state]}", '
+        f'"closed_ns": {closed_ns + wall_offset_ns}, "duration_ms": {(closed_ns - opened_ns) // NS_PER_MS}'
     )
 
 

@@ -159,18 +159,22 @@ class ClosedRow(OpeningRow):
         cause: of ``framegate.proxy.cells.CAUSES``.
         side: who ended it: ``downstream``, ``upstream`` or ``internal``.
         state: when the cause occurred; empty: not known.
+        duration_ms: from ``opened_ns`` to ``closed_ns``.
         mutes: of the client, by cause.
         client_id, software, software_version: as of ``OpenRow``; missing: not known.
+        attempted_user: the name with which a client's login failed, printable and cut to 200 characters; missing: none.
     """
 
     client_id: NotRequired[str]
     software: NotRequired[str]
     software_version: NotRequired[str]
+    attempted_user: NotRequired[str]
     cause: str
     detail: str
     side: str
     state: str
     closed_ns: int
+    duration_ms: int
     lost: LostRow
     mutes: dict[str, MuteRow]
 

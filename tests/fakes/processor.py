@@ -579,7 +579,7 @@ class FakeProcessor:
         connection.close()
         self.cell("framegate.connection.closed", handover.listener, cause)
         self.publish()
-        end = {"cause": cause, "detail": "", "side": "downstream", "state": "open", "closed_ns": handover.accepted_ns}
+        end = {"cause": cause, "detail": "", "side": "downstream", "state": "open", "closed_ns": handover.accepted_ns, "duration_ms": 0}
         line = self.line(number, handover, **end, lost=LOST, mutes={})
         self.commands.sendall(encode(RowsNotice(type="closed"), [line]))
         if self.draining and not self.connections:

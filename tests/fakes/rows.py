@@ -100,6 +100,7 @@ def closed_row(**changes: Any) -> ClosedRow:
         side="downstream",
         state="open",
         closed_ns=OPENED_NS + 2 * 10**9,
+        duration_ms=2_000,
         lost=LostRow(bytes=5, request=5, response=0),
         mutes={"peer": MuteRow(count=2, ns=1_500_000)},
     )
