@@ -149,6 +149,7 @@ class Proxy:
             chosen,
             low,
             self._audit_file(config),
+            export,
         )
         self._steering = steering
         self._on_stop(steering.audit.close)
@@ -169,8 +170,7 @@ class Proxy:
         acceptor.start()
         rotation.start()
         steering.state.serving = True
-        if certificates.sources():
-            self._warm(validator)
+        self._warm(validator)
         self._announce(acceptor, steering, addresses)
 
     def _audit_file(self, config: ProxyConfig) -> AuditFile | None:
@@ -224,23 +224,16 @@ class Proxy:
         self, steering: Steering, config: ProxyConfig, certificate_ends: Mapping[str, float], events: Bus, export: Export
     ) -> dict[str, Any]:
         """Start telemetry and the gRPC service. Returns their addresses."""
-        await asyncio.to_thread(_load_servers, export)  # the loop starts the processors meanwhile
+        await asyncio.to_thread(_load_servers, export, config)  # the loop starts the processors meanwhile
         from framegate.control import service
 
         addresses: dict[str, Any] = {"admin": config.admin.address, "admin_tcp": None, "health": None, "health_http": None, "prometheus": None}
-        observe, exports = None, []
-        if export.wanted:
-            from framegate.control.telemetry.provider import start
-
-            exporter = start(steering.state, config, certificate_ends)
-            if exporter is not None:
-                # It ends after the processors, to export their last counts, and before the cells are closed.
-                self._on_stop(exporter.stop, self._undo_after_processors)
-                addresses["prometheus"] = exporter.prometheus_address
-                observe, exports = exporter.record_call, [exporter.account.measurements]
-                export.begin(exporter, steering.state.build.version, events)
-        steering.watch.begin(watched(steering.state, certificate_ends, exports))
-        server = await service.start(steering, config, observe, export.calls)
+        # Metrics end after the processors, to export their last counts, and before the cells are closed.
+        self._on_stop(export.stop_metrics, self._undo_after_processors)
+        export.begin(steering.state, certificate_ends, events)
+        addresses["prometheus"] = export.prometheus_address
+        steering.watch.begin(watched(steering.state, certificate_ends, [export.measurements]))
+        server = await service.start(steering, config, export.record_call, lambda: export.calls)
         self._on_stop(lambda: server.stop(SERVICE_GRACE_MS))
         addresses.update(admin_tcp=server.tcp_address, health=server.health_address, health_http=server.health_http_address)
         return addresses
@@ -344,12 +337,8 @@ class Proxy:
             self._supervisor.handlers.kill_all()
 
 
-def _load_servers(export: Export) -> None:
+def _load_servers(export: Export, config: ProxyConfig) -> None:
     """Import the modules of the gRPC service and telemetry, which takes a third of the time of a start."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # otherwise gRPC writes to stderr for each handshake that fails
-    import framegate.control.service
 
-    if export.wanted:
-        import framegate.control.telemetry.provider  # noqa: F401
-
-        export.load()
+    export.load(config)

@@ -168,7 +168,7 @@ def serve(path: str | pathlib.Path, log_format: LogFormat | None = None) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_descriptor_limit()
     logged = loaded.config.log
-    log = RowLog(_STDOUT, form=form_of(log_format or logged.format, _STDOUT, os.environ), levels=Levels(logged.level))
+    log = RowLog(_STDOUT, form=form_of(log_format or logged.format, _STDOUT, os.environ), levels=Levels(logged.level, logged.access.sample))
     meters = Meters()
     for warning in loaded.warnings:
         log.write("configuration_warning", level="warning", **dataclasses.asdict(warning))

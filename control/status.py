@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
 from framegate.proxy.config.key import keys
-from framegate.proxy.config.limits import RateLimits
+from framegate.proxy.config.limits import MAX_RECEIVE_SIZE, ListenerLimits
 from framegate.proxy.config.log import LogFormat, LogLevel
-from framegate.proxy.config.model import MAX_PROCESSORS, MAX_RECEIVE_SIZE, MIB, POOL_SIZE, Forwarding, PoolKind, ProxyConfig, TapRule
+from framegate.proxy.config.model import MAX_PROCESSORS, MIB, POOL_SIZE, Forwarding, PoolKind, ProxyConfig, TapRule
 from framegate.proxy.server.rows import EndpointRow
 
 __all__ = [
@@ -224,8 +224,8 @@ class ProcessorStatus:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Limit(RateLimits):
-    """The largest frame body, in bytes, that clients of a listener may send, and the listener's quotas."""
+class Limit(ListenerLimits):
+    """The largest frame body, in bytes, that clients of a listener may send, and the listener's quotas and rules."""
 
     listener: str
     max_receive_size: Annotated[int, MAX_RECEIVE_SIZE] = 100 * MIB

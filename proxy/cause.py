@@ -3,7 +3,7 @@
 import enum
 from typing import Final
 
-__all__ = ["ORDERLY_CAUSES", "Cause"]
+__all__ = ["FAULTY_CAUSES", "ORDERLY_CAUSES", "Cause"]
 
 
 class Cause(enum.StrEnum):
@@ -33,7 +33,10 @@ class Cause(enum.StrEnum):
     INTERNAL = "internal"  # our bug; it closes this connection only
     HANDLER_CLOSED = "handler_closed"  # a handler asked for it
     SESSION_EXPIRED = "session_expired"  # a client, or we towards an upstream, did not authenticate again in time; or a client was revoked
+    MAX_CONNECTION_AGE = "max_connection_age"  # it was older than its listener allows, and nothing was in flight
 
 
-ORDERLY_CAUSES: Final = frozenset({Cause.PEER_CLOSED, Cause.NO_DATA, Cause.IDLE, Cause.ADMIN, Cause.DRAINED})
+ORDERLY_CAUSES: Final = frozenset({Cause.PEER_CLOSED, Cause.NO_DATA, Cause.IDLE, Cause.ADMIN, Cause.DRAINED, Cause.MAX_CONNECTION_AGE})
 """Causes that are no errors: their connections are counted without ``error.type``."""
+FAULTY_CAUSES: Final = frozenset({Cause.HANDLER_FAILED, Cause.PROCESSOR_DIED, Cause.INTERNAL})
+"""Causes that are faults of framegate or of a handler."""

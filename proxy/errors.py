@@ -66,14 +66,15 @@ class PeerError(ProxyError):
 
 class FrameTooLargeError(PeerError):
     """A size header announces more than the limit. ``size`` and ``limit``: bytes of the body; ``framing``: of the other side, if its largest size is
-    the limit.
+    the limit; ``rule``: the name of the limit rule, if the limit is of one.
     """
 
-    def __init__(self, size: int, limit: int, *, side: Side, framing: str = "") -> None:
-        field = f", the most that {framing} can say" if framing else ""
+    def __init__(self, size: int, limit: int, *, side: Side, framing: str = "", rule: str = "") -> None:
+        field = f", the most that {framing} can say" if framing else f" of the limit rule {rule}" if rule else ""
         super().__init__(f"frame of {size} bytes exceeds the limit of {limit}{field}", side=side)
         self.size = size
         self.limit = limit
+        self.rule = rule
 
 
 class NegativeSizeError(PeerError):
@@ -121,11 +122,17 @@ class TlsError(TransportError):
 
 
 class AuthenticationError(ProxyError):
-    """The other end did not prove its identity. ``answer``: the body of the frame to send to it; empty: none."""
+    """The other end did not prove its identity.
+
+    Attributes:
+        answer: the body of the frame to send to it; empty: none.
+        attempted: the name that it gave, printable and cut; empty: none, or not known.
+    """
 
     def __init__(self, message: str, *, side: Side = "internal", answer: bytes = b"") -> None:
         super().__init__(message, side=side)
         self.answer = answer
+        self.attempted = ""
 
 
 class LoginError(AuthenticationError):

@@ -16,7 +16,8 @@ from framegate.control.v1 import certificate_service_pb2, handler_service_pb2, t
 from framegate.proxy.auth.scram import HASHES
 from framegate.proxy.cells import EJECTION_REASONS, FILE_KINDS
 from framegate.proxy.config.key import Key, field_types, keys
-from framegate.proxy.config.model import MAX_PROCESSORS, MAX_RECEIVE_SIZE, AdminConfig, TapRule
+from framegate.proxy.config.limits import MAX_RECEIVE_SIZE
+from framegate.proxy.config.model import MAX_PROCESSORS, AdminConfig, TapRule
 from tests.fakes.cases import each_of
 
 PROTOS = Path(__file__).resolve().parents[1] / "proto" / "framegate" / "control" / "v1"
@@ -26,11 +27,11 @@ RANGED = sorted(name for name, field in FIELDS.items() if RULE[field].range is n
 OUTPUT_ONLY = {"etag", "state", "stops"}
 
 
-def comment(service: str, field: str) -> str:
-    """What stands above a field that is called so once in a .proto file."""
+def comments(service: str, field: str, count: int = 1) -> list[str]:
+    """What stands above each field of that name, of which a .proto file has so many."""
     found: list[str] = re.findall(rf"((?:^ *//.*\n)+)^ *(?:optional |repeated )?[\w.]+ {field} = \d+;", (PROTOS / service).read_text(), re.MULTILINE)
-    assert len(found) == 1, field
-    return " ".join(line.strip().removeprefix("//") for line in found[0].splitlines())
+    assert len(found) == count, field
+    return [" ".join(line.strip().removeprefix("//") for line in each.splitlines()) for each in found]
 
 
 def stated(key: Key) -> str:
@@ -39,12 +40,12 @@ def stated(key: Key) -> str:
 
 @each_of("name", RANGED)
 def test_the_api_states_the_range_of_a_rules_field(name: str) -> None:
-    assert f"; {stated(RULE[FIELDS[name]])}." in comment("tap_service.proto", name)
+    assert f"; {stated(RULE[FIELDS[name]])}." in comments("tap_service.proto", name)[0]
 
 
 def test_the_api_states_the_other_ranges() -> None:
-    assert f"; {stated(MAX_RECEIVE_SIZE)}." in comment("limit_service.proto", "max_receive_size_bytes")
-    assert f"; 0 to {MAX_HOLDERS}." in comment("pool_service.proto", "holder_count")
+    assert all(f"; {stated(MAX_RECEIVE_SIZE)}." in each for each in comments("limit_service.proto", "max_receive_size_bytes", 2))
+    assert f"; 0 to {MAX_HOLDERS}." in comments("pool_service.proto", "holder_count")[0]
     assert f"; 1 to {MAX_PROCESSORS}." in (PROTOS / "pool_service.proto").read_text()
     for path in PROTOS.glob("*.proto"):
         for number in re.findall(r"The largest number .*?to return; 1 to ([\d,]+)\.", path.read_text()):

@@ -178,6 +178,10 @@ class Acceptor:
         ``accept_new``. Event loop only.
         """
         before, self.listeners = self.listeners, dict(listeners)
+        for listening in listeners.values():
+            if listening.sock.fileno() not in self._by_fd and listening.sock.fileno() >= 0:
+                with contextlib.suppress(StartError):  # ``accept_new`` tries again
+                    listening.listen()
         addresses = {item.address for item in listeners.values()}
         for name, was in before.items():
             if listeners.get(name) is not was:
@@ -192,14 +196,19 @@ class Acceptor:
         self._notify()
 
     def accept_new(self) -> None:
-        """Accept on the listeners that are new. Event loop only."""
+        """Accept on the listeners that are new. One that cannot accept is a row, and accepts with a later call. Event loop only."""
         for listening in self.listeners.values():
             descriptor = listening.sock.fileno()
             if self._stopping:
                 listening.close()
             elif descriptor >= 0 and descriptor not in self._by_fd:
                 self._by_fd[descriptor] = listening
-                self._epoll.register(descriptor, select.EPOLLIN)
+                try:
+                    listening.listen()
+                    self._epoll.register(descriptor, select.EPOLLIN)
+                except (OSError, StartError) as error:
+                    del self._by_fd[descriptor]
+                    self._log.write("accept_failed", level="error", listener=listening.config.name, error=str(error))
 
     def settle(self) -> None:
         """Forget listeners that are gone and have no connection any more. Event loop only."""

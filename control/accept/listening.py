@@ -1,7 +1,8 @@
 """Listening sockets: bound with the start of the process, listening once everything else is ready, and gone first at the end.
 
 For other listeners while framegate runs, ``rebound`` binds what is missing before anything else changes; an address that moves from one listener to
-another keeps its socket, with the clients that wait in its backlog.
+another keeps its socket, with the clients that wait in its backlog. An address that overlaps with one that goes (``0.0.0.0:80`` and ``127.0.0.1:80``)
+is bound beside it, and listens once the change is decided, before the other socket is closed: no client is refused, or waits in vain.
 
 A listener in front of a Kafka cluster with ``brokers.ports`` has one more for each broker, opened and closed while framegate runs.
 """
@@ -11,7 +12,7 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from framegate.control.errors import StartError
 from framegate.proxy.config.address import Address, format_sockaddr, parse_address
@@ -51,7 +52,10 @@ class ListeningSocket:
         broker: node id of the broker that it stands for, or ``BOOTSTRAP``.
         count: its connections.
         moved: another object has the socket from now on.
+        beside: sockets with overlapping addresses, which go when this one is used.
     """
+
+    beside: "Sequence[ListeningSocket]" = ()
 
     def __init__(self, config: ListenerConfig, address: Address, broker: int, count: Count, sock: socket.socket | None = None) -> None:
         self.config = config
@@ -70,12 +74,15 @@ class ListeningSocket:
         return int(self.address.rpartition(":")[2])
 
     def listen(self) -> None:
-        """Let clients connect. Raises StartError."""
+        """Let clients connect; no effect if they can. Raises StartError."""
+        if self.accepting:
+            return
         try:
-            self.sock.listen(self.config.backlog)
+            with _shared(self.sock, *(item.sock for item in self.beside)) if self.beside else contextlib.nullcontext():
+                self.sock.listen(self.config.backlog)
         except OSError as error:
             raise _bind_error(self.config.name, self.address, error) from error
-        self.accepting = True
+        self.accepting, self.beside = True, ()
 
     def close(self) -> None:
         """Refuse clients from now on; a Unix socket's file goes."""
@@ -103,13 +110,15 @@ class Listening(ListeningSocket):
         self.counts = counts
 
     def configure(self, config: ListenerConfig) -> None:
-        """Have another configuration with the same address."""
+        """Have another configuration with the same address. A socket that a drain has closed stays closed."""
         for item in (self, *self.brokers.values()):
-            if item.config.socket != config.socket and item.family != socket.AF_UNIX:
+            was, item.config = item.config, config
+            if item.sock.fileno() < 0:
+                continue
+            if was.socket != config.socket and item.family != socket.AF_UNIX:
                 set_socket_options(item.sock, config.socket)
-            if item.config.backlog != config.backlog:
+            if was.backlog != config.backlog and item.accepting:
                 item.sock.listen(config.backlog)
-            item.config = config
 
     @property
     def handed(self) -> int:
@@ -150,7 +159,8 @@ class Listening(ListeningSocket):
 
 
 def rebound(before: Mapping[str, Listening], leaving: Mapping[str, Listening], listeners: Sequence[ListenerConfig]) -> dict[str, Listening]:
-    """The listeners of another configuration, in its order: those with the same address are the same objects, others listen already.
+    """The listeners of another configuration, in its order: those with the same address are the same objects, others listen already, except beside an
+    address that overlaps.
 
     Args:
         before: the present ones.
@@ -171,14 +181,35 @@ def rebound(before: Mapping[str, Listening], leaving: Mapping[str, Listening], l
                 continue
             counted = was or leaving.get(config.name)
             given = free.get(str(parse_address(config.address, port_zero=True)), free.get(config.address))
-            made[config.name] = fresh = Listening(config, None if counted is None else counted.counts, None if given is None else given.sock.dup())
+            free = {address: item for address, item in free.items() if item is not given}  # port 0 may be wanted by several
+            counts, parsed = None if counted is None else counted.counts, parse_address(config.address, port_zero=True)
+            beside = [item for item in gone if item is not given and item.family != socket.AF_UNIX and item.port == parsed.port]
+            with _shared(*(item.sock for item in beside)):
+                sock = given.sock.dup() if given is not None else _bind(config.name, parsed, config.socket, share=True) if beside else None
+            made[config.name] = fresh = Listening(config, counts, sock)
             undo.callback(fresh.close)
             fresh.moved = given is not None  # until it is used: then the socket's file is not removed
             if given is not None and fresh.family != socket.AF_UNIX:
                 set_socket_options(fresh.sock, config.socket)
-            fresh.listen()
+            if given is None and beside:
+                fresh.beside = beside
+            else:
+                fresh.listen()
         undo.pop_all()
     return made
+
+
+@contextlib.contextmanager
+def _shared(*socks: socket.socket) -> Iterator[None]:
+    """Let open sockets have addresses that overlap with those of other sockets of this process."""
+    shared = [sock for sock in socks if sock.fileno() >= 0]
+    for sock in shared:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        yield
+    finally:
+        for sock in shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
 
 
 def _bind_error(name: str, address: str, error: OSError) -> StartError:
@@ -187,7 +218,7 @@ def _bind_error(name: str, address: str, error: OSError) -> StartError:
     )
 
 
-def _bind(name: str, address: Address, options: SocketConfig) -> socket.socket:
+def _bind(name: str, address: Address, options: SocketConfig, *, share: bool = False) -> socket.socket:
     if address.kind == "unix":
         return _bind_unix(name, address)
     try:
@@ -202,7 +233,8 @@ def _bind(name: str, address: Address, options: SocketConfig) -> socket.socket:
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.setblocking(False)
-        sock.bind(sockaddr)
+        with _shared(sock) if share else contextlib.nullcontext():
+            sock.bind(sockaddr)
     except OSError as error:
         sock.close()
         raise _bind_error(name, str(address), error) from error

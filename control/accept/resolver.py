@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from framegate.control.errors import StartError
 from framegate.control.logs import RowLog
 from framegate.proxy.config.address import Address, format_sockaddr, parse_address
 from framegate.proxy.config.model import UpstreamConfig
@@ -60,10 +61,13 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resolution:
-    """What is known of one upstream. Attributes: ``addresses`` (for the link), ``errors`` of the last look-ups, by endpoint."""
+    """What is known of one upstream. Attributes: ``addresses`` (for the link), ``errors`` of the last look-ups, by endpoint; ``names``: the addresses
+    of each endpoint that is a name and was found.
+    """
 
     addresses: list[Wire]
     errors: dict[str, str] = dataclasses.field(default_factory=dict)
+    names: dict[str, list[Wire]] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     @property
     def error(self) -> str:
@@ -110,16 +114,22 @@ class Names:
     def __init__(self, upstreams: Iterable[UpstreamConfig], lookup: Lookup = system_lookup, patience_s: float = PATIENCE_S) -> None:
         self._lookup = lookup
         self._patience_s = patience_s
-        self.watch({item.name: item.addresses for item in upstreams})
         self._known: dict[str, list[Wire]] = {}
+        self.watch({item.name: item.addresses for item in upstreams})
         self._errors: dict[str, str] = {}
         self._asked: set[str] = set()
         self._counts: dict[tuple[str, str], int] = {}
         """Look-ups by endpoint and one of ``LOOKUP_ERRORS``."""
         self._answers: queue.SimpleQueue[tuple[str, list[Wire], str, str]] = queue.SimpleQueue()
 
-    def watch(self, upstreams: Mapping[str, Iterable[str]]) -> None:
-        """Look up these endpoints from now on, by upstream; those that stay keep what is known of them. Not while another thread asks."""
+    def watch(self, upstreams: Mapping[str, Iterable[str]], found: Iterable[Resolution] = ()) -> None:
+        """Look up these endpoints from now on, by upstream; those that stay keep what is known of them. Not while another thread asks.
+
+        Args:
+            upstreams: all of them.
+            found: by others; a name that is not known here has these addresses until a look-up returns others.
+        """
+        self._known = {endpoint: rows for each in found for endpoint, rows in each.names.items()} | self._known
         self._upstreams = {name: {endpoint: parse_address(endpoint) for endpoint in each} for name, each in upstreams.items()}
         self._names = {endpoint: address for each in self._upstreams.values() for endpoint, address in each.items() if address.kind == "name"}
         self.any = bool(self._names)
@@ -196,7 +206,8 @@ class Names:
             literal = _literal(address)
             found = self._known.get(endpoint, []) if literal is None else [literal]
             addresses += [item for item in found if item not in addresses]
-        return Resolution(addresses, {endpoint: self._errors[endpoint] for endpoint in endpoints if endpoint in self._errors})
+        errors = {endpoint: self._errors[endpoint] for endpoint in endpoints if endpoint in self._errors}
+        return Resolution(addresses, errors, {endpoint: self._known[endpoint] for endpoint in endpoints if endpoint in self._known})
 
 
 class Resolver:
@@ -228,15 +239,23 @@ class Resolver:
         self._interval_s = interval_s
         self._first_pause_s = first_pause_s
         self._loop = asyncio.get_running_loop()
-        self._followed: tuple[int, dict[str, Iterable[str]]] = (0, {})
+        self._followed: tuple[int, dict[str, Iterable[str]], Iterable[Resolution]] = (0, {}, ())
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, args=(self._pause(first, 0.0),), name="framegate-resolver", daemon=True)
         log_errors(log, {}, first)
         if names.any:
-            self._thread.start()
+            self.start()
+
+    def start(self) -> None:
+        """Have the thread, which ``follow`` needs. Raises StartError: there is no thread available."""
+        if self._thread.ident is None:
+            try:
+                self._thread.start()
+            except RuntimeError as error:
+                raise StartError(f"names of upstreams cannot be resolved: {error}", reason="NO_THREAD") from error
 
     def follow(self, upstreams: Iterable[UpstreamConfig], found: Mapping[str, Resolution]) -> None:
-        """Resolve the endpoints of other upstreams from the next round on. Event loop only.
+        """Resolve the endpoints of other upstreams from the next round on, after ``start``. Event loop only.
 
         Args:
             upstreams: all of the configuration.
@@ -244,12 +263,8 @@ class Resolver:
         """
         watched: dict[str, Iterable[str]] = {item.name: item.addresses for item in upstreams}
         self.current = {name: found.get(name) or self.current[name] for name in watched}
-        self._followed = (self._followed[0] + 1, watched)
+        self._followed = (self._followed[0] + 1, watched, tuple(self.current.values()))
         log_errors(self._log, {}, dict(found))
-        if not self._thread.is_alive():
-            self._names.watch(watched)
-            if self._names.any:
-                self._thread.start()
 
     def stop(self) -> None:
         """End the thread. A thread that hangs in a look-up is left alone; it does not keep the process alive."""
@@ -267,10 +282,12 @@ class Resolver:
             try:
                 self._wake.get(timeout=pause_s)
             except queue.Empty:
-                number, watched = self._followed
+                number, watched, found = self._followed
                 if number != done:
-                    self._names.watch(watched)
+                    self._names.watch(watched, found)
                     done = number
+                if not self._names.any:
+                    continue
                 fresh = self._names.ask()
                 pause_s = self._pause(fresh, pause_s)
                 try:

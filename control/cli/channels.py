@@ -1,7 +1,6 @@
 """``framegate channels``: list and describe; mute, unmute, close and throttle; the actions that are kept."""
 
 import datetime
-import functools
 import itertools
 import shutil
 import sys
@@ -12,18 +11,21 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from framegate.control.cli.client import CALL_TIMEOUT_S, EXIT_NOT_FOUND, PAGE_SIZE, calling, pages, send
-from framegate.control.cli.kinds import CHANNEL, DURATION, LISTENER, SIZE
+from framegate.control.cli.kinds import CHANNEL, DURATION, SIZE
 from framegate.control.cli.options import Change, admin_options, change_options, example
 from framegate.control.cli.output import age_text, as_dict, counted, print_fields, print_json, print_note, print_table, size_text, time_text, word
 
 if TYPE_CHECKING:
-    from framegate.control.v1.channel_service_pb2 import Cause
+    pass
 
-__all__ = ["TEXTS", "WIDE_COLUMNS", "channels", "open_cells"]
+__all__ = ["TEXTS", "WIDE_COLUMNS", "channel_cells", "channels"]
 
 F = TypeVar("F", bound=Callable[..., object])
 _EXAMPLE: Final = "listener=kafka client_id=billing-* held>1MiB waiting=memory"
-TEXTS: Final = ("listener", "address", "principal", "client_id", "software", "upstream", "endpoint", "state", "waiting")
+TEXTS: Final = (
+    *("listener", "address", "principal", "client_id", "software", "upstream", "endpoint", "limit_rule", "state", "waiting"),
+    *("cause", "side", "detail"),
+)
 _WINDOW_MS: Final = 500
 _WIDE: Final = 180
 """Columns of a terminal from which on the list is wide."""
@@ -39,16 +41,14 @@ def channels() -> None:
     epilog=example(
         "framegate channels list --filter 'listener=kafka waiting=memory' --sort held",
         "framegate channels list --sort bytes_rate --columns id,address,client_id,bytes_rate --watch 2s",
-        "framegate channels list --closed --cause frame_too_large",
+        "framegate channels list --closed --filter cause=frame_too_large",
     ),
 )
 @click.option("--filter", "chosen", default="", help=f"Only channels for which all comparisons hold, for example '{_EXAMPLE}'.")
 @click.option("--sort", help="First the channels with the largest value of a field (of a text: the first in the alphabet), for example bytes_rate.")
 @click.option("--columns", help="The columns, separated by commas, or `wide`. Without it as many as fit a terminal.")
 @click.option("--watch", type=DURATION, is_flag=False, flag_value=2_000, help="List again after this time, for example 5s, until Ctrl-C.")
-@click.option("--closed", is_flag=True, help="List recently closed channels and their causes, instead of open ones.")
-@click.option("--listener", type=LISTENER, help="With --closed: only channels of this listener.")
-@click.option("--cause", help="With --closed: only channels closed with this cause, for example peer_reset.")
+@click.option("--closed", is_flag=True, help="List the last 1,024 closed channels and their causes, instead of open ones.")
 @click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="Maximum number of channels to list.")
 @admin_options
 def list_(
@@ -57,8 +57,6 @@ def list_(
     columns: str | None,
     watch: int | None,
     closed: bool,
-    listener: str | None,
-    cause: str | None,
     limit: int,
     address: str,
     output: str,
@@ -66,8 +64,11 @@ def list_(
     """List open or recently closed channels.
 
     A filter has comparisons with =, != and, except for text, >, >=, < and <=. Its fields, which also sort: listener, address, principal, client_id,
-    software, upstream, endpoint, state, waiting, waiting_time, age, idle, in_flight, oldest, held, unsent, request_bytes, response_bytes,
+    software, upstream, endpoint, limit_rule, state, waiting, waiting_time, age, idle, in_flight, oldest, held, unsent, request_bytes, response_bytes,
     request_frames, response_frames, bytes_rate, request_bytes_rate, response_bytes_rate, frames_rate, request_frames_rate, response_frames_rate.
+
+    Those of closed channels: listener, address, principal, client_id, software, upstream, endpoint, state (the last one), cause, side, detail, age
+    (at the end), closed (the time since), lost, request_bytes, response_bytes, request_frames, response_frames.
 
     WAITING says why framegate does not read from the client, and after "upstream:" why it does not read from the upstream; and for how long.
     "upstream: peer" means that the client reads too slowly. A channel whose client has gone is listed until its data has been read.
@@ -75,80 +76,65 @@ def list_(
     from framegate.control.v1 import channel_service_pb2 as pb2
     from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 
-    if closed and (chosen or sort or columns or watch):
-        raise click.UsageError("--closed takes --listener, --cause and --limit only")
-    if not closed and (listener or cause):
-        raise click.UsageError("--listener and --cause need --closed; for open channels use --filter listener=NAME")
+    names = _column_names(columns, output, closed=closed)
+    order = "" if not sort else sort if sort in TEXTS else f"{sort} desc"
     with calling(address) as channel:
         stub = ChannelServiceStub(channel)
-        if closed:
-            request = pb2.ListClosedChannelsRequest(page_size=min(limit + 1, PAGE_SIZE), listener=listener or "", cause=_cause(cause))
-            rows = _listed(stub.ListClosedChannels, request, limit + 1)
-            _print(rows[:limit], output, _CLOSED_COLUMNS, _closed_cells)
-            _say_rest(len(rows) > limit, limit, rows, output, "closed channels", matched=bool(listener or cause))
-            return
-        names = _column_names(columns, output)
         while True:
-            asked = pb2.ListChannelsRequest(page_size=min(limit + 1, PAGE_SIZE), filter=chosen)
-            if sort:
-                asked.order_by = sort if sort in TEXTS else f"{sort} desc"
-            if output == "json" or any(name.endswith("_rate") for name in names):
-                asked.rate_window.FromMilliseconds(min(_WINDOW_MS, watch or _WINDOW_MS))
-            rows = _listed(stub.ListChannels, asked, limit + 1)
+            size = min(limit + 1, PAGE_SIZE)
+            if closed:
+                found = _listed(stub.ListClosedChannels, pb2.ListClosedChannelsRequest(page_size=size, filter=chosen, order_by=order), limit + 1)
+            else:
+                asked = pb2.ListChannelsRequest(page_size=size, filter=chosen, order_by=order)
+                if output == "json" or any(name.endswith("_rate") for name in names):
+                    asked.rate_window.FromMilliseconds(min(_WINDOW_MS, watch or _WINDOW_MS))
+                found = _listed(stub.ListChannels, asked, limit + 1)
             if watch and output == "table":
                 click.clear()
-            cells = functools.partial(open_cells, names=names, now=time.time())
-            _print(rows[:limit], output, [name.upper().replace("_", " ") for name in names], cells)
-            _say_rest(len(rows) > limit, limit, rows, output, "open channels", matched=bool(chosen))
+            rows, total = found
+            if output == "json":
+                print_json(rows[:limit])
+            else:
+                now = time.time()
+                print_table([name.upper().replace("_", " ") for name in names], [channel_cells(row, names, now) for row in rows[:limit]])
+            _say_rest(min(limit, len(rows)), total, len(rows), output, "closed channels" if closed else "open channels", matched=bool(chosen))
             if not watch:
                 return
             time.sleep(watch / 1000)
 
 
-def _listed(method: Callable[..., Any], request: Any, limit: int) -> list[dict[str, Any]]:
-    found = (item for answer in pages(method, request) for item in answer.channels)
-    return [as_dict(item) for item in itertools.islice(found, limit)]
+def _listed(method: Callable[..., Any], request: Any, limit: int) -> tuple[list[dict[str, Any]], int]:
+    """The first channels, and how many there are (``total_count``); 0: the answer does not say it."""
+    rows: list[dict[str, Any]] = []
+    total = 0
+    for answer in pages(method, request):
+        total = answer.total_count
+        rows += [as_dict(item) for item in itertools.islice(answer.channels, limit - len(rows))]
+        if len(rows) >= limit:
+            break
+    return rows, total
 
 
-def _print(rows: Sequence[dict[str, Any]], output: str, columns: Sequence[str], cells: Callable[[dict[str, Any]], Sequence[Any]]) -> None:
-    if output == "json":
-        print_json(rows)
-    else:
-        print_table(columns, map(cells, rows))
-
-
-def _say_rest(cut: bool, limit: int, rows: Sequence[object], output: str, what: str, *, matched: bool) -> None:
-    if cut:
-        print_note(f"more channels exist than --limit {limit}")
-    elif not rows and output == "table":
+def _say_rest(shown: int, total: int, found: int, output: str, what: str, *, matched: bool) -> None:
+    """``total``: how many there are; 0: not known, and ``found`` are known."""
+    if shown < max(total, found):
+        print_note(f"the first {shown:,} of {total:,} {what}" if total else f"more {what} exist than --limit {shown}")
+    elif not found and output == "table":
         print_note(f"no {what}" + (" match" if matched else ""))
 
 
-def _column_names(columns: str | None, output: str) -> Sequence[str]:
+def _column_names(columns: str | None, output: str, *, closed: bool) -> Sequence[str]:
+    usual, wide = (_CLOSED_COLUMNS, _WIDE_CLOSED_COLUMNS) if closed else (_COLUMNS, WIDE_COLUMNS)
     if columns is None:
-        wide = output == "table" and sys.stdout is not None and sys.stdout.isatty() and shutil.get_terminal_size().columns >= _WIDE
-        return WIDE_COLUMNS if wide else _COLUMNS
+        fits = output == "table" and sys.stdout is not None and sys.stdout.isatty() and shutil.get_terminal_size().columns >= _WIDE
+        return wide if fits else usual
     if columns == "wide":
-        return WIDE_COLUMNS
+        return wide
     names = [name.strip() for name in columns.split(",")]
     for name in names:
         if name not in _CELLS:
             raise click.BadParameter(f"there is no column {name!r}; the columns are {', '.join(_CELLS)}", param_hint="--columns")
     return names
-
-
-def _cause(cause: str | None) -> "Cause.ValueType":
-    from framegate.control.v1.channel_service_pb2 import CAUSE_UNSPECIFIED, Cause
-
-    if cause is None:
-        return CAUSE_UNSPECIFIED
-    known = {name.removeprefix("CAUSE_").lower(): number for name, number in Cause.items() if number}
-    if cause not in known:
-        raise click.BadParameter(f"unknown cause {cause!r}; the causes are {', '.join(known)}", param_hint="--cause")
-    return known[cause]
-
-
-_CLOSED_COLUMNS = ("ID", "LISTENER", "PEER", "CAUSE", "SIDE", "REQUESTS", "ANSWERS", "LOST", "CLOSED", "DETAIL")
 
 
 def _mutes(row: dict[str, Any]) -> str:
@@ -171,6 +157,20 @@ def _seconds(text: str | None, now: float) -> float:
     return now - datetime.datetime.fromisoformat(text).timestamp() if text else 0.0
 
 
+def _traffic(row: dict[str, Any], way: str, key: str) -> Any:
+    """``?`` when its processor died and it is not known."""
+    return "?" if way not in row else size_text(row[way][key]) if key.endswith("bytes") else row[way][key]
+
+
+def _lost(close: dict[str, Any] | None) -> str:
+    return "-" if close is None else size_text(close["lost_bytes"]) if "lost_bytes" in close else "?"
+
+
+def _at(row: dict[str, Any], now: float) -> float:
+    """When it closed, or now."""
+    return datetime.datetime.fromisoformat(row["close"]["close_time"]).timestamp() if "close" in row else now
+
+
 def _age(text: str | None, now: float) -> str:
     return age_text(_seconds(text, now)) if text else "-"
 
@@ -183,7 +183,7 @@ def _waits(row: dict[str, Any], now: float) -> str:
 
 
 def _rate(row: dict[str, Any], unit: str, *ways: str) -> str:
-    rates = [row[way].get(f"{unit}_per_second") for way in ways]
+    rates = [row.get(way, {}).get(f"{unit}_per_second") for way in ways]
     if any(rate is None for rate in rates):
         return "-"
     total = round(sum(rates))
@@ -198,7 +198,14 @@ def _throttle(row: dict[str, Any]) -> str:
 
 
 _BOTH: Final = ("request", "response")
-_CELLS: Final[dict[str, Callable[[dict[str, Any], float], Any]]] = {
+_CLOSE_CELLS: Final[dict[str, Callable[[dict[str, Any], float], Any]]] = {
+    "cause": lambda row, now: word(row["close"]["cause"], "CAUSE_") if "close" in row else "-",
+    "side": lambda row, now: word(row["close"]["side"], "SIDE_") if "close" in row else "-",
+    "lost": lambda row, now: _lost(row.get("close")),
+    "closed": lambda row, now: time_text(row.get("close", {}).get("close_time")),
+    "detail": lambda row, now: row.get("close", {}).get("detail") or "-",
+}
+_CELLS: Final = {
     "id": lambda row, now: row["id"],
     "listener": lambda row, now: row["listener"],
     "address": lambda row, now: row["peer_address"],
@@ -209,16 +216,16 @@ _CELLS: Final[dict[str, Callable[[dict[str, Any], float], Any]]] = {
     "endpoint": lambda row, now: row["upstream_endpoint"] or "-",
     "state": lambda row, now: word(row["state"], "STATE_"),
     "waiting": _waits,
-    "age": lambda row, now: _age(row.get("open_time"), now),
+    "age": lambda row, now: _age(row.get("open_time"), _at(row, now)),
     "idle": lambda row, now: _age(row.get("last_active_time"), now),
     "in_flight": lambda row, now: row["in_flight_count"],
     "oldest": lambda row, now: _age(row.get("oldest_request_time"), now),
     "held": lambda row, now: size_text(row["leased_bytes"]),
-    "unsent": lambda row, now: size_text(sum(row[way]["unsent_bytes"] for way in _BOTH)),
-    "request_bytes": lambda row, now: size_text(row["request"]["total_bytes"]),
-    "response_bytes": lambda row, now: size_text(row["response"]["total_bytes"]),
-    "request_frames": lambda row, now: row["request"]["frame_count"],
-    "response_frames": lambda row, now: row["response"]["frame_count"],
+    "unsent": lambda row, now: size_text(sum(row[way]["unsent_bytes"] for way in _BOTH if way in row)),
+    "request_bytes": lambda row, now: _traffic(row, "request", "total_bytes"),
+    "response_bytes": lambda row, now: _traffic(row, "response", "total_bytes"),
+    "request_frames": lambda row, now: _traffic(row, "request", "frame_count"),
+    "response_frames": lambda row, now: _traffic(row, "response", "frame_count"),
     "bytes_rate": lambda row, now: _rate(row, "bytes", *_BOTH),
     "request_bytes_rate": lambda row, now: _rate(row, "bytes", "request"),
     "response_bytes_rate": lambda row, now: _rate(row, "bytes", "response"),
@@ -226,8 +233,10 @@ _CELLS: Final[dict[str, Callable[[dict[str, Any], float], Any]]] = {
     "request_frames_rate": lambda row, now: _rate(row, "frames", "request"),
     "response_frames_rate": lambda row, now: _rate(row, "frames", "response"),
     "throttle": lambda row, now: _throttle(row),
+    "limit_rule": lambda row, now: row["limit_rule"] or "-",
     "certificate": lambda row, now: (row.get("tls") or {}).get("certificate_fingerprint") or "-",
     "opened": lambda row, now: time_text(row.get("open_time")),
+    **_CLOSE_CELLS,
 }
 """The columns by name; ``now`` is in seconds since 1970."""
 _COLUMNS: Final = (
@@ -238,29 +247,16 @@ WIDE_COLUMNS: Final = (
     "id", "listener", "address", "principal", "client_id", "software", "endpoint", "state", "age", "request_bytes_rate", "response_bytes_rate",
     "request_frames_rate", "response_frames_rate", "in_flight", "oldest", "held", "waiting",
 )  # fmt: skip
+_CLOSED_COLUMNS: Final = ("id", "listener", "address", "cause", "side", "request_frames", "response_frames", "lost", "closed", "detail")
+_WIDE_CLOSED_COLUMNS: Final = (
+    "id", "listener", "address", "principal", "client_id", "software", "endpoint", "cause", "side", "request_frames", "response_frames",
+    "request_bytes", "response_bytes", "lost", "age", "closed", "detail",
+)  # fmt: skip
 
 
-def open_cells(row: dict[str, Any], names: Sequence[str], now: float) -> Sequence[Any]:
-    """The cells of an open channel, in columns of these names. ``now``: seconds since 1970."""
+def channel_cells(row: dict[str, Any], names: Sequence[str], now: float) -> Sequence[Any]:
+    """The cells of a channel, in columns of these names. ``now``: seconds since 1970."""
     return [_CELLS[name](row, now) for name in names]
-
-
-def _frames(row: dict[str, Any], direction: str) -> Any:
-    """``?`` when the processor ended and the count is not known."""
-    return row[direction]["frame_count"] if direction in row else "?"
-
-
-def _lost(close: dict[str, Any]) -> str:
-    return size_text(close["lost_bytes"]) if "lost_bytes" in close else "?"
-
-
-def _closed_cells(row: dict[str, Any]) -> Sequence[Any]:
-    close = row["close"]
-    return (
-        row["id"], row["listener"], row["peer_address"], word(close["cause"], "CAUSE_"), word(close["side"], "SIDE_"),
-        _frames(row, "request"), _frames(row, "response"), _lost(close), time_text(close.get("close_time")),
-        close["detail"] or "-",
-    )  # fmt: skip
 
 
 @channels.command(epilog=example("framegate channels describe 0-1-42"))
@@ -298,6 +294,7 @@ def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             ("last active", time_text(row.get("last_active_time"))), ("muted by", _mutes(row) or "-"), ("mute reason", row["mute_reason"] or "-"),
             ("upstream muted by", _upstream_mutes(row) or "-"), ("requests in flight", row["in_flight_count"]),
             ("oldest request", time_text(row.get("oldest_request_time"))), ("unsent", _CELLS["unsent"](row, 0)), ("throttle", _throttle(row)),
+            ("limit rule", row["limit_rule"] or "-"),
             ("pending send", size_text(row["pending_send_bytes"])), ("leased", size_text(row["leased_bytes"])),
         )  # fmt: skip
         return
@@ -476,7 +473,10 @@ def actions(address: str, output: str) -> None:
     with calling(address) as channel:
         answers = pages(ChannelServiceStub(channel).ListChannelActions, ListChannelActionsRequest())
         rows = [as_dict(action) for answer in answers for action in answer.actions]
-    _print(rows, output, ("ID", "VERB", "FILTER", "STANDING", "RATES", "CREATED", "EXPIRES", "REASON"), _action_cells)
+    if output == "json":
+        print_json(rows)
+    else:
+        print_table(("ID", "VERB", "FILTER", "STANDING", "RATES", "CREATED", "EXPIRES", "REASON"), map(_action_cells, rows))
     if not rows and output == "table":
         print_note("no actions are kept")
 

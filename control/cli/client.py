@@ -242,12 +242,13 @@ def _option(field: str) -> str:
     """The option of the command that runs which sets a field of the request; the field, if there is none."""
     context = click.get_current_context(silent=True)
     options = {} if context is None else {item.name: max(item.opts, key=len) for item in context.command.params if isinstance(item, click.Option)}
-    for part in reversed(field.split(".")):
-        name, bracket, index = part.partition("[")
+    parts = field.split(".")
+    for at in sorted(range(len(parts)), key=lambda at: ("[" not in parts[at], -at)):  # within a list only the list can be an option
+        name, bracket, index = parts[at].partition("[")
         own = FIELD_NAMES.get(name, name)
         for known in (name, own, own.removesuffix("_ns"), _OPTIONS.get(name)):
             if known in options:
-                return f"{options[known]}{bracket}{index}"
+                return ".".join([f"{options[known]}{bracket}{index}", *(parts[at + 1 :] if bracket else ())])
     return field
 
 

@@ -1,8 +1,9 @@
 """``framegate limits``: show and change the frame size limit and the quotas."""
 
+import dataclasses
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Iterator
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -31,6 +32,7 @@ _QUOTAS: Final = {
     "response_frames_rate": ("response_frames_per_second", _COUNT, "Frames to clients per second."),
 }
 """By configuration key: the field of the API, the type of the option, its help."""
+_API_NAMES: Final = {**{name: field for name, (field, _, _) in _QUOTAS.items()}, "max_receive_size": "max_receive_size_bytes"}
 
 
 def _quota_options(function: F) -> F:
@@ -66,6 +68,7 @@ def get(listener: str | None, node: bool, address: str, output: str) -> None:
     short_help="Change the frame size limit or quotas.",
     epilog=example(
         "framegate limits set --listener kafka --max-receive-size 1MiB --connections 5000",
+        "framegate limits set --listener kafka --rules rules.yaml --dry-run",
         "framegate limits set --per-address --connections 100 --connection-rate 20",
         "framegate limits set --network 10.0.0.0/8 --connections 0",
         "framegate limits set --network 192.0.2.0/24 --access deny",
@@ -77,6 +80,7 @@ def get(listener: str | None, node: bool, address: str, output: str) -> None:
 @click.option("--per-address", is_flag=True, help="Change limits of each client address.")
 @click.option("--network", help="Change limits of each client address of this network (CIDR). Limits that are not set are those of --per-address.")
 @click.option("--max-receive-size", type=SIZE, help="Largest frame body that clients of the listener may send, for example 1MiB.")
+@click.option("--rules", type=click.File(errors="replace"), help="Replace the limit rules of the listener by those of a file; - is standard input.")
 @_quota_options
 @click.option("--access", type=click.Choice(["allow", "deny"]), help="Whether addresses of the network may connect.")
 @click.option("--remove", is_flag=True, help="Remove the override of the network: its addresses have the limits of --per-address again.")
@@ -88,6 +92,7 @@ def set_(
     per_address: bool,
     network: str | None,
     max_receive_size: int | None,
+    rules: IO[str] | None,
     access: str | None,
     remove: bool,
     change: Change,
@@ -97,29 +102,49 @@ def set_(
 ) -> None:
     """Change the limits that are given, in all processors or in none. Returns when the change is in force.
 
-    Changes are lost at a restart, when the configuration file applies again.
+    A file of limit rules is YAML with the key `rules` of the section `limits` of a listener, as `limits get --listener` shows it; without rules
+    there are none any more. Changes are lost at a restart, when the configuration file applies again.
     """
     quotas: dict[str, Any] = {_QUOTAS[name][0]: value for name, value in given.items() if value is not None}
     network = None if network is None else _canonical(network)
     if sum((listener is not None, node, per_address, network is not None)) != 1:
         raise click.UsageError("give one of --listener, --node, --per-address and --network")
-    if max_receive_size is not None and listener is None:
-        raise click.UsageError("--max-receive-size needs --listener")
+    if (max_receive_size is not None or rules is not None) and listener is None:
+        raise click.UsageError("--max-receive-size and --rules need --listener")
     if (access is not None or remove) and network is None:
         raise click.UsageError("--access and --remove need --network")
     if remove and (access is not None or quotas):
         raise click.UsageError("--remove cannot be used with --access or a quota")
-    if not (quotas or max_receive_size is not None or access is not None or remove):
+    if not (quotas or max_receive_size is not None or rules is not None or access is not None or remove):
         raise click.UsageError("give at least one limit to change")
     with calling(address, change=not change.dry_run) as channel:
         if listener is not None:
-            wanted = {"listener": listener, "max_receive_size_bytes": max_receive_size, **quotas}
-            answer = _SERVICE.change(channel, "UpdateLimit", change, limit=wanted)
+            wanted: dict[str, Any] = {"listener": listener, "max_receive_size_bytes": max_receive_size, **quotas}
+            fields: dict[str, Any] = {"limit": wanted}
+            if rules is not None:
+                fields["update_mask"] = {"paths": ["rules", *(name for name, value in wanted.items() if value is not None and name != "listener")]}
+                wanted["rules"] = list(_read(rules))
+            answer = _SERVICE.change(channel, "UpdateLimit", change, **fields)
             _print([answer.limit], output)
             if answer.HasField("size_forecast") and max_receive_size is not None and output == "table":
                 print_note(_forecast_text(answer.size_forecast))
         else:
             _print_node(_set_node(channel, per_address, network, quotas, access, remove, change), output)
+
+
+def _read(file: IO[str]) -> "Iterator[pb2.LimitRule]":
+    """The limit rules in a file. Exits after the list of all faults."""
+    from framegate.control.configuration.document import ConfigurationError
+    from framegate.control.configuration.limit_rules import read_limit_rules
+
+    try:
+        rules = read_limit_rules(file.read())
+    except ConfigurationError as error:
+        for fault in error.faults:
+            print_note(fault.in_file(file.name))
+        sys.exit(2)
+    for rule in rules:
+        yield _SERVICE.messages.LimitRule(**{_API_NAMES.get(name, name): value for name, value in dataclasses.asdict(rule).items()})
 
 
 def _forecast_text(found: "pb2.SizeForecast") -> str:
@@ -191,6 +216,20 @@ def _print(found: "list[pb2.Limit]", output: str) -> None:
         return limit.listener, size_text(limit.max_receive_size_bytes), limit.max_receive_size_bytes, *_cells(limit)
 
     print_messages(found, output, ("LISTENER", "MAX RECEIVE SIZE", "BYTES", *_COLUMNS), cells)
+    if output == "json" or not any(limit.rules for limit in found):
+        return
+    if len(found) > 1:
+        print_note("there are limit rules, which --listener shows: " + ", ".join(limit.listener for limit in found if limit.rules))
+        return
+    import yaml
+
+    names = {field: name for name, field in _API_NAMES.items()}
+    rules = [
+        {names.get(field.name, field.name): list(value) if field.is_repeated else value for field, value in rule.ListFields()}
+        for rule in found[0].rules
+    ]
+    for line in yaml.safe_dump({"rules": rules}, sort_keys=False).splitlines():
+        print_line(line)
 
 
 def _print_node(found: "pb2.NodeLimits", output: str) -> None:

@@ -18,7 +18,7 @@ __all__ = ["brokers", "listeners", "upstreams"]
 _HEADINGS: Final = (
     "NAME", "ADDRESS", "PROTOCOL", "TLS", "UPSTREAM", "MAX RECEIVE SIZE", "REQUESTS", "ANSWERS", "OPEN", "AT MOST", "ACCEPTING", "HANDLER",
 )  # fmt: skip
-_REFUSED_HEADINGS: Final = ("TIME", "ID", "SIDE", "ADDRESS", "PRINCIPAL", "CLIENT ID", "SIZE", "LIMIT", "FIRST BYTES")
+_REFUSED_HEADINGS: Final = ("TIME", "ID", "SIDE", "ADDRESS", "PRINCIPAL", "CLIENT ID", "SIZE", "LIMIT", "RULE", "REFUSED", "FIRST BYTES")
 _UPSTREAM_HEADINGS: Final = ("NAME", "ADDRESS", "BROKER", "STATE", "SINCE", "WHY", "OPEN", "WEIGHT", "ZONE", "TLS")
 _LISTENERS, _UPSTREAMS = Service("listener"), Service("upstream")
 
@@ -54,6 +54,9 @@ def list_listeners(address: str, output: str) -> None:
 def refused(name: str, address: str, output: str) -> None:
     """List the frames whose size was refused last, up to 100, the latest first: when, from whom, how large they say they are, and how they begin.
 
+    RULE is the limit rule whose limit it is. With `report_only` of the rule the frame was not refused but forwarded; of such frames each processor
+    lists at most ten per second and rule.
+
     FIRST BYTES are at most 16, in hexadecimal, with the header. They are not kept of frames of an authentication (listeners[].sasl), and nothing is
     kept of connections of another protocol, such as TLS or HTTP.
     """
@@ -61,7 +64,8 @@ def refused(name: str, address: str, output: str) -> None:
     def cells(item: "listener_service_pb2.RefusedFrame") -> tuple[object, ...]:
         return (
             time_text(item.time.ToJsonString()), item.channel_id, field_word(item, "side"), item.peer_address, item.principal or "-",
-            item.client_id or "-", item.size_bytes, item.limit_bytes, item.head.hex(" ", 4) or "-",
+            item.client_id or "-", item.size_bytes, item.limit_bytes, item.limit_rule or "-", "no" if item.report_only else "yes",
+            item.head.hex(" ", 4) or "-",
         )  # fmt: skip
 
     with calling(address) as channel:

@@ -79,7 +79,9 @@ def _configuration_text(proxy: "Proxy") -> str:
     keys = ", ".join(item.path for item in found.differences[:_DIFFERENCES])
     more = f" and {found.difference_count - _DIFFERENCES} more" if found.difference_count > _DIFFERENCES else ""
     set_ = f"; {counted(found.difference_count, 'value')} set by hand: {keys}{more}" if found.difference_count else ""
-    return f"revision {proxy.config_revision}, of {found.file}{states.get(found.file_state, '')}{set_}"
+    return (
+        f"revision {proxy.config_revision}, of {found.file}{states.get(found.file_state, '')}{set_}{''.join(f'; {text}' for text in found.pending)}"
+    )
 
 
 def _memory_text(memory: "Memory") -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from framegate.control.cli.channels import TEXTS, WIDE_COLUMNS, open_cells
+from framegate.control.cli.channels import TEXTS, WIDE_COLUMNS, channel_cells
 from framegate.control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling
 from framegate.control.cli.kinds import DURATION
 from framegate.control.cli.options import admin_options, example
@@ -80,7 +80,7 @@ def _look(channel: "grpc.Channel", sort: str, chosen: str, limit: int, every: in
         "memory_pool": as_dict(pool),
         "processors": [as_dict(item) for item in processors],
         "channels": [as_dict(item) for item in listed.channels],
-        "more": bool(listed.next_page_token),
+        "total_count": listed.total_count,
     }
 
 
@@ -95,11 +95,12 @@ def _text(found: dict[str, Any], sort: str) -> str:
         for item in found["processors"]
         if (share := shares.get(item["slot"], {"usage_bytes": 0, "size_bytes": 0, "waiting_count": 0}))
     ]  # fmt: skip
-    count = f"{counted(len(found['channels']), 'channel')}{' and more' if found['more'] else ''} by {sort}"
+    shown, total = len(found["channels"]), found["total_count"]
+    count = f"{f'the first {shown:,} of ' if shown < total else ''}{counted(total, 'channel')} by {sort}"
     head = f"memory pool {size_text(pool['usage_bytes'])} of {size_text(pool['size_bytes'])}, {count}\n\n"
     now = time.time()
     channels = table_text(
-        [name.upper().replace("_", " ") for name in WIDE_COLUMNS], [open_cells(row, WIDE_COLUMNS, now) for row in found["channels"]]
+        [name.upper().replace("_", " ") for name in WIDE_COLUMNS], [channel_cells(row, WIDE_COLUMNS, now) for row in found["channels"]]
     )
     return f"{head}{table_text(('PROCESSOR', 'PID', 'STATE', 'IN USE', 'SHARE', 'WAITING', 'RESTARTS'), processors)}\n{channels}"
 

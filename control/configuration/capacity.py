@@ -14,8 +14,10 @@ PROCESSOR_BASE: Final = 29 * MIB
 """Resident memory, with room for control's own work: at start both together are 63 MiB with one processor (deploy/docs/performance.md)."""
 TOKENS: Final = 12 * MIB
 """Control's check of token signatures, if a listener takes tokens."""
+READER: Final = 21 * MIB
+"""The validator process, which reads a configuration before it is applied: 30 MiB resident, 20 MiB proportional."""
 VALIDATOR: Final = 28 * MIB
-"""The process that judges new certificates, keys and authorities: 34 MiB resident, 24 MiB proportional."""
+"""The same, when it checks new certificates, keys and authorities, too: 34 MiB resident, 24 MiB proportional."""
 HANDLER_BASE: Final = 41 * MIB
 """A handler process: Python with asyncio (25 MiB) and deferred replies (16 MiB). Only ``handlers.memory`` bounds what handlers and waiting requests
 take.
@@ -101,7 +103,7 @@ def memory_need(config: ProxyConfig, processors: int) -> MemoryNeed:
     parts = {
         "processes": CONTROL_BASE + processors * PROCESSOR_BASE,
         "checks of tokens": TOKENS if signed else 0,
-        "certificate validator": VALIDATOR if watched else 0,
+        "validator": VALIDATOR if watched else READER,
         "handler processes": config.handlers.processes * (config.handlers.memory or HANDLER_BASE) if handled else 0,
         "memory pool": int(config.memory_pool.size * PIECES),
         "a frame beyond it in each processor": int(beyond * PIECES),

@@ -12,14 +12,19 @@ import pathlib
 import pickle
 import threading
 import traceback
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from framegate.control.configuration.document import MAX_BYTES, ZONE, ConfigurationError, Fault
 from framegate.control.configuration.tls_files import CertificateFacts, facts_from_row
+from framegate.control.errors import DeniedError
 from framegate.control.files import FileError, digest, read_file
 from framegate.proxy.config.model import ProxyConfig, from_wire, to_wire
 
 __all__ = ["Loaded", "load_in_child", "load_row", "loaded_from_row"]
+
+
+_SHOWN: Final = 20
+"""Keys in an error."""
 
 
 class Loaded(NamedTuple):
@@ -94,15 +99,20 @@ def load_row(question: dict[str, Any]) -> dict[str, Any]:
     """As ``load_in_child``, for a process that is asked by one which cannot fork.
 
     Args:
-        question: ``path``; ``text``, which is loaded as if it stood in the file, or None; ``zone``: the value of the environment variable ``ZONE``.
+        question: ``path``; ``text``, which is loaded as if it stood in the file, or None; ``zone``: the value of the environment variable ``ZONE``;
+            ``named``: all of this machine that the text may name (``named_here``), or None: anything.
 
     Returns:
         JSON values for ``loaded_from_row``.
     """
     os.environ[ZONE] = question["zone"]
+    if question["named"] is not None:
+        refused = _refused(question["path"], question["text"], {(name, value) for name, value in question["named"]})
+        if refused is not None:
+            return refused
     found = _load(question["path"], question["text"])
     if isinstance(found, list):
-        return {"faults": [dataclasses.asdict(fault) for fault in found]}
+        return _faults(found)
     return {
         "config": to_wire(found.config),
         "warnings": [dataclasses.asdict(fault) for fault in found.warnings],
@@ -113,8 +123,32 @@ def load_row(question: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _faults(faults: list[Fault]) -> dict[str, Any]:
+    return {"faults": [dataclasses.asdict(fault) for fault in faults]}
+
+
+def _refused(path: str, text: str, named: set[tuple[str, str]]) -> dict[str, Any] | None:
+    """The answer about a text that has faults, or names more of this machine than it may; None: it may be loaded. Nothing that it names is read."""
+    from framegate.control.configuration.load import judge
+    from framegate.control.configuration.reading import parse_document
+    from framegate.control.configuration.tls_files import named_here
+
+    try:
+        found = judge(parse_document(text, pathlib.Path(path).parent), machine=False)
+    except ConfigurationError as error:
+        return _faults(error.faults)
+    if found.config is None:
+        return _faults(found.faults)
+    unnamed = [key for item, key in named_here(found.config).items() if item not in named]
+    return {"unnamed": unnamed} if unnamed else None
+
+
 def loaded_from_row(row: dict[str, Any]) -> Loaded:
-    """What ``load_row`` found. Raises ConfigurationError with every fault."""
+    """What ``load_row`` found. Raises ConfigurationError with every fault; DeniedError: the text names more of this machine than it may."""
+    if "unnamed" in row:
+        shown = ", ".join(row["unnamed"][:_SHOWN])
+        text = f"over TCP, a text names only files, Unix sockets and handlers that the configuration names already; the local socket may set {shown}"
+        raise DeniedError(text, reason="LOCAL_SOCKET_NEEDED", keys=",".join(row["unnamed"][:_SHOWN]))
     if "faults" in row:
         raise ConfigurationError([Fault(**fault) for fault in row["faults"]])
     return Loaded(

@@ -13,9 +13,11 @@ from framegate.control.configuration.writing import flow
 from framegate.proxy.config.key import Effect, Key, keys
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["Difference", "differences"]
+__all__ = ["Difference", "differences", "values"]
 
 _NAMES: Final = ("name", "network", "address")
+_MOST: Final = 100
+_TEXT: Final = 256
 
 
 class Difference(NamedTuple):
@@ -44,6 +46,13 @@ class Difference(NamedTuple):
 def differences(before: ProxyConfig, after: ProxyConfig) -> tuple[Difference, ...]:
     """All differences, in the order of the model; none only if the configurations are equal."""
     return tuple(_section(before, after, "", None))
+
+
+def values(found: Sequence[Difference]) -> tuple[dict[str, str], dict[str, str]]:
+    """The values before and after, by path, for an audit row: of the first differences, and of long ones the beginning."""
+    texts = {item.path: tuple(text or "" for text in item.texts) for item in found[:_MOST]}
+    before, after = ({path: pair[at] if len(pair[at]) <= _TEXT else f"{pair[at][:_TEXT]}…" for path, pair in texts.items()} for at in (0, 1))
+    return before, after
 
 
 def _section(before: Any, after: Any, path: str, effect: Effect | None) -> Iterator[Difference]:

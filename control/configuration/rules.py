@@ -11,7 +11,7 @@ from framegate.control.configuration.admin_rules import admin_addresses, admin_r
 from framegate.control.configuration.broker_rules import broker_rules, cluster_rules, port_ranges
 from framegate.control.configuration.document import Document, Path, entries, key_of, unique_names
 from framegate.control.configuration.kafka_rules import kafka_rules
-from framegate.control.configuration.limit_rules import limit_rules, pool_rules, share_rules
+from framegate.control.configuration.limit_rules import limit_rules, listener_limit_rules, pool_rules, share_rules
 from framegate.control.configuration.listener_rules import framing_rules, handler_rules, listener_rules
 from framegate.control.configuration.sasl_rules import sasl_rules
 from framegate.control.configuration.tap_rules import tap_rules
@@ -56,6 +56,7 @@ def apply_rules(document: Document, config: ProxyConfig) -> list[tuple[Path, Add
         listener_rules(document, path, listener, upstreams)
         broker_rules(document, path, listener, upstreams)
         kafka_rules(document, path, listener)
+        listener_limit_rules(document, path, listener)
         if listener.tls is not None:
             listener_tls_rules(document, (*path, "tls"), listener.tls)
     admin_rules(document, config.admin)

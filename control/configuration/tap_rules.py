@@ -31,7 +31,7 @@ def tap_rules(document: Document, tap: TapConfig, listeners: Mapping[str, bool])
         _tap_rule(document, path, rule, listeners)
 
 
-def _tap_rule(document: Document, path: Path, rule: TapRule, listeners: Mapping[str, bool]) -> None:
+def _tap_rule(document: Document, path: Path, rule: TapRule, listeners: Mapping[str, bool], *, by_call: bool = False) -> None:
     for entry, name in entries((*path, "listeners"), rule.listeners):
         document.named(entry, name, sorted(listeners), "a listener")
     _each(document, (*path, "networks"), rule.networks, _network)
@@ -39,7 +39,8 @@ def _tap_rule(document: Document, path: Path, rule: TapRule, listeners: Mapping[
         document.add((*path, "directions"), "needs request, response or both")
     for key in ("max_frame_bytes", "blank", "hash"):
         if rule.capture in ("lengths", "hash") and getattr(rule, key):
-            document.warn((*path, key), f"has no effect: capture is {rule.capture}, which keeps no bytes of bodies")
+            tell = document.add if by_call else document.warn
+            tell((*path, key), f"has no effect: capture is {rule.capture}, which keeps no bytes of bodies")
     if rule.max_loss_percent and rule.on_full == "mute":
         document.warn((*path, "max_loss_percent"), "has no effect: on_full is mute, which loses nothing")
     _selection(document, path, rule, listeners)
@@ -81,13 +82,13 @@ def _each(document: Document, path: Path, texts: Iterable[str], meaning: Callabl
 
 
 def tap_rule_faults(rule: TapRule, listeners: Mapping[str, bool]) -> list[tuple[str, str]]:
-    """The faults of a rule that came over the API: each field's path, as in ``networks[0]``, and a sentence without it. ``expires_ns`` is not
-    checked: it may be in the past. ``listeners``: by name, whether it speaks Kafka.
+    """The faults of a rule that came over the API: each field's path, as in ``networks[0]``, and a sentence without it. A key without effect beside
+    ``capture`` is a fault here. ``expires_ns`` is not checked: it may be in the past. ``listeners``: by name, whether it speaks Kafka.
     """
     row = {file_key(name): value for name, value in dataclasses.asdict(rule).items() if name != "expires_ns"}
     document = document_of({"tap": {"rules": [row]}})
     path: Path = ("tap", "rules", 0)
     found = build_section(document, TapRule, row, path)
     unique_names(document, [(path, found)])
-    _tap_rule(document, path, found, listeners)
+    _tap_rule(document, path, found, listeners, by_call=True)
     return [(fault.key.removeprefix(_KEY), fault.reason) for fault in document.faults]

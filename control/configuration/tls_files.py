@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from framegate.control.configuration.document import ConfigurationError, Fault
-from framegate.proxy.config.key import keys
+from framegate.proxy.config.key import Key, keys
 from framegate.proxy.config.model import ProxyConfig
 from framegate.proxy.config.tls import ListenerTls, UpstreamTls
 from framegate.proxy.errors import ConfigError
@@ -37,6 +37,7 @@ __all__ = [
     "first_stores",
     "hosts",
     "identities",
+    "named_here",
     "named_paths",
     "read_tls_files",
     "revocation_lists",
@@ -105,14 +106,28 @@ def tls_files(config: ProxyConfig) -> list[TlsFile]:
 
 def named_paths(section: Any, key: str = "") -> Iterator[tuple[str, str, str]]:
     """Every file and folder that a section of the configuration names: the whole key (``key`` is the section's), its last name, the path."""
+    return ((where, name, value) for where, name, said, value in _leaves(section, key) if said.unit == "path" and value is not None)
+
+
+def named_here(config: ProxyConfig) -> dict[tuple[str, str], str]:
+    """The files, folders, Unix sockets and handlers that a configuration names: for the last name of a key and its value, the whole key."""
+    return {
+        (name, value): where
+        for where, name, said, value in _leaves(config)
+        if isinstance(value, str) and (said.unit == "path" or name == "handler" or (said.unit == "address" and value.startswith("unix:")))
+    }
+
+
+def _leaves(section: Any, key: str = "") -> Iterator[tuple[str, str, Key, Any]]:
+    """Every value of a section and of those in it: its whole key, the last name, what is said of it, and the value."""
     for name, said in keys(typing.cast(type, type(section))).items():
         value, within = getattr(section, name), f"{key}.{name}" if key else name
         for place, item in enumerate(value) if isinstance(value, tuple) else [(-1, value)]:
             where = within if place < 0 else f"{within}[{place}]"
             if dataclasses.is_dataclass(item):
-                yield from named_paths(item, where)
-            elif said.unit == "path" and item is not None:
-                yield where, name, item
+                yield from _leaves(item, where)
+            else:
+                yield where, name, said, item
 
 
 def read_tls_files(config: ProxyConfig) -> dict[str, str]:

@@ -89,7 +89,7 @@ def _ports(around: Surroundings) -> Finding:
 def _keepalive(around: Surroundings) -> Iterator[Finding]:
     """Framegate sets the times of keep-alive itself, so the kernel's are only shown."""
     for index, item in enumerate(() if around.config is None else around.config.listeners):
-        if item.timeouts.idle_ms == 0 and item.socket.keep_alive is None:
+        if item.timeouts.idle_ms == item.timeouts.max_connection_age_ms == 0 and item.socket.keep_alive is None:
             advice = "set socket.keep_alive: {}, or timeouts.idle: a client that is gone without a word keeps its connection for ever"
             yield _kernel(f"listeners[{index}] ({item.name}), keep-alive", "is off, and idle connections never end", warning=advice)
     yield _shown(around, "net.ipv4.tcp_keepalive_time", f"{_NET}/ipv4/tcp_keepalive_time", "s; framegate sets its own where socket.keep_alive is set")

@@ -1,32 +1,39 @@
 """The framegate that runs here, if its control plane answers: its state, and whether it runs with the file and the version of this program."""
 
+import dataclasses
 import functools
 import importlib.metadata
 import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from framegate.control.configuration.difference import differences
+from framegate.control.configuration.load import judge
+from framegate.control.configuration.reading import parse_document
 from framegate.control.configuration.units import counted
 from framegate.control.doctor.finding import Figure, Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings
-from framegate.control.v1 import listener_service_pb2, pool_service_pb2, proxy_service_pb2, upstream_service_pb2
-from framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
+from framegate.control.v1 import configuration_service_pb2, pool_service_pb2, proxy_service_pb2, upstream_service_pb2
+from framegate.control.v1.configuration_service_pb2_grpc import ConfigurationServiceStub
 from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
 from framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
 from framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceStub
-from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.model import ProxyConfig
 
 if TYPE_CHECKING:
-    from framegate.control.v1.pool_service_pb2 import MemoryPool, ProcessorPool
+    from framegate.control.v1.configuration_service_pb2 import Configuration
+    from framegate.control.v1.pool_service_pb2 import ProcessorPool
     from framegate.control.v1.proxy_service_pb2 import Proxy
 
 __all__ = ["Running", "own_version"]
 
 _PAGE: Final = 1000
+_SHOWN: Final = 10
+"""Differences that are named."""
 _STEP_S: Final = 10.0
 """Two clocks may differ by so much: a start takes less than a second, on a busy machine several."""
 _judged = functools.partial(judged, "running")
@@ -65,8 +72,9 @@ class Running:
                 self.pid = proxy.pid if self._is_seen(proxy.pid) else None
                 pools = PoolServiceStub(channel)
                 processors = pools.GetProcessorPool(pool_service_pb2.GetProcessorPoolRequest(), timeout=timeout_s).processor_pool
-                pool = pools.GetMemoryPool(pool_service_pb2.GetMemoryPoolRequest(), timeout=timeout_s).memory_pool
-                listeners = ListenerServiceStub(channel).ListListeners(listener_service_pb2.ListListenersRequest(page_size=_PAGE), timeout=timeout_s)
+                view = configuration_service_pb2.GetConfigurationRequest.VIEW_IN_FORCE
+                asked = configuration_service_pb2.GetConfigurationRequest(view=view)
+                in_force = ConfigurationServiceStub(channel).GetConfiguration(asked, timeout=timeout_s).configuration
                 upstreams = UpstreamServiceStub(channel).ListUpstreams(upstream_service_pb2.ListUpstreamsRequest(page_size=_PAGE), timeout=timeout_s)
         except grpc.RpcError as error:
             yield self._unanswered(error)
@@ -80,7 +88,7 @@ class Running:
                 advice = "see what is said of this upstream below; framegate tries it again by itself"
                 yield _judged(f"upstream {item.name}, {down.address}", f"is left out: {reason} {down.detail}".strip(), warning=advice)
         if self._around.config is not None:
-            yield self._same(self._around.config, proxy, processors, pool, listeners.listeners, upstreams.upstreams)
+            yield self._same(self._around.config, in_force, proxy.config_revision)
 
     def _unanswered(self, error: Any) -> Finding:
         code, there = error.code(), f"what listens at {self._address} did not answer"
@@ -139,43 +147,17 @@ class Running:
         advice = "find out what sets it; framegate's times of waiting do not depend on it, stamps of rows and of the tap, and certificates, do"
         yield judged("clock", "since the start of framegate", words, {"step_s": round(by, 3)}, warning=None if steady else advice)
 
-    def _same(self, config: ProxyConfig, proxy: "Proxy", processors: "ProcessorPool", pool: "MemoryPool", listeners: Any, upstreams: Any) -> Finding:
-        differ = list(_differences(config, proxy, processors, pool, {item.name: item for item in listeners}, {item.name: item for item in upstreams}))
-        figures = {"revision": proxy.config_revision, "differences": len(differ)}
-        if not differ:
-            return _judged("configuration in force", "is the file's, as far as the control plane shows it", figures)
-        changed = f"; it was changed {proxy.config_revision - 1} times over the API" if proxy.config_revision > 1 else ""
-        advice = "restart framegate to have the file in force, or write into the file what is to stay"
-        return _judged("configuration in force", f"differs from the file: {'; '.join(differ)}{changed}", figures, warning=advice)
-
-
-def _differences(
-    config: ProxyConfig, proxy: "Proxy", processors: "ProcessorPool", pool: "MemoryPool", listeners: dict[str, Any], upstreams: dict[str, Any]
-) -> Iterator[str]:
-    """What differs between the file and the API. Numbers that are chosen at the start (0) are not compared."""
-    yield from _differ("node", config.node, proxy.node)
-    if config.processors:
-        yield from _differ("processors", config.processors, processors.processor_count)
-    if config.memory_pool.size:
-        yield from _differ("memory_pool.size", config.memory_pool.size, pool.size_bytes)
-    yield from _differ("listeners", sorted(item.name for item in config.listeners), sorted(listeners))
-    for item in config.listeners:
-        theirs = listeners.get(item.name)
+    def _same(self, config: ProxyConfig, in_force: "Configuration", revision: int) -> Finding:
+        theirs = judge(parse_document(in_force.text, Path(in_force.file).parent), machine=False).model
+        subject = "configuration in force"
         if theirs is None:
-            continue
-        key = f"listener {item.name}"
-        ours = parse_address(item.address, port_zero=True)
-        if ours.kind != "name" and (ours.kind == "unix" or ours.port):
-            yield from _differ(f"{key}, address", str(ours), theirs.address)
-        yield from _differ(f"{key}, upstream", item.upstream or "", theirs.upstream)
-        yield from _differ(f"{key}, max_receive_size", item.max_receive_size, theirs.max_receive_size_bytes)
-        yield from _differ(f"{key}, tls", item.tls is not None, theirs.tls_enabled)
-    yield from _differ("upstreams", sorted(item.name for item in config.upstreams), sorted(upstreams))
-    for upstream in config.upstreams:
-        if upstream.name in upstreams:
-            yield from _differ(f"upstream {upstream.name}, endpoints", list(upstream.addresses), list(upstreams[upstream.name].endpoints))
-
-
-def _differ(what: str, file: object, force: object) -> Iterator[str]:
-    if file != force:
-        yield f"{what} is {force}, in the file {file}"
+            return unknown("running", subject, "this program cannot read it", "take the program that framegate was started with")
+        differ = differences(dataclasses.replace(config, zone=config.zone or theirs.zone), theirs)
+        figures = {"revision": revision, "differences": len(differ)}
+        if not differ:
+            return _judged(subject, "is the file's", figures)
+        shown = [f"{item.path} is {force or 'absent'}, in the file {file or 'absent'}" for item in differ[:_SHOWN] for file, force in [item.texts]]
+        rest = f"; and {len(differ) - _SHOWN} more" if len(differ) > _SHOWN else ""
+        changed = f"; it was changed {revision - 1} times over the API" if revision > 1 else ""
+        advice = "see `framegate config diff FILE`; `framegate config apply FILE` puts it in force, `framegate config save` keeps what is"
+        return _judged(subject, f"differs from the file: {'; '.join(shown)}{rest}{changed}", figures, warning=advice)

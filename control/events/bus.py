@@ -135,14 +135,20 @@ class Bus:
                 self._set_subscriptions([*self.subscriptions, made])
             return made
 
-    def attach(self, subscriber: Subscriber) -> None:
-        """Give a subscriber the events that are still kept, without the log's lines, and then every event as it is published, also after ``close``,
-        like the subscribers of the constructor.
+    def attach(self, subscriber: Subscriber, *, kept: bool = True) -> None:
+        """Give a subscriber the events that are still ``kept``, without the log's lines, and then every event as it is published, also after
+        ``close``, like the subscribers of the constructor.
         """
         with self._lock:
-            for event, size in self._history:
+            for event, size in self._history if kept else ():
                 subscriber.offer(event, "", size)
             self._subscribers = (*self._subscribers, subscriber)
+            self._set_subscriptions(self.subscriptions)
+
+    def detach(self, subscriber: Subscriber) -> None:
+        """Give a subscriber no more events."""
+        with self._lock:
+            self._subscribers = tuple(item for item in self._subscribers if item is not subscriber)
             self._set_subscriptions(self.subscriptions)
 
     def _checked(self, after: int) -> int:

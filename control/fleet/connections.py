@@ -7,18 +7,31 @@ one ends in its slot.
 
 import functools
 import itertools
+import re
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.events import Bus, Line, Row
 from framegate.control.fleet.child import FORCED
 from framegate.control.fleet.processor import AssignedConnection, Processor
+from framegate.proxy.cause import FAULTY_CAUSES, ORDERLY_CAUSES, Cause
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.server.link import decode_row, split_line
 from framegate.proxy.server.rows import ClosedRow, LostRow, TrafficRow
 
 __all__ = ["Connections", "end_cause", "lost_connection_row"]
+
+_CAUSE: Final = re.compile('"cause": "([a-z_]+)"')
+"""In the text of a ``closed`` row. No string value can contain this text, because its quotes are escaped."""
+_LEVELS: Final = {str(cause): "error" if cause in FAULTY_CAUSES else "info" if cause in ORDERLY_CAUSES else "warning" for cause in Cause}
+"""Of ``closed`` rows, by cause."""
+
+
+def _level(text: str) -> str:
+    cause = _CAUSE.search(text)
+    return "info" if cause is None else _LEVELS.get(cause[1], "warning")
 
 
 def _read(event: str, number: int, text: str) -> Row:
@@ -76,22 +89,25 @@ class Connections:
 
         Args:
             event: ``opened``, ``access`` or ``closed``.
+            level: of the rows; those of closed connections have the level of their cause.
             failed: gets the error of each row that cannot be read.
         """
         closed = event == "closed"
         if closed:
             self.count_handed()
-        told: list[Line] = []
+        told: dict[str, list[Line]] = {}
         for line in lines:
             try:
                 accepted_ns, number, text = split_line(event, line)
                 read = functools.partial(_read, event, number, text)
                 if closed:
                     self._unbook(processor, accepted_ns, read)
-                told.append((number, text, read))
+                    level = _level(text)
+                told.setdefault(level, []).append((number, text, read))
             except Exception as error:
                 failed(error)
-        self._events.publish_lines(event, told, level=level)
+        for level, rows in told.items():
+            self._events.publish_lines(event, rows, level=level)
 
     def _unbook(self, processor: Processor, accepted_ns: int, read: Callable[[], Row]) -> None:
         given = processor.open.get(accepted_ns)
@@ -110,7 +126,7 @@ class Connections:
         self._gave_back(given)
         row = lost_connection_row(processor, given, self._acceptor.of(name).config.upstream or "")
         printed: Row = {**row, "id": format_connection_id(row["id"])}
-        self._events.publish({"event": "closed", **row}, line=printed)
+        self._events.publish({"event": "closed", **row}, level=_LEVELS[row["cause"]], line=printed)
 
 
 def end_cause(processor: Processor) -> str:
@@ -122,6 +138,7 @@ def lost_connection_row(processor: Processor, given: AssignedConnection, upstrea
     """The closed row of a connection that ended with its processor, which could not write it. Values that only the processor knew are None."""
     what = "was stopped by force" if processor.kill_reason == FORCED else "died"
     now_ns = time.time_ns()
+    lasted_ns = time.monotonic_ns() - given.handover.accepted_ns
     row = ClosedRow(
         id=given.number,
         listener=given.handover.listener,
@@ -133,7 +150,7 @@ def lost_connection_row(processor: Processor, given: AssignedConnection, upstrea
         tls=None,
         frames=TrafficRow(request=None, response=None),
         bytes=TrafficRow(request=None, response=None),
-        opened_ns=given.handover.accepted_ns + now_ns - time.monotonic_ns(),
+        opened_ns=now_ns - lasted_ns,
         handshake_ns=None,
         connect_ns=None,
         connect_started_ns=None,
@@ -143,6 +160,7 @@ def lost_connection_row(processor: Processor, given: AssignedConnection, upstrea
         side="internal",
         state="",
         closed_ns=now_ns,
+        duration_ms=lasted_ns // 1_000_000,
         lost=LostRow(bytes=None, request=None, response=None),
         mutes={},
     )

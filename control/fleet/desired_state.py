@@ -59,7 +59,12 @@ class DesiredState:
     def whole(self, slot: int) -> Change:
         """The whole state as one change, for one slot."""
         change = Change(
-            config=to_wire(self.config), cells=self.layout.wire, share=self.shares[slot], endpoints=self.endpoints, standing=self.standing
+            config=to_wire(self.config),
+            cells=self.layout.wire,
+            share=self.shares[slot],
+            endpoints=self.endpoints,
+            standing=self.standing,
+            rows_at_open=self.rows_at_open,
         )
         if self.brokers:
             change["brokers"] = self.brokers

@@ -61,7 +61,7 @@ class AuthRequests:
             self._withdraw(self._open.get(child, {}).pop(number, None))
             return
         auth_request, address = question_from_row(notice["kind"], notice["row"]), notice["address"]
-        answer = self._auth_pool.at_once(notice["desk"], auth_request, address)
+        answer = self._auth_pool.at_once(notice["queue"], auth_request, address)
         if isinstance(auth_request, CheckPassword) and isinstance(answer, Refused | Unavailable):
             later = self._loop.call_later(random.uniform(*LATER_S), self._deliver, child, number, answer)
             self._open.setdefault(child, {})[number] = later
@@ -70,7 +70,7 @@ class AuthRequests:
             _post(child, number, answer)
             return
         try:
-            self._open.setdefault(child, {})[number] = self._auth_pool.ask(notice["desk"], auth_request, self._reply(child, number), address)
+            self._open.setdefault(child, {})[number] = self._auth_pool.ask(notice["queue"], auth_request, self._reply(child, number), address)
         except AuthPoolError as error:
             self._meters.add("authentication.questions.refused")
             _post(child, number, Unavailable(str(error)))
@@ -140,7 +140,7 @@ class Identity:
         self._task_monitor: Final = task_monitor
         self._apis: Final[dict[str, ApiVersions]] = {}
         self._checks: Final[dict[str, PasswordChecks]] = {}
-        self._auth_pool: Final = AuthWorkerPool({}, lambda error: self._task_monitor.failed("desk", error))
+        self._auth_pool: Final = AuthWorkerPool({}, lambda error: self._task_monitor.failed("authentication", error))
         self.auth_requests: Final = AuthRequests(self._auth_pool, meters)
 
     async def stage(self, config: ProxyConfig) -> StagedIdentity:

@@ -90,6 +90,7 @@ class Slot(ProcessSlot[Processor]):
 
     Attributes:
         drained: becomes the number of connections left, once a drain was asked for.
+        held: it has no share of the memory pool yet, and takes no connections.
 
     Raises:
         OSError: see ``SlotCells``.
@@ -100,6 +101,7 @@ class Slot(ProcessSlot[Processor]):
         self.cells = SlotCells(number, layout)
         self.boot_id = ""
         self.drained: asyncio.Future[int] | None = None
+        self.held = False
 
     def begin(self) -> None:
         super().begin()
@@ -113,7 +115,7 @@ class Slot(ProcessSlot[Processor]):
     @property
     def takes_connections(self) -> bool:
         """Whether the acceptor may pass connections to it."""
-        return self.lives_on and self.state == "running" and self.drained is None
+        return self.lives_on and not self.held and self.state == "running" and self.drained is None
 
     def heartbeat_age_ms(self) -> int:
         """The time since the last heartbeat; -1 without a process that has sent one."""

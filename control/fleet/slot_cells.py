@@ -54,6 +54,7 @@ class SlotCells:
 
     def __init__(self, slot: int, layout: CellLayout) -> None:
         self.descriptor = create(layout, f"framegate-cells-{slot}")
+        self._room: tuple[CellLayout, CellReader, mmap.mmap] | None = None
         try:
             self._attach(layout)
         except OSError:
@@ -62,21 +63,25 @@ class SlotCells:
         self._before = self._counts()
 
     def _attach(self, layout: CellLayout) -> None:
-        reader, self._mapping = CellReader(self.descriptor, layout), mmap.mmap(self.descriptor, layout.size)
+        if self._room is None or self._room[0] is not layout:
+            self.make_room(layout)
+        assert self._room is not None, "it was made"
+        (_, reader, self._mapping), self._room = self._room, None
         self.layout = layout
         self.reader = reader  # the mapping of the former one stays until its last reference is gone: another thread may be reading
         self._listeners = layout.names(LISTENER)
         self._pairs = [(listener, direction) for listener in self._listeners for direction in DIRECTIONS]
 
-    def enlarge(self, layout: CellLayout) -> None:
-        """Make room for another layout. Raises OSError: no memory is available."""
+    def make_room(self, layout: CellLayout) -> None:
+        """Make room for another layout, and map it for ``follow``. Raises OSError: no memory is available."""
         enlarge(self.descriptor, layout)
+        self._room = layout, CellReader(self.descriptor, layout), mmap.mmap(self.descriptor, layout.size)
 
     def follow(self, layout: CellLayout) -> None:
         """Read by another layout, which was made from the present one and has room."""
-        moved, before = layout.moved(self.layout), self._before
-        self._mapping.close()
+        moved, before, former = layout.moved(self.layout), self._before, self._mapping
         self._attach(layout)
+        former.close()
         if self.reader.state in (State.EMPTY, State.STOPPED):  # no processor writes: what is free, or new, begins with 0
             for start, end in moved:
                 offset = HEADER_SIZE + start * CELL_SIZE
@@ -106,8 +111,12 @@ class SlotCells:
         return ProcessorTotals(connections, orderly, matched, seen, reserved, {reason: counts[_DROPPED, reason] for reason in TAP_DROP_REASONS})
 
     def close(self) -> None:
-        """Close the descriptor and this mapping. The mapping of ``reader`` stays until its last reference is gone: another thread may be reading."""
+        """Close the descriptor and this mapping, and drop ``reader``. Its mapping stays until its last reference is gone: another thread may be
+        reading. Who ended in the slot may be referred to for long, but has no descriptor any more.
+        """
         self._mapping.close()
+        self._room = None
+        del self.reader
         os.close(self.descriptor)
 
     def _counts(self) -> dict[tuple[str, ...], int]:

@@ -7,9 +7,10 @@ A slot that is not wanted any more is removed, with its status and its series of
 """
 
 import asyncio
+import copy
 import dataclasses
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from framegate.control.accept.acceptor import Acceptor, Target
@@ -117,37 +118,52 @@ class Supervisor(Respawner[Slot, Processor]):
         """Every slot."""
         return [slot.status() for slot in self._ordered()]
 
-    async def start_slots(self, numbers: Sequence[int]) -> None:
-        """Start a processor in each slot and wait until all are ready. Shares must be in the desired state.
+    async def start_slots(self, numbers: Sequence[int], *, held: bool = False) -> None:
+        """Start a processor in each slot and wait until all are ready. Shares must be in the desired state. ``held``: they take no connections before
+        ``release_slots``.
 
         Raises:
             StartError: one could not start. Then, and when the call is cancelled, the others of this call are stopped again and the slots removed.
         """
         first: list[asyncio.Future[None]] = []
         try:
-            first.extend(map(self._start_slot, numbers))
+            first.extend(self._start_slot(number, held) for number in numbers)
             await asyncio.gather(*first)
         except BaseException:
-            await self._remove(numbers)
+            await self.discard_slots(numbers)
             raise
 
-    def _start_slot(self, number: int) -> asyncio.Future[None]:
+    def release_slots(self, numbers: Iterable[int]) -> None:
+        """Let held processors take connections."""
+        for number in numbers:
+            self.slots[number].held = False
+        self._slots_changed()
+
+    def leave_slots(self, numbers: Iterable[int]) -> None:
+        """Let processors take no more connections; one that ends has no successor."""
+        for number in numbers:
+            self.slots[number].leaving = True
+        self._slots_changed()
+
+    def _start_slot(self, number: int, held: bool) -> asyncio.Future[None]:
         if number not in self.slots:
             try:
                 self.slots[number] = Slot(number, self.desired.layout, self._generations.get(number, 0))
             except OSError as error:
                 raise KIND.start_error(number, f"could not be started: {error}") from error
             self._show_cells()
+        self.slots[number].held = held
         return self._begin(self.slots[number])
 
-    async def remove_slots(self, numbers: Sequence[int], timeout_ms: int) -> None:
+    async def remove_slots(self, numbers: Iterable[int], timeout_ms: int) -> None:
         """Drain these slots, end their processors, and remove the slots."""
-        for number in numbers:
-            self.slots[number].leaving = True
-        await self.drain_slots(numbers, timeout_ms)
-        await self._remove(numbers)
+        there = [number for number in numbers if number in self.slots]
+        self.leave_slots(there)
+        await self.drain_slots(there, timeout_ms)
+        await self.discard_slots(there)
 
-    async def _remove(self, numbers: Sequence[int]) -> None:
+    async def discard_slots(self, numbers: Sequence[int]) -> None:
+        """End the processors of these slots without a drain, and remove the slots."""
         await self.stop_slots(numbers)
         gone = [self.slots.pop(number) for number in numbers if number in self.slots]
         for slot in gone:
@@ -289,19 +305,19 @@ class Supervisor(Respawner[Slot, Processor]):
         return Changed(before, after)
 
     def make_room(self, layout: CellLayout) -> None:
-        """Make room for the counters of another layout in every slot.
+        """Make room for the counters of another layout in every slot, and map it, so that ``follow_layout`` cannot fail.
 
         Raises:
             UnavailableError: there is no memory.
         """
         try:
-            for slot in self._ordered():
-                slot.cells.enlarge(layout)
-        except OSError as error:
+            for slot in self._ordered() if layout is not self.desired.layout else ():
+                slot.cells.make_room(layout)
+        except (OSError, ValueError) as error:
             raise UnavailableError(f"no memory for counters: {error}", reason="NO_MEMORY") from error
 
     def follow_layout(self, layout: CellLayout) -> None:
-        """Read the counters of all slots by another layout, which was made from the present one and has room (``SlotCells.enlarge``)."""
+        """Read the counters of all slots by another layout, which was made from the present one and has room."""
         self.desired.layout = layout
         for slot in self._ordered():
             slot.cells.follow(layout)
@@ -321,9 +337,9 @@ class Supervisor(Respawner[Slot, Processor]):
         Args:
             build: the change for a slot.
             check: raises when the desired state does not allow the change; called when earlier changes are done.
-            commit: writes it into the desired state, between the phases.
-            decided: called when the change is committed.
-            done: called when every processor has it, before the next change.
+            commit: writes it into the desired state, between the phases. If it raises, nothing is changed.
+            decided: called when the change is committed. What it raises is reported (``task_failed``), for nothing can be taken back any more.
+            done: called when every processor has it, before the next change; likewise.
 
         Raises:
             AbortedError, UnavailableError: see ``TwoPhases.make``.
@@ -334,11 +350,25 @@ class Supervisor(Respawner[Slot, Processor]):
             return {processor: build(processor.slot) for processor in self.running if self.slots[processor.slot].wanted}
 
         def decide() -> None:
-            commit(self.desired)
+            before = copy.copy(self.desired)
+            try:
+                commit(self.desired)
+            except BaseException:
+                for field in dataclasses.fields(before):
+                    setattr(self.desired, field.name, getattr(before, field.name))
+                raise
             self.desired.revision += 1
-            decided()
+            self.attempt(decided)
 
-        await self._phases.make(plan, decide, done)
+        await self._phases.make(plan, decide, lambda: self.attempt(done))
+
+    def attempt(self, *steps: Callable[[], object]) -> None:
+        """Take steps that follow from what is decided. One that fails is reported (``task_failed``), and the others are taken."""
+        for step in steps:
+            try:
+                step()
+            except Exception as error:
+                self._task_monitor.failed(self._task, error)
 
     # --- drain and end -----------------------------------------------------------------------------------------------------------
 

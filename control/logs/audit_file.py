@@ -1,8 +1,8 @@
 """The file of audit rows, one JSON object a line, in the order of the changes.
 
-The file is opened for each write, so another program may rename it at any time (logrotate): the next row goes to a new file. Its room is allocated
-before a change is made, so that a full disk refuses the change and not its row. Rows that cannot be written wait, and are tried again with the next
-row and every ``RETRY_S``.
+The file is opened for each write, so another program may rename it at any time (logrotate): the next row goes to a new file. Room for the row of
+each change in progress is allocated before the change is made, so that a full disk refuses the change and not its row. Rows that cannot be written
+wait, and are tried again with the next row and every ``RETRY_S``.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Final
 __all__ = ["MAX_WAITING", "RETRY_S", "ROOM", "AuditFile"]
 
 ROOM: Final = 256 * 1024
-"""Bytes that are allocated for the next row: the longest has less (``framegate.control.service.quoting``)."""
+"""Bytes that are allocated for a row: the longest has less (``framegate.control.service.quoting``)."""
 MAX_WAITING: Final = 1_000
 """Rows that wait; further ones are lost for the file."""
 RETRY_S: Final = 5.0
@@ -35,6 +35,7 @@ class AuditFile:
 
     Attributes:
         path: as above.
+        error: why rows could not be written the last time; None: they could.
     """
 
     def __init__(self, path: str, on_change: Callable[[OSError | None], None], on_unwritten: Callable[[], None]) -> None:
@@ -43,19 +44,33 @@ class AuditFile:
         self._on_unwritten = on_unwritten
         self._waiting: list[bytes] = []
         self._counted = 0  # of those that wait
-        self._error: OSError | None = None
+        self._places = 0  # of rows to come, for which there is room
+        self.error: OSError | None = None
         self._lock = asyncio.Lock()
         self._writing: set[asyncio.Task[OSError | None]] = set()
         self._retry: asyncio.TimerHandle | None = None
-        self._retrying: asyncio.Task[OSError | None] | None = None
         self._libc = ctypes.CDLL(None, use_errno=True)
 
-    async def fault(self) -> OSError | None:
-        """Write what waits, and allocate room for further rows; the error if that fails."""
-        return await self._write(room=ROOM)
+    async def reserve(self) -> OSError | None:
+        """Write what waits, and allocate room for one row more; the error if that fails. ``add`` or ``release`` gives the room up."""
+        task = self._start(room=True)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._unwanted)
+            raise
 
-    def add(self, line: str) -> None:
-        """Queue a row; ``write`` writes it."""
+    def _unwanted(self, task: asyncio.Task[OSError | None]) -> None:
+        if not task.cancelled() and task.exception() is None and task.result() is None:
+            self.release()
+
+    def release(self) -> None:
+        """Give up the room for a row."""
+        self._places -= 1
+
+    def add(self, line: str, *, reserved: bool = False) -> None:
+        """Queue a row, for which there is room or not; ``write`` writes it."""
+        self._places -= reserved
         if len(self._waiting) < MAX_WAITING:
             self._waiting.append(f"{line}\n".encode("utf-8", "replace"))
         else:
@@ -63,21 +78,22 @@ class AuditFile:
 
     async def write(self) -> None:
         """Write the rows that were added before this call, to the disk; those that cannot be written are counted and wait."""
-        await self._write()
+        await asyncio.shield(self._start())
 
-    async def _write(self, room: int = 0) -> OSError | None:
-        """Write what waits. A caller that is cancelled leaves it to its end: the thread goes on, and only one may write."""
+    def _start(self, *, room: bool = False) -> asyncio.Task[OSError | None]:
+        """Write what waits, and perhaps allocate room. If its caller is cancelled, it goes on, as its thread does: only one may write."""
         task = asyncio.create_task(self._write_alone(room))
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
-        return await asyncio.shield(task)
+        return task
 
-    async def _write_alone(self, room: int) -> OSError | None:
+    async def _write_alone(self, room: bool) -> OSError | None:
         async with self._lock:
             lines = list(self._waiting)
             if not lines and not room:
-                return self._error  # another call has written them
-            written, error = await asyncio.to_thread(self._append, b"".join(lines), room)
+                return self.error  # another call has written them
+            written, error = await asyncio.to_thread(self._append, b"".join(lines), ROOM * (self._places + room))
+            self._places += room and error is None
             if written:
                 del self._waiting[: len(lines)]
                 lines = []
@@ -85,16 +101,16 @@ class AuditFile:
                 self._on_unwritten()
             self._counted = len(lines)
             if error is not None or room:  # rows that just fit do not mean that there is room again
-                if (error is None) != (self._error is None):
+                if (error is None) != (self.error is None):
                     self._on_change(error)
-                self._error = error
-            if lines and self._retry is None:
+                self.error = error
+            if (lines or self.error is not None) and self._retry is None:
                 self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._again)
             return error
 
     def _again(self) -> None:
         self._retry = None
-        self._retrying = asyncio.ensure_future(self._write(ROOM))
+        self._start(room=True).add_done_callback(self._unwanted)
 
     def _append(self, data: bytes, room: int) -> tuple[bool, OSError | None]:
         """Append whole lines, or nothing; then allocate room. Returns whether the lines are on the disk, and the error."""
@@ -137,4 +153,4 @@ class AuditFile:
         if self._retry is not None:
             self._retry.cancel()
         if self._waiting:
-            await self._write()
+            await self.write()

@@ -43,6 +43,7 @@ _WARNING: Final[tuple[LogLevel, ...]] = ("warning",)
 _ERROR: Final[tuple[LogLevel, ...]] = ("error",)
 _EITHER: Final[tuple[LogLevel, ...]] = ("info", "warning")
 _TROUBLE: Final[tuple[LogLevel, ...]] = ("warning", "error")
+_ANY: Final[tuple[LogLevel, ...]] = ("info", "warning", "error")
 _PROCESS: Final = {"slot": int, "pid": int}
 _LIFE: Final = {**_PROCESS, "generation": int}
 _ENDED: Final = {**_LIFE, "exit_code": int}
@@ -61,7 +62,7 @@ def _of_processor(row: Any) -> dict[str, Any]:
 _CONNECTIONS: Final = {
     "opened": Event("A connection is open: the client was accepted and the upstream connected.", ("debug", "info"), _of_connection(OpenedRow)),
     "access": Event("A connection is still open.", _INFO, _of_connection(AccessRow)),
-    "closed": Event("A connection has ended.", _INFO, _of_connection(ClosedRow)),
+    "closed": Event("A connection has ended.", _ANY, {**_of_connection(ClosedRow), "sampled": NotRequired[int]}),
     "accept_failed": Event("A connection could not be accepted.", _ERROR, {"listener": str, "error": str}),
     "accept_waits": Event(
         "A listener accepts no more until a quota allows it.", _WARNING, {"listener": str, "reason": str, "key": str, "count": int}
@@ -125,13 +126,13 @@ _CHANGES: Final = {
         "Audit rows can no longer be written to their file, or, without an error, can again.", ("info", "error"), {"file": str, "error": str}
     ),
     "channel_action_ended": Event(
-        "An operator's action on channels has expired or was deleted; it is undone.",
+        "An operator's action on channels is over; it is undone.",
         ("info",),
-        {"action": int, "verb": str, "filter": str, "reason": Literal["expired", "deleted"]},
+        {"action": int, "verb": str, "filter": str, "reason": Literal["expired", "deleted", "no_channel"]},
     ),
     "change_settled": Event(
         "A change has ended after its call was cancelled.",
-        ("info", "warning", "error"),
+        _ANY,
         {"change": str, "result": Literal["taken back", "made", "failed"], "reason": str, "error": NotRequired[str]},
     ),
     "change_unconfirmed": Event("A processor has not confirmed a committed change.", _EITHER, {**_PROCESS, "reason": str}),
@@ -159,7 +160,9 @@ _CHANGES: Final = {
     "pool_moved": Event("The shares of the memory pool have changed.", _INFO, {"shares": dict[str, int], "needy": list[int]}),
     "pool_not_moved": Event("The shares of the memory pool could not be changed.", _TROUBLE, {"error": str}),
     "configuration_applied": Event(
-        "A configuration was applied while framegate runs.", _INFO, {"by": str, "file": str, "count": int, "keys": list[str], "etag": str}
+        "A configuration was applied while framegate runs.",
+        _INFO,
+        {"by": str, "file": str, "count": int, "keys": list[str], "etag": str, "pending": list[str]},
     ),
     "configuration_refused": Event(
         "The configuration file was not applied: nothing is changed.", _ERROR, {"file": str, "reason": str, "faults": list[str]}
@@ -261,6 +264,14 @@ _TAP: Final = {
     "tap_sealed": Event("A segment without a writer was sealed.", _INFO, {"stream": str, "base": int, "cut_bytes": int}),
 }
 _FAULTS: Final = {
+    "telemetry_export_failed": Event(
+        "Exports to a collector have begun to fail; there is no row of each.", _WARNING, {"signal": str, "target": str, "lost": int, "error": str}
+    ),
+    "telemetry_export_recovered": Event(
+        "Exports to a collector succeed again; with all that was lost meanwhile.",
+        _INFO,
+        {"signal": str, "target": str, "lost": int, "seconds": float},
+    ),
     "library_log": Event("A library logged a message.", _TROUBLE, {"logger": str, "message": str, "error": NotRequired[str]}),
     "row_failed": Event("A row could not be written.", _ERROR, {"row": str, "error": str}),
     "subscriber_failed": Event("A subscriber of events raised an exception.", _ERROR, {"error": str}),

@@ -13,6 +13,7 @@ import functools
 import logging
 import os
 import queue
+import random
 import reprlib
 import threading
 import time
@@ -29,6 +30,8 @@ __all__ = ["Levels", "LibraryRows", "RowCopy", "RowLog", "audit_line", "check_si
 
 _ALWAYS: Final = "audit"
 """The event whose rows are always written: a change is made only if its row can be kept."""
+_SAMPLED: Final = "closed"
+_NOTHING_LOST: Final = '"lost": {"bytes": 0,'
 _RANKS: Final[Mapping[str, int]] = {level: rank for rank, level in enumerate(LEVELS)}
 _CAPACITY: Final = 100_000
 _PLACES: Final = 1_000
@@ -52,9 +55,11 @@ class Levels:
     Attributes:
         level: the lowest level that is written.
         silenced: names of events whose rows are not written, whatever their level.
+        sample: the share of connections that ended well whose rows (``closed``, info, no byte lost) are written.
     """
 
-    def __init__(self, level: LogLevel = "info") -> None:
+    def __init__(self, level: LogLevel = "info", sample: float = 1.0) -> None:
+        self.sample = sample
         self.level: LogLevel = level
         self.silenced: frozenset[str] = frozenset()
 
@@ -137,6 +142,7 @@ class RowLog(Subscriber):
         self._capacity = capacity
         self._places = places
         self._queue: queue.SimpleQueue[RowCopy | None] = queue.SimpleQueue()
+        self._alike = 0  # connections that ended well since the last one whose row is written
         self._together = 0  # rows that wait with others, which count for one in the queue
         self._lock = threading.Lock()
         self._told = 0  # of ``dropped``, how many a row has reported
@@ -196,7 +202,25 @@ class RowLog(Subscriber):
 
     def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:
         """Queue the rows of events that happened together. See ``Subscriber``."""
-        self.write_lines(events[0].name, lines, level=events[0].level)
+        name, level = events[0].name, events[0].level
+        if name == _SAMPLED and level == "info" and self.levels.sample < 1:
+            lines = self._sample(lines)
+        if lines:
+            self.write_lines(name, lines, level=level)
+
+    def _sample(self, lines: Sequence[str]) -> list[str]:
+        """A random choice of rows; each has the number of rows it stands for (``sampled``): itself and those left out before it, so sums stay right.
+        All rows of connections that lost bytes are in it.
+        """
+        kept = []
+        for line in lines:
+            if _NOTHING_LOST in line:
+                self._alike += 1
+                if random.random() >= self.levels.sample:
+                    continue
+                line, self._alike = f'{line[:-1]}, "sampled": {self._alike}}}', 0
+            kept.append(line)
+        return kept
 
     def offer(self, event: Event, line: dict[str, Any] | str, size: int) -> None:
         """Queue the row of an event, at its reserved place if it has one. See ``Subscriber``."""
@@ -314,6 +338,10 @@ class RowLog(Subscriber):
             os.write(2, f"framegate: {text}\n".encode())
 
 
+_CLIENT_GONE: Final = "ExecuteBatchError"
+"""gRPC's, when an answer cannot be sent: the client has cancelled its call, or gone, a moment before."""
+
+
 class LibraryRows(logging.Handler):
     """Turns log records of libraries (``logging``: gRPC, OpenTelemetry, our own interceptor) into rows, so that all lines of stdout are rows.
 
@@ -329,6 +357,8 @@ class LibraryRows(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one row: the logger's name, its message, and the type and text of the exception if there is one."""
         error = record.exc_info[1] if record.exc_info else None
+        if type(error).__name__ == _CLIENT_GONE:
+            return
         fields = {} if error is None else {"error": f"{type(error).__name__}: {error}"}
         if error is not None:
             self._on_exception()

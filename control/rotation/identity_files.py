@@ -3,17 +3,19 @@ or have another password, and processors end the connections of these users.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from framegate.control.errors import AbortedError, UnavailableError
 from framegate.control.files import Contents, digest
-from framegate.control.fleet.identity import Identity
+from framegate.control.fleet.identity import Identity, StagedIdentity
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.identity.auth_responder import MAX_BYTES, IdentityFileError
 from framegate.control.identity.users import Users
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.source import ContentReloader, Refusal, RefusedError, Reloader, Source
+from framegate.proxy.config.model import ProxyConfig
+from framegate.proxy.server.credentials import listener_auth_queue
 from framegate.proxy.server.messages import Change
 from framegate.proxy.server.protocol import revoked_row
 from framegate.proxy.server.rows import listener_owner
@@ -24,13 +26,31 @@ USERS: Final = "sasl"
 """The kind of files of users; other kinds have keys of tokens."""
 
 
+class _Keys(ContentReloader):
+    """Token keys, put in force with a lock held."""
+
+    def __init__(self, load: Callable[[str, Contents], None], lock: asyncio.Lock) -> None:
+        super().__init__(load)
+        self._lock: Final = lock
+
+    async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
+        """See ``Reloader``."""
+        async with self._lock:
+            return await super().take(found)
+
+
 class IdentityFiles(Reloader):
-    """Reloads the users files and token keys of all listeners with SASL, after ``follow``. Event loop only."""
+    """Reloads the users files and token keys of all listeners with SASL, after ``follow``. Event loop only.
+
+    Attributes:
+        lock: held while users are put in force, here or together with a configuration, so that older ones do not replace newer ones.
+    """
 
     def __init__(self, identity: Identity, supervisor: Supervisor) -> None:
         self._identity: Final = identity
         self._supervisor: Final = supervisor
-        self._keys: Final = ContentReloader(self._load)
+        self.lock: Final = asyncio.Lock()
+        self._keys: Final = _Keys(self._load, self.lock)
         self._names: dict[str, str] = {}
         # By listener: the users of whom connections may be open, until those that are no more were ended.
         self._users: dict[str, Users | None] = {}
@@ -69,12 +89,13 @@ class IdentityFiles(Reloader):
         """See ``Reloader``. Contents are also refused when connections could not be ended; the rotation tries again."""
         refused = {}
         for owner, contents in found.items():
-            name = self._names.get(owner)
-            if name is None:
-                continue  # its listener was removed meanwhile
+            name = self._names.get(owner, "")
             try:
-                await asyncio.to_thread(self._identity.take, name, contents)
-                await self._end_revoked(name)
+                async with self.lock:
+                    if not self._has(owner, contents):
+                        continue
+                    await asyncio.to_thread(self._identity.take, name, contents)
+                    await self._end_revoked(name)
             except IdentityFileError as error:
                 refused[owner] = Refusal(error.path, error.reason)
             except AbortedError as error:
@@ -83,24 +104,39 @@ class IdentityFiles(Reloader):
 
     async def _end_revoked(self, listener: str) -> None:
         """End the connections of users that are gone or have other passwords."""
-        old, new = self._users[listener], self._users_of(listener)
-        closes = any(item.close_revoked for item in self._supervisor.desired.config.listeners if item.name == listener)
-        if old is not None and new is not None and closes:
-            names = await asyncio.to_thread(new.changed, old)
-            if names:
-                change = Change(revoked={listener: revoked_row(users=names)})
-                try:
-                    await self._supervisor.change(lambda slot: change, lambda desired: None)
-                except UnavailableError as error:
-                    if error.reason != "CHANGE_PENDING":
-                        raise  # otherwise it is decided, as in ``TlsStores``
+        new = self._users_of(listener)
+        names = await self._revoked(self._supervisor.desired.config, listener, new)
+        if names:
+            change = Change(revoked={listener: revoked_row(users=names)})
+            try:
+                await self._supervisor.change(lambda slot: change, lambda desired: None)
+            except UnavailableError as error:
+                if error.reason != "CHANGE_PENDING":
+                    raise  # otherwise it is decided, as in ``TlsStores``
         self._users[listener] = new
+
+    async def _revoked(self, config: ProxyConfig, listener: str, new: Users | None) -> list[str]:
+        """The users whose connections are to end when a listener has these users."""
+        old = self._users.get(listener)
+        closes = any(item.close_revoked for item in config.listeners if item.name == listener)
+        return await asyncio.to_thread(new.changed, old) if closes and old is not None and new is not None else []
+
+    async def revoked(self, staged: StagedIdentity) -> dict[str, list[str]]:
+        """The users whose connections are to end when another configuration is in force, by listener. Call it with ``lock`` held."""
+        found = {name: await self._revoked(staged.config, name, staged.answers[listener_auth_queue(name)].users) for name in staged.contents}
+        return {name: users for name, users in found.items() if users}
 
     def _users_of(self, listener: str) -> Users | None:
         return None if self._identity.users_file(listener) is None else self._identity.users(listener)
 
+    def _has(self, owner: str, contents: Contents) -> bool:
+        """Whether a listener still has these files: a configuration may have been applied since they were read."""
+        return owner in self._names and contents.keys() <= set(self._identity.files(self._names[owner]).values())
+
     def _load(self, owner: str, found: Contents) -> None:
         """New keys of tokens."""
+        if not self._has(owner, found):
+            return
         try:
             self._identity.take(self._names[owner], found)
         except IdentityFileError as error:

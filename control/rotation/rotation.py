@@ -232,6 +232,8 @@ class Rotation:
             reason = f"could not be judged: {type(error).__name__}"
             refused = {owner: Refusal("", reason) for owner in seen}
         for owner, item in seen.items():
+            if self._watched.get((owner, item.source.kind)) is not item:
+                continue  # its owner was removed, or has other files, meanwhile
             if owner in refused:
                 item.refusal = refused[owner]
             else:

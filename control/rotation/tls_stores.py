@@ -6,7 +6,16 @@ Of several stores that are new at once, those that are good go together, in one 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from framegate.control.configuration.tls_files import CertificateFacts, TlsFile, ends_of, facts_from_row, shown_of, tls_files, tls_sections
+from framegate.control.configuration.tls_files import (
+    CertificateFacts,
+    TlsFile,
+    ends_of,
+    facts_from_row,
+    revocation_lists,
+    shown_of,
+    tls_files,
+    tls_sections,
+)
 from framegate.control.errors import AbortedError, UnavailableError
 from framegate.control.files import Contents, digest
 from framegate.control.fleet.desired_state import DesiredState
@@ -28,7 +37,7 @@ Certificates = dict[str, dict[str, list[CertificateFacts]]]
 """What is in the files of stores, by owner and path."""
 Sections = dict[str, ListenerTls | UpstreamTls]
 Judge = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
-"""Answers as ``framegate.control.rotation.validator.answer``. Raises what keeps it from it."""
+"""Answers as ``framegate.control.rotation.questions.answer``. Raises what keeps it from it."""
 
 
 class TlsStores(Reloader):
@@ -86,6 +95,24 @@ class TlsStores(Reloader):
             if self._sections.get(owner) != section
         }
 
+    async def revoked(self, config: ProxyConfig, stores: Mapping[str, Store]) -> dict[str, list[str]]:
+        """The serial numbers of the certificates that only the lists of another configuration's ``staged`` stores revoke, by listener, where their
+        connections are to end. Raises UnavailableError: they could not be read.
+        """
+        before, lists = self._supervisor.desired.stores, {}
+        for owner in stores.keys() & before.keys() & self._sections.keys():
+            old, new = _lists(self._sections[owner], before[owner]), _lists(_sections(config)[owner], stores[owner])
+            if set(new) - set(old):
+                lists[owner] = {"old": old, "new": new}
+        if not lists:
+            return {}
+        try:
+            found = await self._validator({"revocations": lists})
+        except (OSError, RuntimeError, TimeoutError) as error:
+            text = f"lists of revoked certificates could not be compared: {str(error) or 'no answer in time'}"
+            raise UnavailableError(text, reason="READER_FAILED") from error
+        return _closing(config, found)
+
     def follow(self, config: ProxyConfig, certificates: Mapping[str, list[CertificateFacts]], rotation: Rotation) -> None:
         """Have the sections of another configuration, whose stores are in force."""
         before = set(self._sections)
@@ -114,9 +141,15 @@ class TlsStores(Reloader):
         ]
 
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
-        """See ``Reloader``."""
-        texts = {owner: {path: content.decode("latin-1") for path, content in contents.items()} for owner, contents in found.items()}
-        desired = self._supervisor.desired
+        """See ``Reloader``. Owners that a configuration removed, or gave another section, meanwhile are left out."""
+        desired, sections = self._supervisor.desired, self._sections
+        texts = {
+            owner: {path: content.decode("latin-1") for path, content in contents.items()}
+            for owner, contents in found.items()
+            if owner in sections and contents.keys() == desired.stores[owner].files.keys()
+        }
+        if not texts:
+            return {}
         question = {
             "config": to_wire(desired.config),
             "stores": {owner: {"old": dict(desired.stores[owner].files), "new": files} for owner, files in texts.items()},
@@ -129,32 +162,33 @@ class TlsStores(Reloader):
         rows = answer["certificates"]
         certificates = {owner: {path: [facts_from_row(row) for row in each] for path, each in rows[owner].items()} for owner in good}
         try:
-            await self._put(good, certificates, answer["revoked"])
+            await self._put(good, sections, certificates, answer["revoked"])
         except AbortedError as error:
             refused |= dict.fromkeys(good, Refusal("", str(error)))
         return refused
 
-    async def _put(self, files: dict[str, dict[str, str]], certificates: Certificates, revoked: Mapping[str, list[str]]) -> None:
-        """Put stores in force everywhere, and end the connections of revoked certificates; or raise AbortedError."""
-        before = self._supervisor.desired.stores
-        stores = {owner: Store(before[owner].number + 1, shown_of(self._sections[owner], certificates[owner]), each) for owner, each in files.items()}
-        change = Change(stores=pack_stores(stores))
-        rows = {
-            item.name: revoked_row(serials=revoked[listener_owner(item.name)])
-            for item in self._supervisor.desired.config.listeners
-            if item.close_revoked and revoked.get(listener_owner(item.name))
-        }
-        if rows:
-            change["revoked"] = rows
+    async def _put(self, files: dict[str, dict[str, str]], sections: Sections, certificates: Certificates, revoked: Mapping[str, list[str]]) -> None:
+        """Put the stores of sections that are still in force everywhere, and end the connections of revoked certificates; or raise AbortedError."""
+        change, stores = Change(), dict[str, Store]()
+
+        def check() -> None:
+            before = self._supervisor.desired.stores
+            for owner, each in files.items():
+                if self._sections.get(owner) == sections[owner]:
+                    stores[owner] = Store(before[owner].number + 1, shown_of(sections[owner], certificates[owner]), each)
+            change["stores"] = pack_stores(stores)
+            rows = _closing(self._supervisor.desired.config, {owner: revoked[owner] for owner in stores})
+            if rows:
+                change["revoked"] = {listener: revoked_row(serials=serials) for listener, serials in rows.items()}
 
         def commit(desired: DesiredState) -> None:
             desired.stores = {**desired.stores, **stores}
-            self._certificates.update(certificates)
             for owner in stores:
+                self._certificates[owner] = certificates[owner]
                 self._set_ends(owner)
 
         try:
-            await self._supervisor.change(lambda slot: change, commit)
+            await self._supervisor.change(lambda slot: change, commit, check)
         except UnavailableError as error:
             if error.reason != "CHANGE_PENDING":
                 raise  # otherwise it is decided: who has not confirmed it will have it, and has a row of the log
@@ -191,6 +225,17 @@ class TlsStores(Reloader):
 
 def _sections(config: ProxyConfig) -> Sections:
     return {owner: section for owner, (_, section) in tls_sections(config).items()}
+
+
+def _lists(section: ListenerTls | UpstreamTls, store: Store) -> list[str]:
+    """The contents of the files of revoked certificates."""
+    return [store.files[path] for path in revocation_lists(section)]
+
+
+def _closing(config: ProxyConfig, revoked: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Serial numbers by listener, from those by owner: only of listeners that end the connections of revoked certificates."""
+    owners = {item.name: listener_owner(item.name) for item in config.listeners if item.close_revoked}
+    return {name: revoked[owner] for name, owner in owners.items() if revoked.get(owner)}
 
 
 def _as_bytes(store: Store) -> dict[str, bytes]:

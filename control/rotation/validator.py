@@ -1,8 +1,6 @@
-"""The validator process: checks new certificates, keys and authorities before they replace those in force.
+"""Checks new certificates, keys and authorities before they replace those in force, in the validator process (``questions``).
 
-It is a process of its own because ``cryptography`` needs 16 MiB, and so that a malicious file cannot harm the control process. It reads questions on
-standard input and writes answers (``control.rotation.validator_process`` has the format) until the end of the input. Questions have keys; answers
-only those of a configuration that is to be applied, which it reads as well.
+``cryptography`` needs 7 MiB there. Questions have keys; answers have none.
 
 It checks each store in this order and reports the first fault: every file can be parsed; each key belongs to its certificate; each certificate of a
 chain is issued by the next one; none is expired or not yet valid; no issuer that was in the chain before is missing; no name is lost and the subject
@@ -12,20 +10,24 @@ is the same, unless the configuration allows it; the processors' context can be 
 import dataclasses
 import datetime
 import itertools
-import json
-import resource
-import sys
 import time
-from collections.abc import Mapping
-from typing import Any, BinaryIO, Final
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from framegate.control.configuration.child import load_row
-from framegate.control.configuration.tls_files import describe, describe_files, describe_revocations, facts_of, revocations, tls_sections
+from framegate.control.configuration.tls_files import (
+    describe,
+    describe_files,
+    describe_revocations,
+    facts_of,
+    revocation_lists,
+    revocations,
+    tls_sections,
+)
 from framegate.control.rotation.source import Refusal, RefusedError
 from framegate.control.rotation.trial import TrialError, try_as_client, try_as_server
 from framegate.proxy.config.model import from_wire
@@ -33,27 +35,26 @@ from framegate.proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTl
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.tls_context import server_store, upstream_context
 
-__all__ = ["answer", "refusal_of", "serve"]
+__all__ = ["answer", "refusal_of"]
 
-_MOST_MEMORY: Final = 1 << 30
-"""Bytes of addresses: the files of all stores are 16 MiB at most, twice, and some copies of that."""
 Tls = ListenerTls | UpstreamTls
 Files = Mapping[str, bytes]
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """What is to be said of stores; or a configuration, read as a start reads it.
+    """What is to be said of stores.
 
     Args:
-        question: ``load``: for ``framegate.control.configuration.child.load_row``, which gives the answer. Otherwise ``config``, of ``to_wire``;
-            ``stores``, by owner, each with ``old`` and ``new``: what is in its files, by path, as Latin-1.
+        question: ``revocations``: lists by owner, each with ``old`` and ``new``. Else ``config``, of ``to_wire``; ``stores``, by owner, each with
+            ``old`` and ``new``: what is in its files, by path, as Latin-1.
 
     Returns:
+        Of ``revocations`` the serial numbers, in hexadecimal, of the certificates that only the new lists revoke, by owner. Otherwise
         ``refusals``: ``[file, reason]`` by owner, of those that are not good; ``certificates``: those in the new files, by owner and path;
-        ``revoked``: serial numbers, in hexadecimal, of the certificates that only the new lists revoke, by owner.
+        ``revoked``: such serial numbers, by owner.
     """
-    if "load" in question:
-        return load_row(question["load"])
+    if "revocations" in question:
+        return {owner: sorted(_serials(lists["new"]) - _serials(lists["old"])) for owner, lists in question["revocations"].items()}
     sections = tls_sections(from_wire(question["config"]))
     refusals: dict[str, list[str]] = {}
     certificates = {}
@@ -63,16 +64,17 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         if found is not None:
             refusals[owner] = [found.file, found.reason]
         else:
-            revoked[owner] = sorted(_revoked(sections[owner][1], _as_bytes(store["new"])) - _revoked(sections[owner][1], _as_bytes(store["old"])))
+            lists = revocation_lists(sections[owner][1])
+            old, new = (_serials(store[files][path] for path in lists) for files in ("old", "new"))
+            revoked[owner] = sorted(new - old)
         described = describe_files(store["new"])
         certificates[owner] = {path: [dataclasses.asdict(item) for item in items] for path, items in described.items()}
     return {"refusals": refusals, "certificates": certificates, "revoked": revoked}
 
 
-def _revoked(section: Tls, files: Files) -> set[str]:
-    """Serial numbers of the certificates that a store's lists revoke. Who made them is not looked at: one too many connects again."""
-    paths = [path for part in _parts(section) if not isinstance(part, UpstreamTls) for path in part.crl]
-    return {f"{entry.serial_number:x}" for path in paths for each in revocations(files[path]) for entry in each}
+def _serials(lists: Iterable[str]) -> set[str]:
+    """Serial numbers of the certificates that lists revoke. Who made them is not looked at: one too many connects again."""
+    return {f"{entry.serial_number:x}" for text in lists for each in revocations(text.encode("latin-1")) for entry in each}
 
 
 def _as_bytes(files: dict[str, str]) -> dict[str, bytes]:
@@ -278,16 +280,3 @@ def _try(section: Tls, new: Files, chains: list[list[x509.Certificate]]) -> None
         raise RefusedError(file, f"is refused by OpenSSL: {error}") from error
     except TrialError as error:
         raise RefusedError(file, f"failed in a test handshake: {error}") from error
-
-
-def serve(questions: BinaryIO, answers: BinaryIO) -> None:
-    """Answer questions until the end of the input."""
-    while len(size := questions.read(4)) == 4:
-        told = json.dumps(answer(json.loads(questions.read(int.from_bytes(size, "big"))))).encode("ascii")
-        answers.write(len(told).to_bytes(4, "big") + told)
-        answers.flush()
-
-
-if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
-    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,7 +1,7 @@
-"""The validator process (``framegate.control.rotation.validator``), kept warm: on a busy machine starting one takes seconds, asking it
+"""The validator process (``framegate.control.rotation.questions``), kept warm: on a busy machine starting one takes seconds, asking it
 milliseconds.
 
-It is started when there is first need of it, or before, and asked one question at a time. One that ends, hangs or has grown is killed, and the next
+It is started before there is need of it, and asked one question at a time. One that ends, hangs or has grown is killed, and the next
 question starts another. Questions and answers are JSON behind four bytes of length, over a pair of sockets; it ends when control has closed its own.
 """
 
@@ -20,7 +20,7 @@ from framegate.proxy.config.model import MIB
 
 __all__ = ["ValidatorProcess"]
 
-_COMMAND: Final = (sys.executable, "-P", "-m", "framegate.control.rotation.validator")
+_COMMAND: Final = (sys.executable, "-P", "-m", "framegate.control.rotation.questions")
 _PATIENCE_S: Final = 30.0
 _KEPT: Final = 64 * MIB
 """Resident memory of one that is asked again; at start it has 33 MiB, half of them the interpreter's and shared."""
@@ -58,7 +58,7 @@ class ValidatorProcess:
             self._running = _Running(self._command, self._reaper)
 
     async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """What ``framegate.control.rotation.validator.answer`` says to a question.
+        """What ``framegate.control.rotation.questions.answer`` says to a question.
 
         Raises:
             OSError: no process can be started.

@@ -2,20 +2,20 @@
 
 import asyncio
 import dataclasses
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from framegate.control.bounds import rows_per_page
-from framegate.control.errors import InvalidArgumentError, NotFoundError, Violation
+from framegate.control.errors import ControlError, NotFoundError
 from framegate.control.events import Event, Gap, Row
-from framegate.control.service.convert import action_message, cause_name, channel_message, channel_number, channel_texts, fill_channel, fill_look
+from framegate.control.service.convert import action_message, channel_message, channel_number, channel_texts, fill_channel, fill_look
 from framegate.control.service.interceptor import Context, note
 from framegate.control.service.validate import Violations, check_required, duration_ms, page, reason, selection
-from framegate.control.status import ChannelVerb
+from framegate.control.status import ChannelVerb, Outcome
 from framegate.control.steering import channels as steering
-from framegate.control.steering.filter import Filter, Order
-from framegate.control.steering.state import State
+from framegate.control.steering.filter import CLOSED_FIELDS, ClosedLook, Filter, Order
 from framegate.control.v1 import channel_service_pb2 as pb2
 from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceServicer
 from framegate.proxy.config.limits import REQUEST_BYTES
@@ -84,17 +84,18 @@ class ClosedChannels:
         event = self._events.get(channel)
         return None if event is None else self._row(channel, event)
 
-    async def latest(self, listener: str | None = None, cause: str | None = None) -> list[ClosedRow]:
-        """The rows, latest first; only those of a listener and with a cause, if these are given."""
+    async def latest(self, chosen: Filter) -> list[ClosedLook]:
+        """Those that match a filter of ``CLOSED_FIELDS``, latest first."""
         self._catch_up()
-        chosen: list[ClosedRow] = []
+        found: list[ClosedLook] = []
+        now_ns = time.time_ns()
         for count, (channel, event) in enumerate(reversed(tuple(self._events.items())), 1):
-            row = self._row(channel, event)
-            if (listener is None or row["listener"] == listener) and (cause is None or row["cause"] == cause):
-                chosen.append(row)
+            look = ClosedLook(self._row(channel, event), now_ns)
+            if chosen.matches(look):
+                found.append(look)
             if count % _CLOSED_SLICE == 0:
                 await asyncio.sleep(0)
-        return chosen
+        return found
 
     def _row(self, channel: int, event: Event) -> ClosedRow:
         """A row that cannot be decoded raises once; it is removed, so that later requests succeed."""
@@ -108,9 +109,8 @@ class ClosedChannels:
 class Channels(ChannelServiceServicer):
     """Shows, mutes and closes connections."""
 
-    def __init__(self, channels: steering.Channels, closed: ClosedChannels, state: State) -> None:
+    def __init__(self, channels: steering.Channels, closed: ClosedChannels) -> None:
         self._channels = channels
-        self._state = state
         self._closed = closed
 
     async def ListChannels(self, request: pb2.ListChannelsRequest, context: Context) -> pb2.ListChannelsResponse:
@@ -139,14 +139,14 @@ class Channels(ChannelServiceServicer):
 
     async def ListClosedChannels(self, request: pb2.ListClosedChannelsRequest, context: Context) -> pb2.ListClosedChannelsResponse:
         """One page of the channels that closed last."""
-        if request.cause not in pb2.Cause.values():
-            raise InvalidArgumentError([Violation("cause", f"{request.cause} is no Cause")])
-        if request.listener and all(item.name != request.listener for item in self._state.config.listeners):
-            raise NotFoundError("listener", request.listener)
-        rows = await self._closed.latest(request.listener or None, cause_name(request.cause))
-        chosen, token = page([(str(row["id"]), row) for row in rows], request.page_size, request.page_token)
-        response = pb2.ListClosedChannelsResponse(next_page_token=token)
-        await _fill(response, chosen, fill_channel)
+        chosen = Filter(request.filter, fields=CLOSED_FIELDS)
+        order = Order(request.order_by, CLOSED_FIELDS) if request.order_by else None
+        looks = await self._closed.latest(chosen)
+        if order is not None:
+            looks = order.first(looks, len(looks))
+        shown, token = page([(str(look.row["id"]), look.row) for look in looks], request.page_size, request.page_token)
+        response = pb2.ListClosedChannelsResponse(next_page_token=token, total_count=len(looks))
+        await _fill(response, shown, fill_channel)
         return response
 
     async def GetChannel(self, request: pb2.GetChannelRequest, context: Context) -> pb2.GetChannelResponse:
@@ -200,22 +200,14 @@ class Channels(ChannelServiceServicer):
         """Change the selected channels, and fill the response; NotFoundError if channels were named and none of them is open."""
         violations = Violations()
         selected = selection(request.selector, violations)
-        reason(request.reason, violations, needed=reason_needed)
-        most = request.max_affected_count
-        if not 0 <= most <= _MAX_AFFECTED:
-            violations.add("max_affected_count", f"must be 0 to {_MAX_AFFECTED}, not {most}")
-        given: dict[str, Any] = {}
-        if verb != "unmute":
-            ttl_ms = duration_ms(request.ttl, "ttl", _MAX_TTL_MS, violations, least_ms=_LEAST_TTL_MS)
-            given.update(ttl_ms=ttl_ms, standing=request.standing)
-        if verb == "throttle":
-            for name, key in (("request_bytes_per_second", "request_rate"), ("response_bytes_per_second", "response_rate")):
-                given[key] = getattr(request, name)
-                if not REQUEST_BYTES.takes(given[key]):
-                    violations.add(name, f"must be {REQUEST_BYTES.least} to {REQUEST_BYTES.most}, not {given[key]}")
+        terms = _terms(verb, request, violations, reason_needed=reason_needed)
         violations.check()
-        terms = steering.Terms(reason=request.reason, max_affected=most or steering.TERMS.max_affected, validate_only=request.validate_only, **given)
-        outcome = await self._channels.act(verb, selected, terms)
+        try:
+            outcome = await self._channels.act(verb, selected, terms)
+        except ControlError as error:
+            if error.changed is not None:
+                note(after=_row(error.changed.after))
+            raise
         if not isinstance(selected, Filter) and not outcome.affected:
             raise NotFoundError("channel", ", ".join(channel_texts(outcome.missing)))
         affected, missing = channel_texts(outcome.affected[:_MAX_SHOWN_IDS]), channel_texts(outcome.missing)
@@ -223,12 +215,35 @@ class Channels(ChannelServiceServicer):
         filled.affected_channel_ids.extend(affected)
         filled.missing_channel_ids.extend(missing)
         filled.affected_count = len(outcome.affected)
-        row: Row = {"affected": affected, "affected_count": len(outcome.affected), "missing": missing}
         if outcome.action is not None:
             filled.action.CopyFrom(action_message(outcome.action))
-            row["action"] = outcome.action.number
         if verb in _COME_BACK and not terms.standing and outcome.affected:
             filled.hint = _COME_BACK[verb]
         if not terms.validate_only:
-            note(after=row)
+            note(after=_row(outcome))
         return response
+
+
+def _row(outcome: Outcome) -> Row:
+    """For the audit row."""
+    affected, missing = channel_texts(outcome.affected[:_MAX_SHOWN_IDS]), channel_texts(outcome.missing)
+    row: Row = {"affected": affected, "affected_count": len(outcome.affected), "missing": missing}
+    return row if outcome.action is None else {**row, "action": outcome.action.number}
+
+
+def _terms(verb: ChannelVerb, request: Any, violations: Violations, *, reason_needed: bool) -> steering.Terms:
+    """How channels are to be changed."""
+    reason(request.reason, violations, needed=reason_needed)
+    most = request.max_affected_count
+    if not 0 <= most <= _MAX_AFFECTED:
+        violations.add("max_affected_count", f"must be 0 to {_MAX_AFFECTED}, not {most}")
+    given: dict[str, Any] = {}
+    if verb != "unmute":
+        ttl_ms = duration_ms(request.ttl, "ttl", _MAX_TTL_MS, violations, least_ms=_LEAST_TTL_MS)
+        given.update(ttl_ms=ttl_ms, standing=request.standing)
+    if verb == "throttle":
+        for name, key in (("request_bytes_per_second", "request_rate"), ("response_bytes_per_second", "response_rate")):
+            given[key] = getattr(request, name)
+            if not REQUEST_BYTES.takes(given[key]):
+                violations.add(name, f"must be {REQUEST_BYTES.least} to {REQUEST_BYTES.most}, not {given[key]}")
+    return steering.Terms(reason=request.reason, max_affected=most or steering.TERMS.max_affected, validate_only=request.validate_only, **given)

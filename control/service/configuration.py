@@ -2,15 +2,16 @@
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
-from framegate.control.configuration.difference import Difference
+from framegate.control.configuration.difference import Difference, values
 from framegate.control.configuration.document import ConfigurationError, Fault
 from framegate.control.configuration.writing import as_yaml
-from framegate.control.errors import FailedPreconditionError, InvalidArgumentError, Violation
-from framegate.control.service.interceptor import Context, note
+from framegate.control.errors import ControlError, FailedPreconditionError, InvalidArgumentError, Violation
+from framegate.control.service.interceptor import Context, note, peer
 from framegate.control.service.quoting import cut
 from framegate.control.service.validate import Violations
+from framegate.control.steering.configuration import Applied
 from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.v1 import configuration_service_pb2 as pb2
 from framegate.control.v1.configuration_service_pb2_grpc import ConfigurationServiceServicer
@@ -20,8 +21,6 @@ __all__ = ["Configurations", "status_message"]
 _MOST: Final = 1_000
 """Differences, faults or warnings in one answer."""
 _VALUE: Final = 1_024
-_NOTED: Final = 100
-"""Paths in an audit row."""
 _TEXT: Final = 3 * 1024 * 1024
 """Characters of a configuration; clients take messages of 4 MiB."""
 
@@ -50,7 +49,11 @@ class Configurations(ConfigurationServiceServicer):
         """Apply a text or the file, or say what that would change."""
         text = request.text if request.HasField("text") else None
         try:
-            loaded, applied = await self._file.apply(text, request.etag, validate_only=request.validate_only)
+            loaded, applied = await self._file.apply(text, request.etag, local=peer().local, validate_only=request.validate_only)
+        except ControlError as error:
+            if isinstance(error.changed, Applied):  # it is decided
+                note(*values(error.changed.differences))
+            raise
         except ConfigurationError as error:
             if request.validate_only:
                 return pb2.ApplyConfigurationResponse(etag=self._file.etag, faults=map(_fault, error.faults[:_MOST]))
@@ -58,12 +61,13 @@ class Configurations(ConfigurationServiceServicer):
             raise InvalidArgumentError([Violation(field, str(fault)) for fault in error.faults], "CONFIGURATION_INVALID") from error
         found = applied.differences
         if not request.validate_only:
-            note(before=_row(found, "before"), after=_row(found, "after"))
+            note(*values(found))
+        pending = self._file.pending if request.validate_only else applied.pending
         return pb2.ApplyConfigurationResponse(
             etag=self._file.etag,
             differences=_differences(found, _MOST),
             difference_count=len(found),
-            warnings=map(_fault, loaded.warnings[:_MOST]),
+            warnings=[*map(_fault, loaded.warnings[:_MOST]), *(pb2.Fault(reason=text) for text in pending)],
         )
 
 
@@ -78,6 +82,7 @@ def status_message(file: ConfigurationFile, most: int) -> pb2.Configuration:
         file_error="" if refusal is None else str(refusal),
         differences=_differences(by_hand, most),
         difference_count=len(by_hand),
+        pending=file.pending,
     )
 
 
@@ -90,9 +95,3 @@ def _differences(found: Sequence[Difference], most: int) -> Iterable[pb2.Differe
 
 def _fault(fault: Fault) -> pb2.Fault:
     return pb2.Fault(line=fault.line, key=fault.key, value=fault.value, reason=fault.reason)
-
-
-def _row(found: Sequence[Difference], which: str) -> dict[str, Any]:
-    """The values before or after, by path, for the audit row; the first ones."""
-    place = ("before", "after").index(which)
-    return {item.path: cut(item.texts[place] or "", _VALUE) for item in found[:_NOTED]}

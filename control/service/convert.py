@@ -15,7 +15,7 @@ from framegate.control.v1 import channel_service_pb2 as channel_pb2
 from framegate.proxy.network.connection_id import format_connection_id, parse_connection_id, slot_of
 from framegate.proxy.server.rows import ChannelRow, ClosedRow, OpenRow
 
-__all__ = ["action_message", "cause_name", "channel_message", "channel_number", "channel_texts", "duration", "fill_channel", "fill_look", "timestamp"]
+__all__ = ["action_message", "channel_message", "channel_number", "channel_texts", "duration", "fill_channel", "fill_look", "timestamp"]
 
 _CAUSE_PREFIX: Final = "CAUSE_"
 _STATES: Final = {name.removeprefix("STATE_").lower(): value for name, value in channel_pb2.Channel.State.items()} | {
@@ -48,11 +48,6 @@ def duration(length_ns: int) -> Duration:
     return Duration(seconds=length_ns // 10**9, nanos=length_ns % 10**9)
 
 
-def cause_name(cause: channel_pb2.Cause.ValueType) -> str | None:
-    """The word of the log and the metrics for a cause; None for CAUSE_UNSPECIFIED."""
-    return None if cause == channel_pb2.CAUSE_UNSPECIFIED else channel_pb2.Cause.Name(cause).removeprefix(_CAUSE_PREFIX).lower()
-
-
 def _set_time(moment: Timestamp, realtime_ns: int) -> None:
     moment.seconds, moment.nanos = divmod(realtime_ns, 10**9)
 
@@ -69,6 +64,9 @@ def fill_channel(message: channel_pb2.Channel, row: OpenRow | ClosedRow) -> None
     and a list may have ten thousand.
     """
     _fill_common(message, row)
+    message.client_id = row.get("client_id", "")
+    message.client_software_name = row.get("software", "")
+    message.client_software_version = row.get("software_version", "")
     if "cause" in row:
         message.state = channel_pb2.Channel.STATE_CLOSED
         message.close.CopyFrom(_close(row))
@@ -80,9 +78,7 @@ def fill_channel(message: channel_pb2.Channel, row: OpenRow | ClosedRow) -> None
         message.upstream_mute_causes.append(_MUTE_CAUSES[word])
     message.muting = row["muting"]
     message.mute_reason = row["mute_reason"]
-    message.client_id = row["client_id"]
-    message.client_software_name = row["software"]
-    message.client_software_version = row["software_version"]
+    message.limit_rule = row["limit_rule"]
     message.in_flight_count = row["in_flight"]
     message.pending_send_bytes = row["pending_send"]
     message.leased_bytes = row["leased"]

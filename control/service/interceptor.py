@@ -2,12 +2,13 @@
 has the methods that do).
 
 The audit row has the request, the values before and after, and the result; it is written for failed changes, too. The handler of a change passes the
-values to ``note``. A change whose row cannot be kept is refused. A change whose call has ended is taken back or completed, and has its row then; so
-rows chain: each ``before`` is the last ``after``. A repeated request id gets the first answer.
+values to ``note``. A change whose row cannot be kept is refused. A change whose call has ended is taken back or completed, and has its row then. A
+repeated request id gets the first answer.
 
 Who calls, and with which role, ``peers`` knows by the connection; ``client`` is the name that the client sends. A caller that is not known, or has
-too low a role, is refused, and so is one above the bound of calls in progress of its role. Their requests are not read, and after a few of them each
-refusal is delayed, so that a flood of refused calls takes no time from other calls and from traffic.
+too low a role, is refused, and so is one above the bound of calls in progress of its role. Their requests are not read. After a few of them, and of
+requests that are too large, each refusal is delayed, and its connection is not read meanwhile, so that a flood of refused calls takes no time from
+other calls and from traffic.
 """
 
 import asyncio
@@ -39,21 +40,39 @@ from framegate.proxy.config.model import AdminConfig
 if TYPE_CHECKING:
     from framegate.control.telemetry.traces import CallSpan, CallSpans
 
-__all__ = ["CLIENT_KEY", "MAX_CALLS", "MAX_REQUEST", "MAX_WATCHERS", "CallInterceptor", "CallObserver", "Context", "blocked", "caller", "note"]
+__all__ = [
+    "CLIENT_KEY",
+    "MAX_CALLS",
+    "MAX_REQUEST",
+    "MAX_WATCHERS",
+    "CallInterceptor",
+    "CallObserver",
+    "Context",
+    "Tracer",
+    "blocked",
+    "note",
+    "peer",
+]
 
 Context = grpc.aio.ServicerContext[Any, Any]
 CallObserver = Callable[[str, str, float], None]
+Tracer = Callable[[], "CallSpans | None"]
+"""Returns what makes spans of calls now."""
 """Called for every call that ended: ``package.Service/Method``, the code's name, seconds."""
 
 MAX_CALLS: Final = 64
 """Calls of one role in progress at once, including those that wait for a drain; others are refused before their request is read."""
-MAX_WATCHERS: Final = 100
-"""Calls in progress at once whose answer is a stream of rows; they are not counted among those of their role."""
+MAX_WATCHERS: Final = 50
+"""Calls of one role in progress at once whose answer is a stream of rows; they are not counted among the others."""
+_READS: Final = 4
+"""Requests of one role that are received at once. gRPC has one in memory while its bytes arrive, so this bounds the memory of large ones."""
 _REQUEST_S: Final = 10.0
 """The time in which a request must arrive."""
 _REFUSALS: Final = 10
 """Refusals of a role that are answered at once; after them one each ``_REFUSAL_S``, in their order."""
 _REFUSAL_S: Final = 0.1
+_MAX_COST: Final = 10.0
+"""Of one refusal, counted as so many: a request that was received to be refused costs one for each ``MAX_REQUEST``."""
 MAX_REQUEST: Final = 256 * 1024
 """Bytes. The largest useful requests are a thousand overrides, or a tap rule with a thousand principals."""
 CLIENT_KEY: Final = "framegate-client"
@@ -67,6 +86,7 @@ _METHOD_LIMIT: Final = 256
 _log = logging.getLogger(__name__)
 _notes: contextvars.ContextVar[Row] = contextvars.ContextVar("framegate_audit")
 _blocked: contextvars.ContextVar[UnavailableError | None] = contextvars.ContextVar("framegate_audit_blocked", default=None)
+_peer: contextvars.ContextVar[Peer] = contextvars.ContextVar("framegate_peer")
 
 
 def blocked() -> UnavailableError | None:
@@ -79,21 +99,27 @@ def note(before: Any = None, after: Any = None) -> None:
     _notes.get().update(before=bounded(before), after=bounded(after))
 
 
+def peer() -> Peer:
+    """The caller of the current call, whose method is audited."""
+    return _peer.get()
+
+
 class _Calls:
-    """The calls of one role, or the watchers. Attributes: ``running``: in progress."""
+    """The calls of one role, or its watchers. Attributes: ``running``: in progress; ``reads``: of their requests."""
 
     def __init__(self) -> None:
         self.running = 0
+        self.reads = asyncio.Semaphore(_READS)
         self._free_s = 0.0
         self._refusing = asyncio.Lock()
 
-    async def wait(self) -> None:
-        """Wait until a call may be refused."""
+    async def wait(self, cost: float) -> None:
+        """Wait until a call may be refused. ``cost``: for how many it counts."""
         async with self._refusing:
             now_s = time.monotonic()
             self._free_s = max(self._free_s, now_s - _REFUSALS * _REFUSAL_S)
             await asyncio.sleep(max(self._free_s - now_s, 0.0))
-            self._free_s += _REFUSAL_S
+            self._free_s += _REFUSAL_S * cost
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
@@ -104,10 +130,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         peers: knows the callers.
         config: has the sockets of the roles, for refusals.
         observe: called for every call that ended; None: not needed.
-        tracer: makes a span of each call; None: spans are not exported.
+        tracer: returns what makes a span of each call; None: spans are not exported.
     """
 
-    def __init__(self, audit: Audit, peers: Peers, config: AdminConfig, observe: CallObserver | None, tracer: "CallSpans | None" = None) -> None:
+    def __init__(self, audit: Audit, peers: Peers, config: AdminConfig, observe: CallObserver | None, tracer: Tracer = lambda: None) -> None:
         self._audit = audit
         self._peers = peers
         self._addresses = {ROLES[name]: item.address for name, item in config.sockets.items()}
@@ -115,7 +141,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._tracer = tracer
         self._request_ids = RequestIds()
         self._calls = {role: _Calls() for role in (*ROLES.values(), Role.ROLE_UNSPECIFIED)}
-        self._watchers = _Calls()
+        self._watchers = {role: _Calls() for role in ROLES.values()}
         self._changes: set[asyncio.Task[Any]] = set()
 
     async def intercept_service(
@@ -130,28 +156,32 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             inner = self._unary(method, handler.unary_unary, handler.request_deserializer)
             return grpc.stream_unary_rpc_method_handler(inner, None, handler.response_serializer)
         if handler.unary_stream is not None:
-            parse = handler.request_deserializer
-            watch = self._stream(method, lambda data, context: handler.unary_stream(_parsed(data, parse), context), watches=True)
-            return grpc.unary_stream_rpc_method_handler(watch, None, handler.response_serializer)
+            watch = self._stream(method, handler.unary_stream, handler.request_deserializer)
+            return grpc.stream_stream_rpc_method_handler(watch, None, handler.response_serializer)
         if handler.stream_stream is not None:
             stream = self._stream(method, handler.stream_stream)
             return grpc.stream_stream_rpc_method_handler(stream, handler.request_deserializer, handler.response_serializer)
         raise AssertionError(f"no service here has a method of the kind of {method}")
 
     def _allowed(self, method: str, peer: Peer | None, *, watches: bool = False) -> "_Calls":
-        """The calls of the caller's role, or all watchers; or the error with which a call is refused."""
+        """The calls, or the watchers, of the caller's role; or the error with which a call is refused."""
         needed = access_of(method).role
         if peer is None or peer.role < needed:
             raise self._role_needed(method, needed, peer)
-        if watches and self._watchers.running >= MAX_WATCHERS:
-            raise ExhaustedError(f"{MAX_WATCHERS} watchers are connected", reason="TOO_MANY_WATCHERS", limit=str(MAX_WATCHERS))
-        if watches:
-            return self._watchers
-        calls = self._calls[peer.role]
-        if calls.running >= MAX_CALLS:
-            text = f"{MAX_CALLS} calls of the role {role_name(peer.role)} are in progress"
-            raise ExhaustedError(text, reason="TOO_MANY_CALLS", limit=str(MAX_CALLS))
+        calls = (self._watchers if watches else self._calls)[peer.role]
+        most, what, reason = (MAX_WATCHERS, "watchers", "TOO_MANY_WATCHERS") if watches else (MAX_CALLS, "calls", "TOO_MANY_CALLS")
+        if calls.running >= most:
+            raise ExhaustedError(f"{most} {what} of the role {role_name(peer.role)} are in progress", reason=reason, limit=str(most))
         return calls
+
+    async def _refuse(self, context: Context, failure: Exception, *, held: bool) -> None:
+        """End a call with an error. ``held``: refusals like it are answered slowly."""
+        if held:
+            caller = self._peers.find(context.peer())
+            size = int(failure.metadata.get("size", 0)) if isinstance(failure, ExhaustedError) else 0
+            with self._peers.held(context.peer()):
+                await self._calls[Role.ROLE_UNSPECIFIED if caller is None else caller.role].wait(min(max(size / MAX_REQUEST, 1.0), _MAX_COST))
+        await context.abort_with_status(rpc_status.to_status(status_of(failure)))
 
     def _role_needed(self, method: str, needed: Role.ValueType, peer: Peer | None) -> DeniedError:
         own = "no role" if peer is None or not peer.role else f"the role {role_name(peer.role)}"
@@ -176,10 +206,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 calls.running += 1
                 if audited:
                     assert peer is not None, "who is not known is not allowed anything"
-                    row: Row = {**peer.fields, "role": role_name(peer.role), "client": caller(context), "method": method}
+                    row: Row = {**peer.fields, "role": role_name(peer.role), "client": _client(context), "method": method}
                     row |= {} if span is None else span.fields
-                    data = await _received(requests)
-                    work = asyncio.create_task(self._change(row, data, parse, lambda request: inner(request, context)))
+                    data = await _received(requests, calls)
+                    work = asyncio.create_task(self._change(peer, row, data, parse, lambda request: inner(request, context)))
                     self._changes.add(work)
                     work.add_done_callback(self._changed)
                     try:
@@ -188,7 +218,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                         work.cancel()
                         raise
                 else:
-                    answer = await inner(_parsed(await _received(requests), parse), context)
+                    answer = await inner(_parsed(await _received(requests, calls), parse), context)
             except asyncio.CancelledError:
                 code = grpc.StatusCode.CANCELLED
                 raise
@@ -201,19 +231,20 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     calls.running -= 1
                 self._ended(method, code, started, span, getattr(failure, "reason", ""))
             if failure is not None:  # sent last: a client that has the answer finds the row
-                if calls is None:
-                    await self._calls[Role.ROLE_UNSPECIFIED if peer is None else peer.role].wait()
-                await context.abort_with_status(rpc_status.to_status(status_of(failure)))
+                await self._refuse(context, failure, held=calls is None or isinstance(failure, ExhaustedError))
             return answer
 
         return call
 
-    async def _change(self, row: Row, data: bytes, parse: Callable[[bytes], Message], inner: Callable[[Any], Awaitable[Any]]) -> Any:
+    async def _change(
+        self, caller: Peer, row: Row, data: bytes | ExhaustedError, parse: Callable[[bytes], Message], inner: Callable[[Any], Awaitable[Any]]
+    ) -> Any:
         """Make a change, and write its audit row. When its call ends before, it goes on until the change is taken back or in force."""
         place = await self._audit.reserve(urgent=access_of(row["method"]).urgent)
         noted: Row = {"request": None, "before": None, "after": None}
         _notes.set(noted)
         _blocked.set(place.blocked)
+        _peer.set(caller)
         code, reason = grpc.StatusCode.OK, ""
         try:
             request = _parsed(data, parse)
@@ -221,6 +252,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             given = {"reason": cut(getattr(request, "reason", ""), MAX_REASON), "request_id": cut(request_id, _ID_LIMIT)}
             noted |= {"request": shown(request), **given}
             _check(request)
+            assert isinstance(data, bytes), "another one has no request"
             return await (self._request_ids.once(row["method"], request_id, data, lambda: inner(request)) if request_id else inner(request))
         except BaseException as error:
             code, reason = _code(error), getattr(error, "reason", type(error).__name__)
@@ -239,9 +271,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             _log.error("a change failed", exc_info=error)
 
     def _stream(
-        self, method: str, inner: Callable[[Any, Any], AsyncGenerator[Any]], *, watches: bool = False
+        self, method: str, inner: Callable[[Any, Any], AsyncGenerator[Any]], parse: Callable[[bytes], Message] | None = None
     ) -> Callable[[Any, Any], AsyncIterator[Any]]:
-        """A handler whose answer is a stream. ``watches``: it counts among the watchers."""
+        """A handler whose answer is a stream. ``parse``: it has one request, and counts among the watchers; None: its requests are a stream, too."""
 
         async def call(requests: Any, context: Context) -> AsyncIterator[Any]:
             started = time.perf_counter()
@@ -250,8 +282,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             peer = self._peers.find(context.peer())
             calls: _Calls | None = None
             try:
-                calls = self._allowed(method, peer, watches=watches)
+                calls = self._allowed(method, peer, watches=parse is not None)
                 calls.running += 1
+                if parse is not None:
+                    requests = _parsed(await _received(requests, calls), parse)
                 async with contextlib.aclosing(inner(requests, context)) as responses:
                     async for response in responses:
                         yield response
@@ -265,9 +299,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     calls.running -= 1
                 self._ended(method, code, started, span, getattr(failure, "reason", ""))
             if failure is not None:
-                if calls is None:
-                    await self._calls[Role.ROLE_UNSPECIFIED if peer is None else peer.role].wait()
-                await context.abort_with_status(rpc_status.to_status(status_of(failure)))
+                await self._refuse(context, failure, held=calls is None or isinstance(failure, ExhaustedError))
 
         return call
 
@@ -277,18 +309,17 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         async def call(requests: Any, context: Context) -> None:
             started, error = time.perf_counter(), UnknownMethodError(name)
             self._ended(OTHER, code_of(error), started, self._span(OTHER, context, current=False, original=name), error.reason)
-            peer = self._peers.find(context.peer())
-            await self._calls[Role.ROLE_UNSPECIFIED if peer is None else peer.role].wait()
-            await context.abort_with_status(rpc_status.to_status(status_of(error)))
+            await self._refuse(context, error, held=True)
 
         return call
 
     def _span(self, method: str, context: Context, *, current: bool, original: str = "") -> "CallSpan | None":
         """The span of a call, if there is one; if the tracer fails, the call goes on without."""
-        if self._tracer is None:
+        spans = self._tracer()
+        if spans is None:
             return None
         try:
-            return self._tracer.begin(method, tuple(context.invocation_metadata() or ()), current=current, original=original)
+            return spans.begin(method, tuple(context.invocation_metadata() or ()), current=current, original=original)
         except Exception:
             _log.exception("a call has no span", extra={"method": method})
             return None
@@ -317,30 +348,33 @@ def _check(request: Message) -> None:
     violations.check()
 
 
-async def _received(requests: AsyncIterator[bytes]) -> bytes:
-    """The bytes of a request, which is a stream of one message."""
-    try:
-        async with asyncio.timeout(_REQUEST_S):
-            async for data in requests:
-                return data
-    except TimeoutError as error:
-        raise ExhaustedError(f"the request did not arrive within {_REQUEST_S:g} s", reason="REQUEST_TOO_SLOW") from error
-    except grpc.aio.BaseError as error:
-        raise UnavailableError("framegate stops", reason="STOPPING") from error
+async def _received(requests: AsyncIterator[bytes], calls: _Calls) -> bytes | ExhaustedError:
+    """The bytes of a request, which is a stream of one message, or that they are too many."""
+    async with calls.reads:
+        try:
+            async with asyncio.timeout(_REQUEST_S):
+                async for data in requests:
+                    if len(data) <= MAX_REQUEST:
+                        return data
+                    text = f"the request has {len(data)} bytes, and the API takes {MAX_REQUEST}"
+                    return ExhaustedError(text, reason="REQUEST_TOO_LARGE", size=str(len(data)), limit=str(MAX_REQUEST))
+        except TimeoutError as error:
+            raise ExhaustedError(f"the request did not arrive within {_REQUEST_S:g} s", reason="REQUEST_TOO_SLOW") from error
+        except grpc.aio.BaseError as error:
+            raise UnavailableError("framegate stops", reason="STOPPING") from error
     raise MalformedRequestError
 
 
-def _parsed(data: bytes, parse: Callable[[bytes], Message]) -> Message:
-    if len(data) > MAX_REQUEST:
-        text = f"the request has {len(data)} bytes, and the API takes {MAX_REQUEST}"
-        raise ExhaustedError(text, reason="REQUEST_TOO_LARGE", size=str(len(data)), limit=str(MAX_REQUEST))
+def _parsed(data: bytes | ExhaustedError, parse: Callable[[bytes], Message]) -> Message:
+    if isinstance(data, ExhaustedError):
+        raise data
     try:
         return parse(data)
     except DecodeError as error:
         raise MalformedRequestError from error
 
 
-def caller(context: Context) -> str:
+def _client(context: Context) -> str:
     """The client's name for itself."""
     metadata = dict(context.invocation_metadata() or ())
     return str(metadata.get(CLIENT_KEY, metadata.get("user-agent", "")))[:_CLIENT_LIMIT]

@@ -1,14 +1,18 @@
 """The callers of the API: what the kernel says about the process at the other end of a Unix socket, or what a certificate proves; and their role."""
 
 import asyncio
-import functools
+import contextlib
 import hashlib
+import math
 import pwd
 import secrets
 import socket
+import ssl
 import struct
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from framegate.control.accept.resolver import in_thread
 from framegate.control.events import Row
 from framegate.control.v1.options_pb2 import Role
 from framegate.proxy.auth.allowed_principals import AllowedPrincipals
@@ -25,34 +29,76 @@ ROLES: Final = {"admin": Role.ROLE_ADMIN, "operate": Role.ROLE_OPERATE, "view": 
 """By the configuration's words, the highest first."""
 _CREDENTIALS: Final = struct.Struct("3i")
 """``struct ucred``: pid, uid, gid."""
+_NAME_S: Final = 0.5
+"""For how long a directory service may be asked for the name of a user."""
+_MAX_NAMES: Final = 1_024
 
 
 class Peer(NamedTuple):
-    """A caller. ``fields``: of its audit rows: who, and uid, gid and pid, or the certificate and the address."""
+    """A caller.
+
+    Attributes:
+        role: 0: it has none, and each of its calls is refused.
+        fields: of its audit rows: who, and uid, gid and pid, or the certificate and the address.
+        local: whether it is a process of this machine.
+        ends_s: when its certificate ends, and with it the connection; since 1970.
+    """
 
     role: Role.ValueType
     fields: Row
+    local: bool = True
+    ends_s: float = math.inf
+
+
+class _Connection:
+    def __init__(self, peer: Peer, hold: Callable[[bool], None]) -> None:
+        self.peer = peer
+        self.hold = hold
+        self.refusals = 0
 
 
 class Peers:
-    """The callers of the open connections, by the name that gRPC has for a connection."""
+    """The callers of the open connections, by the name that gRPC has for a connection: ``ServicerContext.peer()``."""
 
     def __init__(self) -> None:
-        self._peers: dict[str, Peer] = {}
+        self._connections: dict[str, _Connection] = {}
 
-    def add(self, peer: Peer) -> str:
-        """Add a caller; returns the name in the abstract namespace that the connection to gRPC's socket must have. No name is used twice."""
+    def add(self, peer: Peer, hold: Callable[[bool], None] = lambda held: None) -> str:
+        """Add a caller; returns the name in the abstract namespace that the connection to gRPC's socket must have. No name is used twice.
+
+        Args:
+            hold: stops reading from the connection, and begins again.
+        """
         name = secrets.token_hex(16)
-        self._peers[name] = peer
+        self._connections[name] = _Connection(peer, hold)
         return name
 
     def remove(self, name: str) -> None:
         """Its connection has ended."""
-        del self._peers[name]
+        del self._connections[name]
+
+    def _find(self, name: str) -> _Connection | None:
+        return self._connections.get(name.removeprefix("unix-abstract:"))
 
     def find(self, name: str) -> Peer | None:
-        """The caller of a call, by ``ServicerContext.peer()``."""
-        return self._peers.get(name.removeprefix("unix-abstract:"))
+        """The caller of a call."""
+        connection = self._find(name)
+        return None if connection is None else connection.peer
+
+    @contextlib.contextmanager
+    def held(self, name: str) -> Iterator[None]:
+        """While a refusal waits, nothing is read from its connection: further calls, and their cancellations, take no time here."""
+        connection = self._find(name)
+        if connection is None:
+            yield
+            return
+        connection.refusals += 1
+        connection.hold(True)
+        try:
+            yield
+        finally:
+            connection.refusals -= 1
+            connection.hold(connection.refusals > 0)
 
 
 def role_name(role: Role.ValueType) -> str:
@@ -60,20 +106,34 @@ def role_name(role: Role.ValueType) -> str:
     return Role.Name(role).removeprefix("ROLE_").lower()
 
 
+_names: dict[int, str] = {}
+_asked: set[int] = set()
+
+
 async def unix_peer(role: Role.ValueType, sock: socket.socket, transport: asyncio.Transport) -> Peer:
-    """The process that connected, as the kernel noted it then. Its number is 0 if it is in another container."""
+    """The process that connected, as the kernel noted it then. Its number is 0 if it is in another container.
+
+    ``who`` is the name of its user, or the number if there is no name, as in containers, or the directory service does not say it in time.
+    """
     del transport
     pid, uid, gid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return Peer(role, {"who": await asyncio.to_thread(_user, uid), "uid": uid, "gid": gid, "pid": pid})
+    if uid not in _names and uid not in _asked and len(_asked) < _MAX_NAMES:
+        _asked.add(uid)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_NAME_S):
+                await in_thread(lambda: _look_up(uid))
+    return Peer(role, {"who": _names.get(uid, f"uid:{uid}"), "uid": uid, "gid": gid, "pid": pid})
 
 
-@functools.lru_cache(maxsize=1024)
-def _user(uid: int) -> str:
-    """The name of a user; its number if it has none, as in containers. It may ask a directory service."""
+def _look_up(uid: int) -> None:
     try:
-        return pwd.getpwuid(uid).pw_name
+        name = pwd.getpwuid(uid).pw_name
     except KeyError:
-        return f"uid:{uid}"
+        name = f"uid:{uid}"
+    if len(_names) >= _MAX_NAMES:
+        _names.clear()
+    _names[uid] = name
+    _asked.discard(uid)
 
 
 class CertificatePeers:
@@ -84,16 +144,16 @@ class CertificatePeers:
         self._principals = MappedAuthenticators(MappingRules(",".join(config.principal.rules)), config.principal.from_)
         self._allowed = {role: AllowedPrincipals(getattr(config, name)) for name, role in ROLES.items()}
 
-    def peer(self, certificate: bytes, address: str) -> Peer:
-        """The caller with a verified certificate in DER form. Without a principal, or a role for it, each of its calls is refused."""
+    def peer(self, tls: ssl.SSLObject, address: str) -> Peer:
+        """The caller at the other end of a connection whose certificate is verified."""
+        certificate = tls.getpeercert(binary_form=True)
+        assert certificate is not None, "a client without a certificate has no connection"
+        ends_s = ssl.cert_time_to_seconds(str((tls.getpeercert() or {})["notAfter"]))
         subject = subject_of(certificate)
         try:
             principal = self._principals.make(Identity(subject=subject, certificate=certificate)).principal
+            role = next((role for role, allowed in self._allowed.items() if allowed.allows(principal)), Role.ROLE_UNSPECIFIED)
         except AuthenticationError:
-            return Peer(Role.ROLE_UNSPECIFIED, {"who": subject, "certificate": _fingerprint(certificate), "address": address})
-        role = next((role for role, allowed in self._allowed.items() if allowed.allows(principal)), Role.ROLE_UNSPECIFIED)
-        return Peer(role, {"who": principal, "certificate": _fingerprint(certificate), "address": address})
-
-
-def _fingerprint(certificate: bytes) -> str:
-    return hashlib.sha256(certificate).hexdigest()
+            principal, role = subject, Role.ROLE_UNSPECIFIED
+        fields: Row = {"who": principal, "certificate": hashlib.sha256(certificate).hexdigest(), "address": address}
+        return Peer(role, fields, local=False, ends_s=ends_s)

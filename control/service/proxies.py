@@ -10,7 +10,7 @@ from framegate.control.configuration.cgroup import memory_limit, memory_usage, p
 from framegate.control.configuration.units import format_size
 from framegate.control.service.configuration import status_message
 from framegate.control.service.convert import timestamp
-from framegate.control.service.interceptor import Context, caller, note
+from framegate.control.service.interceptor import Context, note, peer
 from framegate.control.service.validate import Violations, reason
 from framegate.control.status import CertificateStatus
 from framegate.control.steering.state import State
@@ -59,7 +59,9 @@ class Proxies(ProxyServiceServicer):
             config_revision=config_revision(self._parts.state),
             memory=await self._memory(),
             configuration=status_message(self._parts.configuration_file, _DIFFERENCES),
-            warnings=filter(None, [self._memory_warning(), *self._parts.taps.troubles(), *map(str, self._parts.watch.found())]),
+            warnings=filter(
+                None, [self._memory_warning(), self._parts.audit.warning, *self._parts.taps.troubles(), *map(str, self._parts.watch.found())]
+            ),
         )
         self._report_certificates(proxy, self._parts.certificates.statuses(self._parts.rotation))
         return pb2.GetProxyResponse(proxy=proxy)
@@ -111,7 +113,7 @@ class Proxies(ProxyServiceServicer):
             violations.add("accept", f"there is no value {request.accept}")
         violations.check()
         note(before={"open_connection_count": self._open_count()})
-        result = await self._parts.drain.run(timeout_ms, wait=request.wait, accept=accept, by=caller(context), reason=request.reason)
+        result = await self._parts.drain.run(timeout_ms, wait=request.wait, accept=accept, by=peer().fields["who"], reason=request.reason)
         note(after={"open_connection_count": result.open})
         return pb2.DrainProxyResponse(closed_connection_count=result.closed, open_connection_count=result.open)
 

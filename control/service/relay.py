@@ -6,20 +6,25 @@ of its own in the abstract namespace, which gRPC gives to handlers as the peer's
 """
 
 import asyncio
+import collections
 import contextlib
 import errno
 import logging
+import math
 import socket
 import ssl
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
 from framegate.control.service.peers import Peer, Peers
 
-__all__ = ["MAX_CONNECTIONS", "Relay", "Wanted"]
+__all__ = ["MAX_CONNECTIONS", "MAX_HANDSHAKES", "Relay", "Wanted"]
 
 MAX_CONNECTIONS: Final = 64
-"""Of one address. Further ones are closed at once."""
+"""Of one address and role. Further ones are closed at once."""
+MAX_HANDSHAKES: Final = 32
+"""Of TLS, of one address. A further one ends the oldest, which had far more time than a client needs that means well."""
 _HANDSHAKE_S: Final = 5.0
 _PAUSE_S: Final = 0.1
 _BUFFER: Final = 64 * 1024
@@ -34,39 +39,46 @@ Wanted = Callable[[socket.socket, asyncio.Transport], Awaitable[Peer]]
 class _Side(asyncio.Protocol):
     """One side of a connection: what it reads is written to the other one, no faster than that takes it. ``ended``: it is closed."""
 
+    own: asyncio.Transport
+
     def __init__(self) -> None:
         self.ended = asyncio.Event()
-        self.other: asyncio.Transport | None = None
-        self.own: asyncio.Transport | None = None
+        self._other: _Side | None = None
         self._early = b""
+        self._pauses = set[str]()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.own = cast(asyncio.Transport, transport)
         self.own.set_write_buffer_limits(_BUFFER)
 
-    def join(self, other: asyncio.Transport) -> None:
+    def join(self, other: "_Side") -> None:
         """Pass bytes from now on, the early ones first."""
-        assert self.own is not None, "a side is joined when it is connected"
-        self.other = other
+        self._other = other
         if self._early:
-            other.write(self._early)
+            other.own.write(self._early)
             self._early = b""
-            self.own.resume_reading()
+        self.pause("early", paused=False)
+
+    def pause(self, why: str, *, paused: bool) -> None:
+        """Have a reason not to read it, or have it no longer."""
+        (self._pauses.add if paused else self._pauses.discard)(why)
+        if not self.own.is_closing():
+            (self.own.pause_reading if self._pauses else self.own.resume_reading)()
 
     def data_received(self, data: bytes) -> None:
-        if self.other is not None:
-            self.other.write(data)
-        elif self.own is not None:  # it is read once, and then waits for the other side
+        if self._other is not None:
+            self._other.own.write(data)
+        else:  # it is read once, and then waits for the other side
             self._early = data
-            self.own.pause_reading()
+            self.pause("early", paused=True)
 
     def pause_writing(self) -> None:
-        if self.other is not None:
-            self.other.pause_reading()
+        if self._other is not None:
+            self._other.pause("full", paused=True)
 
     def resume_writing(self) -> None:
-        if self.other is not None and not self.other.is_closing():
-            self.other.resume_reading()
+        if self._other is not None:
+            self._other.pause("full", paused=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ended.set()
@@ -91,6 +103,8 @@ class Relay:
         self._wanted = wanted
         self._context = context
         self._connections: set[asyncio.Task[None]] = set()
+        self._handshakes: dict[asyncio.Task[None], None] = {}
+        self._roles = collections.Counter[int]()
         self._accepting = asyncio.create_task(self._accept())
 
     async def _accept(self) -> None:
@@ -101,22 +115,35 @@ class Relay:
             except OSError as error:  # otherwise it is of a client that has gone
                 await asyncio.sleep(_PAUSE_S if error.errno in _EXHAUSTED else 0)
                 continue
-            if len(self._connections) >= MAX_CONNECTIONS:
+            if self._context is None and len(self._connections) >= MAX_CONNECTIONS:
                 sock.close()
                 continue
             task = asyncio.create_task(self._serve(sock))
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)
+            if self._context is not None:
+                self._handshakes[task] = None
+                if len(self._handshakes) > MAX_HANDSHAKES:
+                    oldest = next(iter(self._handshakes))
+                    del self._handshakes[oldest]
+                    oldest.cancel()
 
     async def _serve(self, sock: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        name = ""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None, "it is run as one"
         with sock, contextlib.ExitStack() as stack:
             try:
                 tls: dict[str, Any] = {} if self._context is None else {"ssl": self._context(), "ssl_handshake_timeout": _HANDSHAKE_S}
+                stack.callback(self._handshakes.pop, task, None)
                 front, client = await loop.connect_accepted_socket(_Side, sock, **tls)
                 stack.callback(front.abort)
-                name = self._peers.add(await self._wanted(sock, front))
+                peer = await self._wanted(sock, front)
+                self._handshakes.pop(task, None)
+                if self._roles[peer.role] >= MAX_CONNECTIONS:
+                    return
+                self._roles[peer.role] += 1
+                stack.callback(self._roles.subtract, (peer.role,))
+                name = self._peers.add(peer, lambda held: client.pause("held", paused=held))
                 stack.callback(self._peers.remove, name)
                 inner = socket.socket(socket.AF_UNIX)
                 stack.callback(inner.close)
@@ -128,11 +155,12 @@ class Relay:
             except OSError as error:
                 _log.info("a connection of a caller failed", exc_info=error)
                 return
-            client.join(back)
-            server.join(front)
+            client.join(server)
+            server.join(client)
             ends = [asyncio.ensure_future(side.ended.wait()) for side in (client, server)]
+            left_s = peer.ends_s - time.time()
             try:
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(ends, timeout=left_s if left_s < math.inf else None, return_when=asyncio.FIRST_COMPLETED)
                 (back if client.ended.is_set() else front).close()  # what is written already still arrives
                 await asyncio.wait(ends, timeout=_HANDSHAKE_S)
             finally:
@@ -145,9 +173,14 @@ class Relay:
         await asyncio.gather(self._accepting, return_exceptions=True)
         self._listening.close()
 
+    async def end(self) -> None:
+        """Close the connections that there are: whoever may connect again does so."""
+        tasks = list(self._connections)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     async def close(self) -> None:
         """Accept no more, and close the connections."""
         await self.stop()
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self.end()

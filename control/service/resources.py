@@ -67,6 +67,8 @@ def _refused_frame(row: RefusedFrameRow) -> listener_pb2.RefusedFrame:
         size_bytes=row["size"],
         limit_bytes=row["limit"],
         head=bytes.fromhex(row["head"]),
+        limit_rule=row["rule"],
+        report_only=row["report_only"],
     )
 
 

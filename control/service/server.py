@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import grpc
 
@@ -11,7 +11,7 @@ from framegate.control.service.channels import Channels, ClosedChannels
 from framegate.control.service.configuration import Configurations
 from framegate.control.service.events import Events
 from framegate.control.service.explanations import Explanations
-from framegate.control.service.interceptor import MAX_CALLS, MAX_REQUEST, MAX_WATCHERS, CallInterceptor, CallObserver
+from framegate.control.service.interceptor import MAX_CALLS, MAX_REQUEST, MAX_WATCHERS, CallInterceptor, CallObserver, Tracer
 from framegate.control.service.kafka_rules import KafkaRules
 from framegate.control.service.limits import Limits
 from framegate.control.service.logs import Logs
@@ -26,15 +26,12 @@ from framegate.control.service.users import Users
 from framegate.control.steering.steering import Parts
 from framegate.proxy.config.model import AdminConfig, ProxyConfig
 
-if TYPE_CHECKING:
-    from framegate.control.telemetry.traces import CallSpans
-
 __all__ = ["SERVICE_NAMES", "Service", "start"]
 
 SERVICE_NAMES: Final = tuple(dict.fromkeys(method.partition("/")[0] for method in METHODS))
 _REFLECTION: Final = "grpc.reflection.v1alpha.ServerReflection"
-_MOST_BYTES: Final = 4 * MAX_REQUEST
-"""Requests above it are refused by gRPC itself, by their header, so without a reason: to give one, it would have to read them into memory."""
+_MOST_BYTES: Final = 32 * MAX_REQUEST
+"""Requests up to it are refused by the interceptor, with a reason, those above it by gRPC, by their header."""
 _MOST_STREAMS: Final = MAX_CALLS + MAX_WATCHERS
 """Calls of one connection; the client keeps further ones until one has ended."""
 _OPTIONS: Final = (
@@ -76,14 +73,14 @@ class Service:
             await self._undo.aclose()
 
 
-async def start(parts: Parts, config: ProxyConfig, observe: CallObserver | None = None, tracer: "CallSpans | None" = None) -> Service:
+async def start(parts: Parts, config: ProxyConfig, observe: CallObserver | None = None, tracer: Tracer = lambda: None) -> Service:
     """Serve the API on the sockets of ``config.admin`` and health on the addresses of ``config.health``.
 
     Args:
         parts: steering, which answers the calls.
         config: only its addresses are read.
         observe: called for every call that ended; ``Telemetry.record_call``.
-        tracer: makes spans of the API's calls. Probes have none, because there are many and they are all alike.
+        tracer: returns what makes spans of the API's calls. Probes have none, because there are many and they are all alike.
 
     Raises:
         StartError: another instance serves the socket, or an address cannot be bound.
@@ -100,18 +97,18 @@ async def start(parts: Parts, config: ProxyConfig, observe: CallObserver | None 
         stack.callback(release)
         await start_whole(server)
         stack.push_async_callback(server.stop, 0)
-        sockets.serve(backend, peers)
+        sockets.serve(backend, peers, parts.rotation)
         probes = await start_probes(parts.state, config.health, observe)
         return Service(server, config.admin.address, sockets, probes, stack.pop_all())
 
 
 def _api_server(
-    parts: Parts, config: AdminConfig, closed: ClosedChannels, peers: Peers, observe: CallObserver | None, tracer: "CallSpans | None"
+    parts: Parts, config: AdminConfig, closed: ClosedChannels, peers: Peers, observe: CallObserver | None, tracer: Tracer
 ) -> grpc.aio.Server:
     server = grpc.aio.server(interceptors=[CallInterceptor(parts.audit, peers, config, observe, tracer)], options=_OPTIONS)
     servicers = (
         Certificates(parts.certificates, parts.rotation),
-        Channels(parts.channels, closed, parts.state),
+        Channels(parts.channels, closed),
         Configurations(parts.configuration_file),
         Events(parts.rows),
         Explanations(parts.explanations),

@@ -9,18 +9,19 @@ import contextlib
 import fcntl
 import functools
 import grp
-import logging
 import os
 import pathlib
 import secrets
 import socket
-import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import grpc
 
 from framegate.control.errors import StartError
+from framegate.control.files import Contents, FileError, digest, read
+from framegate.control.rotation.rotation import Rotation
+from framegate.control.rotation.source import Refusal, Reloader, Source
 from framegate.control.service.peers import ROLES, CertificatePeers, Peer, Peers, unix_peer
 from framegate.control.service.relay import Relay
 from framegate.control.web import bind
@@ -35,7 +36,10 @@ __all__ = ["Sockets", "bind_backend"]
 _UNIX: Final = "unix:"
 _BACKLOG: Final = 128
 _OTHERS: Final = 0o077
-_log = logging.getLogger(__name__)
+_TCP: Final = "admin/tcp"
+"""The owner of its certificates."""
+_KIND: Final = "tls"
+_TRIES: Final = 3
 
 
 class Sockets:
@@ -71,12 +75,13 @@ class Sockets:
             self.folder = paths["admin"].parent
             self._release = stack.pop_all().close
 
-    def serve(self, backend: str, peers: Peers) -> None:
+    def serve(self, backend: str, peers: Peers, rotation: Rotation) -> None:
         """Pass the connections of all sockets to gRPC's.
 
         Args:
             backend: its path.
             peers: gets the callers.
+            rotation: watches the certificates of TCP.
         """
         for role, sock in self._unix:
             self._relays.append(Relay(sock, backend, peers, functools.partial(unix_peer, ROLES[role])))
@@ -84,10 +89,11 @@ class Sockets:
             sock, renewed, certificates = self._tcp
 
             async def known(client: socket.socket, transport: asyncio.Transport) -> Peer:
-                certificate = transport.get_extra_info("ssl_object").getpeercert(True)
-                return certificates.peer(certificate, format_sockaddr(client.family, client.getpeername()))
+                return certificates.peer(transport.get_extra_info("ssl_object"), format_sockaddr(client.family, client.getpeername()))
 
-            self._relays.append(Relay(sock, backend, peers, known, renewed.context))
+            relay = Relay(sock, backend, peers, known, lambda: renewed.context)
+            self._relays.append(relay)
+            renewed.watch(rotation, relay.end)
 
     async def stop_accepting(self) -> None:
         """Take no further connections."""
@@ -103,8 +109,13 @@ class Sockets:
             self._release()
 
 
-class _Renewed:
+class _Renewed(Reloader):
     """The context of TLS, made again when one of its files was replaced; a broken one is reported, and the last good one goes on.
+
+    When authorities or revocation lists were replaced, all connections are closed, so that each client is judged again.
+
+    Attributes:
+        context: for the next connection.
 
     Raises:
         StartError: the files cannot be used.
@@ -112,26 +123,35 @@ class _Renewed:
 
     def __init__(self, config: AdminTcp) -> None:
         self._tls = config.tls
-        self._paths = (config.certificate, config.key, config.client_ca, *config.crl)
-        self._seen = self._state()
+        self._judges = (config.client_ca, *config.crl)
+        self._paths = tuple(dict.fromkeys((config.certificate, config.key, *self._judges)))
+        found: dict[str, bytes] | FileError | None = None
+        for _ in range(_TRIES):
+            found = found or read(self._paths)
         try:
-            self._context = server_store(self._tls).default
-        except ConfigError as error:
+            if not isinstance(found, dict):
+                raise found or FileError(config.certificate, "is being replaced")
+            self._contents: Contents = found
+            self.context = server_store(self._tls, found).default
+        except (ConfigError, FileError) as error:
             raise StartError(str(error), reason="ADMIN_TLS_UNUSABLE", address=config.address) from error
 
-    def _state(self) -> list[tuple[int, int]]:
-        found = [os.stat(path) for path in self._paths if os.path.exists(path)]
-        return [(item.st_ino, item.st_mtime_ns) for item in found]
+    def watch(self, rotation: Rotation, end: Callable[[], Awaitable[None]]) -> None:
+        """Follow the files from now on. ``end`` closes the connections."""
+        self._end = end
+        rotation.watch(Source(owner=_TCP, kind=_KIND, paths=self._paths, reloader=self, in_force=digest(self._contents)))
 
-    def context(self) -> ssl.SSLContext:
-        state = self._state()
-        if state != self._seen:
-            self._seen = state
-            try:
-                self._context = server_store(self._tls).default
-            except ConfigError:
-                _log.exception("new certificates of admin.tcp cannot be used; the last ones go on")
-        return self._context
+    async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
+        """See ``Reloader``."""
+        contents = found[_TCP]
+        try:
+            self.context = (await asyncio.to_thread(server_store, self._tls, contents)).default
+        except ConfigError as error:
+            return {_TCP: Refusal("", str(error))}
+        before, self._contents = self._contents, contents
+        if any(before[path] != contents[path] for path in self._judges):
+            await self._end()
+        return {}
 
 
 def _certificate_peers(config: AdminTcp) -> CertificatePeers:

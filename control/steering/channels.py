@@ -4,13 +4,14 @@ A change in one processor does not depend on the others. If some do not answer, 
 
 An action that has a time, or stands for new connections, is kept here under a number. A standing one is part of the desired state, so it is put in
 force in every processor or in none, before the open channels that match are changed; a processor that starts has it before its first connection.
+One that does not stand is forgotten when none of its channels is left: they are closed, or a later action took its place.
 """
 
 import asyncio
 import dataclasses
 import heapq
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
 from framegate.control.bounds import MAX_HOLDERS, rows_per_page
@@ -20,8 +21,8 @@ from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.processor import REQUEST_MS, Processor, Slot
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.status import ChannelAction, ChannelVerb, Holder, Outcome
-from framegate.control.steering.filter import STANDING, Filter, Look, Order, rates_between
-from framegate.control.steering.transactions import Transaction, Transactions
+from framegate.control.steering.filter import STANDING, Counts, Filter, Look, Order, counts_of, rates_between
+from framegate.control.steering.transactions import Changed, Transaction, Transactions
 from framegate.proxy.network.connection_id import format_connection_id, slot_of
 from framegate.proxy.server.messages import BulkCommand, BulkReply, Change
 from framegate.proxy.server.protocol import bulk_request, describe_request, holders_request, list_request
@@ -35,8 +36,12 @@ LINK_IDS: Final = 1_000
 """Ids in one command."""
 MAX_SCANNED: Final = 10_000
 """Pairs that are looked at for one page."""
+MAX_SURVEYS: Final = 4
+"""Calls at once that look at all pairs; each remembers five numbers of a pair while it measures rates."""
 MAX_ACTIONS: Final = 100
 """Actions that are kept."""
+SETTLED_NS: Final = 1_000_000_000
+"""After this time control has booked each connection of which a processor has sent a row."""
 WINDOW_MS: Final = 500
 """For how long rates are measured that a filter or an order asks for."""
 NS_PER_MS: Final = 1_000_000
@@ -44,6 +49,10 @@ EXPIRY_S: Final = 0.5
 """How often ``expire`` is called."""
 EXPIRY_LIMIT_S: Final = 60.0
 ALL: Final = Filter()
+NO_CHANNEL: Final = "no_channel"
+_UNDOES: Final[Mapping[ChannelVerb, ChannelVerb]] = {"unmute": "mute"}
+_Seen = dict[int, tuple[int, Counts]]
+"""By id: when a pair was seen first, and its counters then."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +92,9 @@ class Channels:
         self._transactions = transactions
         self._now_ns = now_ns
         self._kept: dict[int, ChannelAction] = {}
+        self._members: dict[int, set[int]] = {}  # of the kept actions that do not stand: their channels
         self._last = 0
+        self._surveys = asyncio.Semaphore(MAX_SURVEYS)
 
     # --- reads -------------------------------------------------------------------------------------------------------------------
 
@@ -131,7 +142,7 @@ class Channels:
         window_ms = window_ms or WINDOW_MS * chosen.rated
         found: list[Look] = []
         scanned = 0
-        first: dict[int, tuple[int, OpenRow]] = {}
+        first: _Seen = {}
         if window_ms:
             rows, _ = await self._rows(chosen.listener, *_page_position(token), MAX_SCANNED if chosen.comparisons else size)
             _note(first, rows)
@@ -149,20 +160,29 @@ class Channels:
 
     async def top(self, chosen: Filter, order: Order, size: int, window_ms: int = 0) -> tuple[list[Look], int]:
         """The first ``size`` pairs of all that match, in an order, and how many match. Arguments and errors as of ``page``."""
-        looks = await self._all(chosen, window_ms if window_ms or not order.rated else WINDOW_MS)
-        return order.first(looks, size), len(looks)
-
-    async def _all(self, chosen: Filter, window_ms: int = 0) -> list[Look]:
-        """All pairs that match."""
-        first: dict[int, tuple[int, OpenRow]] = {}
-        if window_ms or chosen.rated:
-            async for rows in self.each(chosen.listener):
-                _note(first, rows)
-            await asyncio.sleep((window_ms or WINDOW_MS) / 1000)
         found: list[Look] = []
-        async for rows in self.each(chosen.listener):
-            found += filter(chosen.matches, _looks(rows, first))
-        return found
+        count = 0
+
+        def take(looks: list[Look]) -> None:
+            nonlocal count
+            count += len(looks)
+            found.extend(looks)
+            if len(found) >= 2 * size + LINK_ROWS:
+                found[:] = order.first(found, size)
+
+        await self._all(chosen, take, window_ms if window_ms or not order.rated else WINDOW_MS)
+        return order.first(found, size), count
+
+    async def _all(self, chosen: Filter, take: Callable[[list[Look]], None], window_ms: int = 0) -> None:
+        """Pass all pairs that match to ``take``, a few at a time."""
+        first: _Seen = {}
+        async with self._surveys:
+            if window_ms or chosen.rated:
+                async for rows in self.each(chosen.listener):
+                    _note(first, rows)
+                await asyncio.sleep((window_ms or WINDOW_MS) / 1000)
+            async for rows in self.each(chosen.listener):
+                take([look for look in _looks(rows, first) if chosen.matches(look)])
 
     async def describe(self, channel: int) -> OpenRow:
         """The row of one pair. Raises NotFoundError."""
@@ -213,11 +233,11 @@ class Channels:
             text = f"{counted(len(named), 'channel')} would be affected, and max_affected is {terms.max_affected}: nothing is changed"
             raise FailedPreconditionError(text, reason="TOO_MANY_AFFECTED", count=str(len(named)), max_affected=str(terms.max_affected))
         if terms.validate_only:
-            present = {*named} if chosen is not None else {look.row["id"] for look in await self._all(ALL)}
+            present = {*named} if chosen is not None else {*named}.intersection(await self._find(ALL))
             return Outcome(affected=tuple(number for number in named if number in present), missing=tuple({*named} - present))
         keeps = terms.standing or terms.ttl_ms > 0
-        if keeps and len(self._kept) >= MAX_ACTIONS:
-            raise FailedPreconditionError(f"{MAX_ACTIONS} actions are kept already: delete some", reason="TOO_MANY_ACTIONS")
+        if keeps:
+            self._check_room()
         self._last += keeps
         now_ns = self._now_ns()
         action = ChannelAction(
@@ -233,20 +253,47 @@ class Channels:
         )
 
         async def work(transaction: Transaction) -> Outcome:
-            numbers, kept = named, {action.number: action} if keeps else {}
+            numbers, kept, pending = named, {action.number: action} if keeps else {}, None
             if chosen is not None and terms.standing:
                 row = _standing_row(action, chosen)
-                await self._stand(transaction, lambda rows: [*rows, row], lambda: self._kept.update(kept))
+                pending = await self._decide(transaction, self._stand(transaction, lambda rows: [*rows, row], lambda: self._kept.update(kept)))
                 numbers = await self._find(chosen)
             self._kept.update(kept)
+            if keeps and not terms.standing:
+                self._members[action.number] = set(numbers)
             outcome = await self._ask(transaction, verb, *self._by_processor(action, numbers))
+            self._replace(action, outcome)
+            if pending is not None:
+                pending.changed = Changed(None, outcome)
+                raise pending
             missing = outcome.missing if chosen is None else ()
-            return dataclasses.replace(outcome, missing=missing, action=action if keeps else None)
+            return dataclasses.replace(outcome, missing=missing, action=self._kept.get(action.number))
 
-        outcome = await self._transactions.run(verb, work)
+        try:
+            outcome = await self._transactions.run(verb, work)
+        except UnavailableError as error:
+            self._note_kept(error, action)
+            raise
         if chosen is None and len(named) == 1 and outcome.missing:
             raise NotFoundError("channel", format_connection_id(outcome.missing[0]))
         return outcome
+
+    @staticmethod
+    async def _decide(transaction: Transaction, stand: Awaitable[None]) -> UnavailableError | None:
+        """Await a change of the standing actions; the error if it is decided, but not confirmed everywhere."""
+        try:
+            await stand
+        except UnavailableError as error:
+            if transaction.decided:
+                return error
+            raise
+        return None
+
+    def _note_kept(self, error: UnavailableError, action: ChannelAction) -> None:
+        """Add to the error of a change that its action is kept nevertheless."""
+        if action.number in self._kept:
+            outcome = Outcome(affected=(), missing=()) if error.changed is None else error.changed.after
+            error.changed = Changed(None, dataclasses.replace(outcome, action=action))
 
     async def lift(self, number: int, reason: str = "deleted") -> ChannelAction:
         """Delete an action: undo it for all pairs to which it was the last one, and for new connections.
@@ -265,15 +312,53 @@ class Channels:
                 verb: ChannelVerb = "unmute" if action.verb == "mute" else "throttle"
                 command = BulkCommand(type=verb, lifts=number)
                 await self._ask(transaction, verb, [(processor, command) for processor in self._supervisor.running], [])
-            if self._kept.pop(number, None) is not None:
-                row = {"event": "channel_action_ended", "action": number, "verb": action.verb, "filter": action.filter}
-                self._transactions.publish({**row, "reason": reason})
+            self._end(action, reason)
 
         await self._transactions.run(f"delete of channel action {number}", work)
         return action
 
+    def _end(self, action: ChannelAction, reason: str) -> None:
+        self._members.pop(action.number, None)
+        if self._kept.pop(action.number, None) is not None:
+            row = {"event": "channel_action_ended", "action": action.number, "verb": action.verb, "filter": action.filter}
+            self._transactions.publish({**row, "reason": reason})
+
+    def _replace(self, action: ChannelAction, outcome: Outcome) -> None:
+        """An action is in force, in place of others for the same channels; one that is in force for none is not kept."""
+        verb = _UNDOES.get(action.verb, action.verb)
+        for number, members in list(self._members.items()):
+            if number == action.number:
+                members.intersection_update(outcome.affected)
+            elif self._kept[number].verb == verb:
+                members.difference_update(outcome.affected, outcome.missing)
+            if not members and number != action.number:
+                self._end(self._kept[number], NO_CHANNEL)
+        if self._members.get(action.number) == set():
+            del self._members[action.number], self._kept[action.number]
+
+    def _check_room(self) -> None:
+        if len(self._kept) >= MAX_ACTIONS:
+            self._forget_idle()
+        if len(self._kept) >= MAX_ACTIONS:
+            raise FailedPreconditionError(f"{MAX_ACTIONS} actions are kept already: delete some", reason="TOO_MANY_ACTIONS")
+
+    def _forget_idle(self) -> None:
+        """Forget the actions that do not stand and have no open channel any more."""
+        if self._members:
+            self._supervisor.connections.count_handed()
+        before_ns = self._now_ns() - SETTLED_NS
+        for number, members in list(self._members.items()):
+            action = self._kept[number]
+            if action.created_ns < before_ns and members.isdisjoint(self._open_numbers()):
+                self._end(action, NO_CHANNEL)
+
+    def _open_numbers(self) -> Iterator[int]:
+        for processor in self._supervisor.running:
+            yield from (given.number for given in processor.open.values() if given is not None)
+
     async def expire(self) -> None:
-        """Delete the actions whose time is over. One that cannot be undone now is tried again at the next call."""
+        """Delete the actions whose time is over, or whose channels have closed. One that cannot be undone now is tried again at the next call."""
+        self._forget_idle()
         now_ns = self._now_ns()
         for action in self.actions:
             if 0 < action.expires_ns <= now_ns:
@@ -285,7 +370,9 @@ class Channels:
     async def _find(self, channels: Sequence[int] | Filter) -> list[int]:
         """The ids, each once."""
         if isinstance(channels, Filter):
-            return [look.row["id"] for look in await self._all(channels)]
+            found: list[int] = []
+            await self._all(channels, lambda looks: found.extend(look.row["id"] for look in looks))
+            return found
         return list(dict.fromkeys(channels))
 
     async def _stand(self, transaction: Transaction, edit: Callable[[list[StandingRow]], list[StandingRow]], done: Callable[[], None]) -> None:
@@ -311,12 +398,12 @@ class Channels:
             silent = all(error.reason == "PROCESSOR_SILENT" for error in failures)
             slots = [self._supervisor.slots[int(error.metadata["processor"])] for error in failures]
             pending = verb == "mute" and silent and all(map(_reads_commands, slots))
-            raise _unanswered(verb, failures, affected, missing, pending=pending)
+            raise _changed(_unanswered(verb, failures, affected, missing, pending=pending), affected, missing)
         if undone:
             done = f"{verb} is in force for {counted(len(affected), 'channel')}"
             text = f"{done}, and not for {len(undone)}: {', '.join(map(format_connection_id, undone[:3]))}"
             metadata = {"affected_count": str(len(affected)), "missing_count": str(len(missing)), "undone_count": str(len(undone))}
-            raise UnavailableError(text, reason="PARTLY_DONE", **metadata)
+            raise _changed(UnavailableError(text, reason="PARTLY_DONE", **metadata), affected, missing)
         return Outcome(affected=tuple(affected), missing=tuple(missing))
 
     def _by_processor(self, action: ChannelAction, channels: Sequence[int]) -> tuple[list[tuple[Processor, BulkCommand]], list[int]]:
@@ -377,19 +464,19 @@ def _standing_row(action: ChannelAction, chosen: Filter) -> StandingRow:
     )
 
 
-def _note(first: dict[int, tuple[int, OpenRow]], rows: Sequence[OpenRow]) -> None:
+def _note(first: _Seen, rows: Sequence[OpenRow]) -> None:
     """Note when rows were seen first."""
     now_ns = time.monotonic_ns()
-    first.update((row["id"], (now_ns, row)) for row in rows)
+    first.update((row["id"], (now_ns, counts_of(row))) for row in rows)
 
 
-def _looks(rows: Sequence[OpenRow], first: Mapping[int, tuple[int, OpenRow]]) -> list[Look]:
+def _looks(rows: Sequence[OpenRow], first: _Seen) -> list[Look]:
     """Rows with their rates since they were seen first; None where they were not."""
     now_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
     looks = []
     for row in rows:
         then_ns, then = first.get(row["id"], (0, None))
-        looks.append(Look(row, now_ns, None if then is None else rates_between(then, row, monotonic_ns - then_ns)))
+        looks.append(Look(row, now_ns, None if then is None else rates_between(then, counts_of(row), monotonic_ns - then_ns)))
     return looks
 
 
@@ -442,6 +529,13 @@ def _unanswered(verb: str, failures: list[UnavailableError], affected: list[int]
         text = f"{done}; in processor {slots} it is set, but not in force within {REQUEST_MS} ms: a frame begun has not ended; see muting"
         return UnavailableError(text, reason="MUTE_PENDING", **metadata)
     return UnavailableError(f"{done}; of processor {slots} it is not known: {failures[0]}", reason=failures[0].reason, **metadata)
+
+
+def _changed(error: UnavailableError, affected: list[int], missing: list[int]) -> UnavailableError:
+    """The error with what was done nevertheless."""
+    if affected:
+        error.changed = Changed(None, Outcome(affected=tuple(affected), missing=tuple(missing)))
+    return error
 
 
 def _page_position(page_token: str) -> tuple[int, int]:

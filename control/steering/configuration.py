@@ -1,17 +1,21 @@
 """A whole configuration applied while traffic flows, in every processor or in none, in two phases (``control.fleet.two_phases``).
 
     check       the etag, what needs a restart, the shares of the pool
-    stage       what can fail is made beside what is in force: sockets that listen, addresses of upstreams, certificates
+    stage       what can fail is made beside what is in force: further processors, sockets that listen, addresses of upstreams, certificates, memory
+                for counters
     change      one change in all processors; what was staged is taken back if it is not decided
-    decide      the new state is in force in this process. Listeners that are gone take what waits in their backlogs, and no more
-    done        every processor has it: new listeners accept
+    decide      the new state is in force in this process. Listeners that are gone take what waits in their backlogs, and no more. A step that fails
+                is reported, and the others are taken: nothing can be taken back any more
+    done        every processor has it: new listeners accept, and new processors take connections. Those that are not wanted any more drain in the
+                background (``Pool.shrink``)
 
 Counters of listeners and upstreams that are gone stay until their last connection has ended (``_settle``).
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from framegate.control.accept.acceptor import Acceptor
@@ -21,7 +25,7 @@ from framegate.control.configuration.capacity import fitted
 from framegate.control.configuration.cgroup import container
 from framegate.control.configuration.child import Loaded
 from framegate.control.configuration.difference import Difference, differences
-from framegate.control.errors import AbortedError, ControlError, EtagError, FailedPreconditionError, StartError
+from framegate.control.errors import AbortedError, ControlError, EtagError, FailedPreconditionError, StartError, UnavailableError
 from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
@@ -31,7 +35,7 @@ from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.checks import Checks
 from framegate.control.steering.identities import Identities
-from framegate.control.steering.pool import Pool, equal_shares, too_small
+from framegate.control.steering.pool import Pool, divided
 from framegate.control.steering.rows import LogRows
 from framegate.control.steering.taps import Taps
 from framegate.control.steering.transactions import Transaction, Transactions, etag_of
@@ -39,13 +43,15 @@ from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.cells import LISTENER, UPSTREAM, CellLayout, Place
 from framegate.proxy.config.limits import limits_in_force
 from framegate.proxy.config.model import ProxyConfig, difference_to_wire, largest_whole
-from framegate.proxy.server.messages import Change, ClusterRow, Endpoints
+from framegate.proxy.server.messages import Change, ClusterRow, Endpoints, RevokedRow
+from framegate.proxy.server.protocol import revoked_row
 from framegate.proxy.server.rows import Store, pack_stores
 from framegate.proxy.tap.record import DIRECTIONS
 
 if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
     from framegate.control.fleet.identity import StagedIdentity
+    from framegate.control.telemetry.export import Export, StagedExport
 
 __all__ = ["Applied", "Configuration"]
 
@@ -57,11 +63,14 @@ _CLOSED_S: Final = 2.0
 
 
 class Applied(NamedTuple):
-    """A configuration that was applied: what was in force before and is now, and the differences."""
+    """A configuration that was applied: what was in force before and is now, and the differences. ``pending``: what is decided and not done yet, as
+    of ``Pool.pending``.
+    """
 
     before: ProxyConfig
     after: ProxyConfig
     differences: tuple[Difference, ...]
+    pending: tuple[str, ...] = ()
 
 
 class _ChangedError(Exception):
@@ -77,6 +86,8 @@ class _Staged(NamedTuple):
         stores: certificates of sections that are new, or other ones.
         identity: what authentication needs; None: there is none.
         handlers: slots of handler processes that take the place of all others; None: the present ones stay.
+        revoked: users and certificates whose connections are to end, by listener.
+        export: what telemetry needs; None: it stays as it is.
     """
 
     listeners: dict[str, Listening]
@@ -84,6 +95,8 @@ class _Staged(NamedTuple):
     stores: dict[str, Store]
     identity: "StagedIdentity | None"
     handlers: set[int] | None
+    revoked: dict[str, RevokedRow]
+    export: "StagedExport | None" = None
 
     @property
     def endpoints(self) -> Endpoints:
@@ -117,6 +130,7 @@ class Configuration:
         identities: Identities,
         new_handlers: Callable[[ProxyConfig], "Handlers"],
         log_rows: LogRows,
+        export: "Export | None",
         transactions: Transactions,
         meters: Meters,
         log: RowLog,
@@ -134,6 +148,7 @@ class Configuration:
         self._identities: Final = identities
         self._new_handlers: Final = new_handlers
         self._log_rows: Final = log_rows
+        self._export: Final = export
         self._transactions: Final = transactions
         self._meters: Final = meters
         self._log: Final = log
@@ -165,7 +180,8 @@ class Configuration:
         Raises:
             EtagError: the configuration has changed. FailedPreconditionError: a change needs a restart (NEEDS_RESTART, with the keys), a share of the
             pool would be too small, an address cannot be used, or the proxy drains; nothing is applied. AbortedError: a processor refused; none has
-            it. UnavailableError: it is decided, and not confirmed everywhere, or processors could not be started.
+            it. UnavailableError: processors could not be started, and nothing is applied; or it is decided, and not confirmed everywhere
+            (CHANGE_PENDING; ``changed`` is what was applied).
         """
         after = fitted(loaded.config, container())
         if validate_only:
@@ -187,6 +203,8 @@ class Configuration:
         if refused:
             text = f"nothing is applied: a restart is needed to change {', '.join(refused)}"
             raise FailedPreconditionError(text, reason="NEEDS_RESTART", keys=",".join(refused))
+        if found:
+            divided(after.memory_pool.size, range(after.processors), (), max(largest_whole(after)))
         return found
 
     def _check_serves(self) -> None:
@@ -194,39 +212,42 @@ class Configuration:
             raise FailedPreconditionError("the proxy drains", reason="DRAINING")
 
     async def _apply(self, loaded: Loaded, after: ProxyConfig, etag: str, transaction: Transaction) -> Applied:
-        first, found = self._config, self._checked(after, etag)
-        if found:
-            async with contextlib.AsyncExitStack() as undo:
-                await self._enlarge(first, after, undo)
-                try:
-                    for _ in range(_TRIES):
-                        with contextlib.suppress(_ChangedError):
-                            await self._change(loaded, after, transaction)
-                            break
-                    else:
-                        raise AbortedError("nothing is applied: other changes were made meanwhile", reason="CONFIGURATION_CHANGED")
-                finally:
-                    if transaction.decided:  # also if a processor has not confirmed it
-                        undo.pop_all()
-            if after.processors < len(self._pool.wanted_slots()):
-                await self._pool.set_processors(after.processors, "configuration")
+        self._checked(after, etag)
+        found = await self._addresses(self._config, after)  # only another application could make it wrong
+        if self._export is not None and after.telemetry != self._config.telemetry:
+            await self._load_export(self._export, after)
+        async with self._pool.scaling:
+            more = await self._pool.start_more(after.processors)
+            try:
+                applied = await self._apply_beside(loaded, after, etag, found, more, transaction)
+            finally:
+                if not transaction.decided:
+                    await self._pool.settle_more(more, decided=False)
         self._pool.size_origin = "configuration" if loaded.config.memory_pool.size else "container"
         self._pool.processors_origin = "configuration" if loaded.config.processors else "container"
-        return Applied(first, self._config, found)
+        return applied._replace(pending=self._pool.pending)
 
-    async def _enlarge(self, before: ProxyConfig, after: ProxyConfig, undo: contextlib.AsyncExitStack) -> None:
-        """Have as much memory and as many processors as the new configuration, if it has more; each step is taken back with ``undo``."""
-        size_origin, processors_origin = self._pool.size_origin, self._pool.processors_origin
-        if after.memory_pool.size > before.memory_pool.size:
-            await self._pool.set_size(after.memory_pool.size, "configuration")
-            undo.push_async_callback(self._pool.set_size, before.memory_pool.size, size_origin)
-        if after.processors > before.processors:
-            await self._pool.set_processors(after.processors, "configuration")
-            undo.push_async_callback(self._pool.set_processors, before.processors, processors_origin)
+    async def _apply_beside(
+        self, loaded: Loaded, after: ProxyConfig, etag: str, found: dict[str, Resolution], more: Sequence[int], transaction: Transaction
+    ) -> Applied:
+        """Apply it, when the processors of the slots ``more`` have started."""
+        for _ in range(_TRIES):
+            before, changed = self._config, self._checked(after, etag)
+            try:
+                if changed:
+                    async with self._identities.changing():
+                        await self._decide(before, after, await self._stage(loaded, before, after, found), more, loaded, transaction)
+            except _ChangedError:
+                continue
+            except UnavailableError as error:
+                error.changed = Applied(before, after, changed, (str(error), *self._pool.pending)) if transaction.decided else None
+                raise
+            return Applied(before, self._config, changed)
+        raise AbortedError("nothing is applied: other changes were made meanwhile", reason="CONFIGURATION_CHANGED")
 
-    async def _change(self, loaded: Loaded, after: ProxyConfig, transaction: Transaction) -> None:
-        before = self._config
-        staged = await self._stage(loaded, before, after)
+    async def _decide(
+        self, before: ProxyConfig, after: ProxyConfig, staged: _Staged, more: Sequence[int], loaded: Loaded, transaction: Transaction
+    ) -> None:
         planned = _Planned(Change(), self._supervisor.desired.layout, self._supervisor.desired.shares, {})
 
         def check() -> None:
@@ -234,7 +255,7 @@ class Configuration:
             if self._config is not before:
                 raise _ChangedError
             self._check_serves()
-            planned = self._plan(before, after, staged)
+            planned = self._plan(before, after, staged, more)
             self._supervisor.make_room(planned.layout)
 
         def build(slot: int) -> Change:
@@ -248,22 +269,21 @@ class Configuration:
             desired.brokers = _those({**desired.brokers, **planned.brokers}, [item.name for item in after.upstreams if item.kafka is not None])
             desired.failing = _those(desired.failing, names)
             desired.retired = planned.change.get("retired", desired.retired)
-            self._follow_layout(planned.layout)
+            desired.rows_at_open = planned.change.get("rows_at_open", desired.rows_at_open)
 
         def decided() -> None:
             transaction.decide()
-            self._put(before, after, staged, loaded)
+            self._put(before, after, staged, loaded, planned.layout)
 
-        async with self._pool.scaling:
-            try:
-                await self._supervisor.change(build, commit, check, decided, lambda: self._begin(after, staged))
-            except BaseException:
-                if not transaction.decided:
-                    await self._release(staged)
-                raise
-        self._taps.made()
+        try:
+            await self._supervisor.change(build, commit, check, decided, lambda: self._begin(after, staged, more))
+        except BaseException:
+            if not transaction.decided:
+                await self._release(staged)
+            raise
+        self._supervisor.attempt(self._taps.made)
 
-    def _plan(self, before: ProxyConfig, after: ProxyConfig, staged: _Staged) -> _Planned:
+    def _plan(self, before: ProxyConfig, after: ProxyConfig, staged: _Staged, more: Sequence[int]) -> _Planned:
         change = Change(config=difference_to_wire(before, after))
         brokers = self._brokers.rows(after, staged.listeners)
         desired = self._supervisor.desired
@@ -278,37 +298,58 @@ class Configuration:
             change["retired"] = self._supervisor.handlers.retire(staged.handlers)
         if staged.stores:
             change["stores"] = pack_stores(staged.stores)
-        return _Planned(change, layout, self._shares(before, after), brokers)
+        if staged.revoked:
+            change["revoked"] = staged.revoked
+        if staged.export is not None:
+            change["rows_at_open"] = after.log.access.open or staged.export.settings.traces is not None
+        return _Planned(change, layout, self._shares(before, after, more), brokers)
 
-    def _shares(self, before: ProxyConfig, after: ProxyConfig) -> dict[int, int]:
-        """The shares of the pool under another configuration. Raises FailedPreconditionError: one would be too small."""
-        wanted, size = self._pool.wanted_slots(), after.memory_pool.size
-        shares = self._supervisor.desired.shares if size == before.memory_pool.size else equal_shares(size, len(wanted))
-        least = min(shares[slot] for slot in wanted)
-        if least < max(largest_whole(after)):
-            raise too_small(least, max(largest_whole(after)))
-        return shares
+    def _shares(self, before: ProxyConfig, after: ProxyConfig, more: Sequence[int]) -> dict[int, int]:
+        """The shares of the pool under another configuration: those in force, if the size and the number of processors stay and none is too small.
+        Raises FailedPreconditionError: one would be.
+        """
+        size, largest, shares = after.memory_pool.size, max(largest_whole(after)), self._supervisor.desired.shares
+        wanted, lasting = self._pool.wanted_slots(), self._pool.lasting_slots()
+        if (size, after.processors) == (before.memory_pool.size, before.processors) and min(shares[slot] for slot in wanted) >= largest:
+            return shares
+        staying = [*lasting, *more][: after.processors]
+        return divided(size, staying, [slot for slot in wanted if slot not in staying], largest)
 
-    async def _stage(self, loaded: Loaded, before: ProxyConfig, after: ProxyConfig) -> _Staged:
+    async def _addresses(self, before: ProxyConfig, after: ProxyConfig) -> dict[str, Resolution]:
         known = {item.name: item.addresses for item in before.upstreams}
-        fresh = [item for item in after.upstreams if item.addresses != known.get(item.name)]
-        names = Names(fresh)
-        found = await in_thread(names.ask) if names.any else names.ask()
+        names = Names(item for item in after.upstreams if item.addresses != known.get(item.name))
+        return await in_thread(names.ask) if names.any else names.ask()
+
+    async def _stage(self, loaded: Loaded, before: ProxyConfig, after: ProxyConfig, found: dict[str, Resolution]) -> _Staged:
         stores = self._certificates.staged(after, loaded.tls_files, loaded.certificates)
         try:
             identity = await self._identities.stage(after)
+            revoked = await self._revoked(after, identity, stores)
+            self._resolver.start()
             await self._closed()
             listeners = rebound(self._acceptor.listeners, self._acceptor.leaving, after.listeners)
-            staged = _Staged(listeners, found, stores, identity, None)
-            if _handling(before) == _handling(after):
-                return staged
+            staged = _Staged(listeners, found, stores, identity, None, revoked)
             try:
-                return staged._replace(handlers=await self._stage_handlers(after))
+                if self._export is not None and after.telemetry != before.telemetry:
+                    staged = staged._replace(export=self._export.stage(after))
+                if _handling(before) != _handling(after):
+                    staged = staged._replace(handlers=await self._stage_handlers(after))
+                return staged
             except BaseException:
                 await self._release(staged)
                 raise
         except StartError as error:
-            raise FailedPreconditionError(f"nothing is applied: {error}", reason=error.reason, **error.metadata) from error
+            raise _not_applied(error) from error
+
+    async def _revoked(self, after: ProxyConfig, identity: "StagedIdentity | None", stores: Mapping[str, Store]) -> dict[str, RevokedRow]:
+        users, serials = await self._identities.revoked(identity), await self._certificates.revoked(after, stores)
+        return {name: revoked_row(users.get(name, ()), serials.get(name, ())) for name in users | serials}
+
+    async def _load_export(self, export: "Export", after: ProxyConfig) -> None:
+        try:
+            await in_thread(lambda: export.load(after))
+        except StartError as error:
+            raise _not_applied(error) from error
 
     async def _closed(self) -> None:
         """Wait until the sockets of listeners that went before are closed: their addresses may be wanted again."""
@@ -326,37 +367,50 @@ class Configuration:
 
     async def _release(self, staged: _Staged) -> None:
         """Take back what was staged."""
+        if staged.export is not None and self._export is not None:
+            self._export.release(staged.export)
         if staged.handlers is not None and self._supervisor.handlers is not None:
             await self._supervisor.handlers.release(staged.handlers)
         for name, listening in staged.listeners.items():
             if self._acceptor.listeners.get(name) is not listening:
                 listening.close()
 
-    def _begin(self, after: ProxyConfig, staged: _Staged) -> None:
+    def _begin(self, after: ProxyConfig, staged: _Staged, more: Sequence[int]) -> None:
         """Every processor has the configuration: connections may come."""
         if staged.handlers is not None and self._supervisor.handlers is not None:
-            self._supervisor.handlers.follow(staged.handlers, after.drain.timeout_ms)
+            self._supervisor.attempt(functools.partial(self._supervisor.handlers.follow, staged.handlers, after.drain.timeout_ms))
+        self._supervisor.release_slots(more)
+        if after.processors < len(self._pool.lasting_slots()):
+            self._pool.shrink(after.processors)
         self._acceptor.accept_new()
 
-    def _put(self, before: ProxyConfig, after: ProxyConfig, staged: _Staged, loaded: Loaded) -> None:
+    def _put(self, before: ProxyConfig, after: ProxyConfig, staged: _Staged, loaded: Loaded, layout: CellLayout) -> None:
         """Have the parts of this process follow the configuration, which is decided."""
         removed = {item.name for item in before.upstreams} - {item.name for item in after.upstreams}
         self._gone.update(dict.fromkeys(removed, self._acceptor.now_ns()))
-        for listener in after.listeners:
-            staged.listeners[listener.name].configure(listener)
-        self._acceptor.put(staged.listeners)
-        self._acceptor.set_limits(
-            limits_in_force(after.limits, {item.name: item.limits for item in after.listeners}), after.limits.protected_listener
+        limits = limits_in_force(after.limits, {item.name: item.limits for item in after.listeners})
+        self._supervisor.attempt(
+            lambda: self._follow_layout(layout),
+            *(functools.partial(staged.listeners[item.name].configure, item) for item in after.listeners),
+            lambda: self._acceptor.put(staged.listeners),
+            lambda: self._acceptor.set_limits(limits, after.limits.protected_listener),
+            lambda: self._meters.prepare([item.name for item in after.listeners]),
+            lambda: self._resolver.follow(after.upstreams, staged.found),
+            lambda: self._certificates.follow(after, loaded.certificates, self._rotation),
+            lambda: self._rotation.configure(after.rotation),
+            lambda: self._identities.follow(staged.identity),
+            lambda: self._checks.follow(after),
+            lambda: self._brokers.follow(after),
+            lambda: self._taps.replaced(before, after),
+            lambda: self._log_rows.set_level(after.log.level),
+            lambda: self._follow_export(after, staged),
         )
-        self._meters.prepare([item.name for item in after.listeners])
-        self._resolver.follow(after.upstreams, staged.found)
-        self._certificates.follow(after, loaded.certificates, self._rotation)
-        self._rotation.configure(after.rotation)
-        self._identities.follow(staged.identity)
-        self._checks.follow(after)
-        self._brokers.follow(after)
-        self._taps.replaced(before, after)
-        self._log_rows.set_level(after.log.level)
+
+    def _follow_export(self, after: ProxyConfig, staged: _Staged) -> None:
+        if self._export is not None:
+            self._export.follow_listeners(after)
+            if staged.export is not None:
+                self._export.follow(staged.export)
 
     # --- what is gone --------------------------------------------------------------------------------------------------------------
 
@@ -383,6 +437,8 @@ class Configuration:
     def _follow_layout(self, layout: CellLayout) -> None:
         """Count by another layout, and drop what is known of owners without a place in it."""
         former = self._supervisor.desired.layout
+        if layout is former:
+            return
         self._supervisor.follow_layout(layout)
         for kind, name, *_ in set(former.places) - set(layout.places):
             if kind == LISTENER:
@@ -398,14 +454,23 @@ class Configuration:
             nonlocal layout
             desired = self._supervisor.desired
             layout = desired.layout.after(self._config, self._kept(self._config, self._config), desired.broker_ids())
+            self._supervisor.make_room(layout)
 
-        check()
-        if self._lock.locked() or layout is self._supervisor.desired.layout:
+        if self._lock.locked() or self._pool.scaling.locked():
             return
-        try:
-            await self._supervisor.change(lambda slot: Change(cells=layout.wire), lambda desired: self._follow_layout(layout), check)
-        except ControlError as error:
-            self._log.write("counters_kept", level="warning", error=str(error))
+        self._acceptor.accept_new()
+        async with self._pool.scaling:  # so that no slot is added
+            try:
+                check()
+                if layout is self._supervisor.desired.layout:
+                    return
+                await self._supervisor.change(lambda slot: Change(cells=layout.wire), lambda desired: self._follow_layout(layout), check)
+            except ControlError as error:
+                self._log.write("counters_kept", level="warning", error=str(error))
+
+
+def _not_applied(error: StartError) -> FailedPreconditionError:
+    return FailedPreconditionError(f"nothing is applied: {error}", reason=error.reason, **error.metadata)
 
 
 def _handling(config: ProxyConfig) -> tuple[object, ...]:

@@ -7,21 +7,23 @@ was set by hand, and a text that was applied by a call, differs from the file as
 import asyncio
 import dataclasses
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Literal
 
 from framegate.control.configuration.child import Loaded, loaded_from_row
-from framegate.control.configuration.difference import Difference, differences
+from framegate.control.configuration.difference import Difference, differences, values
 from framegate.control.configuration.document import MAX_BYTES, ZONE, ConfigurationError
+from framegate.control.configuration.tls_files import named_here
 from framegate.control.configuration.units import counted
 from framegate.control.errors import ControlError, UnavailableError
-from framegate.control.events import Bus
+from framegate.control.events import Bus, Row
 from framegate.control.files import Contents
 from framegate.control.meters import Meters
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.source import Refusal, Reloader, Source
 from framegate.control.steering.configuration import Applied, Configuration
 from framegate.control.steering.pool import Pool
+from framegate.control.steering.rows import Audit
 from framegate.proxy.config.model import ProxyConfig
 
 __all__ = ["KIND", "By", "ConfigurationFile", "refusal_text"]
@@ -29,6 +31,7 @@ __all__ = ["KIND", "By", "ConfigurationFile", "refusal_text"]
 KIND: Final = "configuration"
 By = Literal["call", "signal", "watch"]
 """Who has a configuration applied."""
+_METHOD: Final = "framegate.control.v1.ConfigurationService/ApplyConfiguration"
 _SHOWN: Final = 20
 """Paths or faults in a row."""
 
@@ -42,6 +45,7 @@ class ConfigurationFile(Reloader):
         in_force: returns the configuration that is in force.
         pool: knows which of its values the container decides.
         ask: a question of the validator process (``framegate.control.configuration.child.load_row``).
+        audit: gets a row of each change that no call asks for; those of calls have theirs.
 
     Attributes:
         path: of the file, absolute.
@@ -56,6 +60,7 @@ class ConfigurationFile(Reloader):
         pool: Pool,
         ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
         rotation: Rotation,
+        audit: Audit,
         events: Bus,
         meters: Meters,
     ) -> None:
@@ -66,6 +71,7 @@ class ConfigurationFile(Reloader):
         self._pool = pool
         self._ask = ask
         self._rotation = rotation
+        self._audit = audit
         self._events = events
         self._meters = meters
         self._lock = asyncio.Lock()
@@ -110,6 +116,11 @@ class ConfigurationFile(Reloader):
         return self._compared[2]
 
     @property
+    def pending(self) -> tuple[str, ...]:
+        """What is decided and not done yet, in words."""
+        return self._pool.pending
+
+    @property
     def changed(self) -> bool:
         """Whether the file holds something else than when it was loaded last."""
         return self._rotation.changed(KIND, KIND)
@@ -121,47 +132,54 @@ class ConfigurationFile(Reloader):
 
     # --- changes -----------------------------------------------------------------------------------------------------------------
 
-    async def load(self, text: str | None = None) -> Loaded:
+    async def load(self, text: str | None = None, *, local: bool = True) -> Loaded:
         """What is in the file, or would be with a text.
 
+        Args:
+            local: a text may name anything of this machine; otherwise only what the configuration in force, or the file, names of it.
+
         Raises:
-            ConfigurationError: with every fault. UnavailableError: the process that reads it failed (READER_FAILED).
+            ConfigurationError: with every fault. DeniedError: the text names more. UnavailableError: its reader failed (READER_FAILED).
         """
+        named = None if local or text is None else sorted(named_here(self.config) | named_here(self._in_force()))
         try:
-            row = await self._ask({"load": {"path": self.path, "text": text, "zone": os.environ.get(ZONE, "")}})
+            row = await self._ask({"load": {"path": self.path, "text": text, "zone": os.environ.get(ZONE, ""), "named": named}})
         except (OSError, RuntimeError, TimeoutError) as error:
             text = f"the configuration was not read: {str(error) or 'no answer in time'}"
             raise UnavailableError(text, reason="READER_FAILED") from error
         return loaded_from_row(row)
 
-    async def apply(self, text: str | None = None, etag: str = "", *, by: By = "call", validate_only: bool = False) -> tuple[Loaded, Applied]:
+    async def apply(
+        self, text: str | None = None, etag: str = "", *, by: By = "call", local: bool = True, validate_only: bool = False
+    ) -> tuple[Loaded, Applied]:
         """Put the file, or a text in its place, in force: all of it or nothing.
 
         Args:
             text: applied instead of the file, which stays what ``by_hand`` compares with; None: the file.
             etag: that of the configuration that the caller has seen; empty: replace any.
             by: who wants it.
+            local: as of ``load``.
             validate_only: only check.
 
         Raises:
             ConfigurationError: with every fault. Otherwise as of ``load`` and ``Configuration.apply``.
         """
         async with self._lock:
-            loaded = await self.load(text)
+            loaded = await self.load(text, local=local)
             return loaded, await self._apply(loaded, etag, by, of_file=text is None, validate_only=validate_only)
 
     async def _apply(self, loaded: Loaded, etag: str, by: By, *, of_file: bool, validate_only: bool = False) -> Applied:
         try:
             applied = await self._configuration.apply(loaded, etag, validate_only=validate_only)
         except UnavailableError as error:
-            if error.reason == "CHANGE_PENDING":  # it is decided
-                self._took(loaded, (), by, of_file=of_file)
+            if isinstance(error.changed, Applied):  # it is decided
+                self._took(loaded, error.changed, by, of_file=of_file)
             raise
         if not validate_only:
-            self._took(loaded, applied.differences, by, of_file=of_file)
+            self._took(loaded, applied, by, of_file=of_file)
         return applied
 
-    def _took(self, loaded: Loaded, found: Sequence[Difference], by: By, *, of_file: bool) -> None:
+    def _took(self, loaded: Loaded, applied: Applied, by: By, *, of_file: bool) -> None:
         if of_file:
             self.config = loaded.config
         if of_file and by != "watch":  # otherwise the rotation notes it
@@ -169,22 +187,25 @@ class ConfigurationFile(Reloader):
             self._meters.add("reload.count", KIND, "")
         for warning in loaded.warnings:
             self._events.publish({"event": "configuration_warning", **dataclasses.asdict(warning)}, level="warning")
-        if found:
-            keys = [item.path for item in found]
+        if applied.differences:
+            keys = [item.path for item in applied.differences]
             row = {"by": by, "file": self.path if of_file else "", "count": len(keys), "keys": keys[:_SHOWN], "etag": self.etag}
+            row["pending"] = list(applied.pending)
             self._events.publish({"event": "configuration_applied", **row})
 
     async def reload(self) -> str:
         """Apply the file for a signal; the outcome in words. A failure is a row."""
         try:
-            _, applied = await self.apply(by="signal")
+            _, applied = await self._audited("SIGHUP", lambda: self.apply(by="signal"))
         except (ConfigurationError, ControlError) as error:
+            if isinstance(error, ControlError) and isinstance(error.changed, Applied):
+                return _said(error.changed)
             faults = [str(fault) for fault in error.faults[:_SHOWN]] if isinstance(error, ConfigurationError) else []
             reason = refusal_text(error)
             self._meters.add("reload.count", KIND, "refused")
             self._events.publish({"event": "configuration_refused", "file": self.path, "reason": reason, "faults": faults}, level="error")
             return f"refused: {reason}"
-        return f"applied, {counted(len(applied.differences), 'value')} changed"
+        return _said(applied)
 
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
         """See ``Reloader``: the file changed by itself."""
@@ -193,12 +214,37 @@ class ConfigurationFile(Reloader):
         except UnicodeDecodeError:
             return {KIND: Refusal(self.path, "is not UTF-8")}
         try:
-            async with self._lock:
-                await self._apply(await self.load(text), "", "watch", of_file=True)
+            await self._audited("config.watch", lambda: self._watched(text))
         except (ConfigurationError, ControlError) as error:
-            if getattr(error, "reason", "") != "CHANGE_PENDING":
+            if not isinstance(getattr(error, "changed", None), Applied):
                 return {KIND: Refusal(self.path, refusal_text(error))}
         return {}
+
+    async def _watched(self, text: str) -> tuple[Loaded, Applied]:
+        async with self._lock:
+            loaded = await self.load(text)
+            return loaded, await self._apply(loaded, "", "watch", of_file=True)
+
+    async def _audited(self, who: str, work: Callable[[], Awaitable[tuple[Loaded, Applied]]]) -> tuple[Loaded, Applied]:
+        """Apply the file, with an audit row as that of a call."""
+        place = await self._audit.reserve()
+        row: Row = {"event": "audit", "who": who, "role": "admin", "method": _METHOD, "request": {"file": self.path}}
+        applied: Any = None
+        try:
+            answer = await work()
+            applied, failure = answer[1], ""
+            return answer
+        except BaseException as error:
+            applied, failure = getattr(error, "changed", None), getattr(error, "reason", type(error).__name__)
+            raise
+        finally:
+            before, after = values(applied.differences) if isinstance(applied, Applied) else (None, None)
+            self._audit.publish({**row, "before": before, "after": after, "result": "FAILED" if failure else "OK", "error": failure}, place)
+            await self._audit.written()
+
+
+def _said(applied: Applied) -> str:
+    return "; ".join((f"applied, {counted(len(applied.differences), 'value')} changed", *applied.pending))
 
 
 def refusal_text(error: Exception) -> str:

@@ -19,7 +19,7 @@ from framegate.control.status import Holder, ListenerStatus, PoolStatus
 from framegate.control.steering.channels import Channels
 from framegate.control.steering.listeners import Listeners, Upstreams, find_listener
 from framegate.control.steering.pool import Pool
-from framegate.proxy.config.limits import RateLimits, client_key, limits_in_force
+from framegate.proxy.config.limits import UNLIMITED_LISTENER, LimitRule, RateLimits, client_key, limits_in_force
 from framegate.proxy.config.model import ProxyConfig
 from framegate.proxy.network.connection_id import format_connection_id, slot_of
 from framegate.proxy.server.rows import EndpointRow, OpenRow
@@ -170,8 +170,9 @@ class Explanations:
         software = " ".join(filter(None, (row["software"], row["software_version"])))
         told = "; ".join(filter(None, (row["principal"], row["client_id"] and f"client id {row['client_id']}", software)))
         server = " ".join(filter(None, (row["upstream"], row["endpoint"]))) or "a handler"
+        listener = f"listener {row['listener']}" + (f", limit rule {row['limit_rule']}" if row["limit_rule"] else "")
         summary = (
-            f"channel {format_connection_id(row['id'])}: {row['peer']}{f' ({told})' if told else ''} on listener {row['listener']}, to {server}; "
+            f"channel {format_connection_id(row['id'])}: {row['peer']}{f' ({told})' if told else ''} on {listener}, to {server}; "
             f"{row['state']}, accepted {_age(groups.now_ns - row['opened_ns'])} ago, {counted(row['in_flight'], 'request')} in flight; "
             f"the last byte passed {_age(groups.now_ns - row['last_active_ns'])} ago"
         )
@@ -305,9 +306,11 @@ def _quota(facts: _Facts, group: _Group, rows: list[OpenRow]) -> str:
     key = client_key(first["peer"])
     given = first.get("throttle")
     operator = RateLimits() if given is None else RateLimits(request_bytes_rate=given["request_rate"], response_bytes_rate=given["response_rate"])
-    levels: Iterable[tuple[str, RateLimits]] = (
+    own = limits.listeners.get(first["listener"], UNLIMITED_LISTENER)
+    levels: Iterable[tuple[str, RateLimits | LimitRule]] = (
         ("an operator's throttle", operator),
-        (f"listener {first['listener']}", limits.listeners.get(first["listener"], RateLimits())),
+        *((f"limit rule {rule.name}", rule) for rule in own.rules if rule.name == first["limit_rule"]),
+        (f"listener {first['listener']}", own),
         (f"address {key}", limits.addresses.of(key).limits),
         ("node", limits.node),
     )
@@ -315,7 +318,7 @@ def _quota(facts: _Facts, group: _Group, rows: list[OpenRow]) -> str:
     return f"a quota is used up ({'; '.join(rates) or 'it has changed since'}); {facts.not_read(group, rows)}"
 
 
-def _rates(limit: RateLimits) -> Iterator[str]:
+def _rates(limit: RateLimits | LimitRule) -> Iterator[str]:
     for direction in ("request", "response"):
         if size := getattr(limit, f"{direction}_bytes_rate"):
             yield f"{direction}_bytes_rate {format_size(size)}/s"

@@ -11,7 +11,7 @@ count    ``= != > >= < <=``       a number
 time     ``= != > >= < <=``       a duration: ``250ms``, ``30s``, ``1h30m``
 =======  =======================  =========================================================================================
 
-The fields are those of ``FIELDS``; the same ones order a list.
+The fields are those of ``FIELDS``, of closed channels those of ``CLOSED_FIELDS``; the same ones order a list.
 """
 
 import dataclasses
@@ -19,15 +19,32 @@ import heapq
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from framegate.control.configuration.units import parse_duration_ms, parse_size
 from framegate.control.errors import InvalidArgumentError, Violation
 from framegate.proxy.config.matching import address_matcher, text_matcher
-from framegate.proxy.server.rows import OpenRow
+from framegate.proxy.server.rows import ClosedRow, OpenRow
 
-__all__ = ["FIELDS", "MAX_COMPARISONS", "MAX_LENGTH", "STANDING", "Comparison", "Field", "Filter", "Look", "Order", "Rates", "rates_between"]
+__all__ = [
+    "CLOSED_FIELDS",
+    "FIELDS",
+    "MAX_COMPARISONS",
+    "MAX_LENGTH",
+    "STANDING",
+    "ClosedLook",
+    "Comparison",
+    "Counts",
+    "Field",
+    "Filter",
+    "Look",
+    "Order",
+    "Rates",
+    "counts_of",
+    "rates_between",
+]
 
+L = TypeVar("L")
 MAX_LENGTH: Final = 1_000
 """Characters of a filter."""
 MAX_COMPARISONS: Final = 16
@@ -45,13 +62,20 @@ class Rates(NamedTuple):
     response_frames: float
 
 
-def rates_between(before: OpenRow, after: OpenRow, lasted_ns: int) -> Rates:
-    """The rates between two rows of a channel."""
+Counts = tuple[int, int, int, int]
+"""Of a channel: bytes of requests and responses, then frames."""
+
+
+def counts_of(row: OpenRow) -> Counts:
+    """The counters from which rates are computed."""
+    size, frames = row["bytes"], row["frames"]
+    return size["request"] or 0, size["response"] or 0, frames["request"] or 0, frames["response"] or 0
+
+
+def rates_between(before: Counts, after: Counts, lasted_ns: int) -> Rates:
+    """The rates between two counts of a channel."""
     seconds = max(lasted_ns, 1) / 1e9
-    request_bytes, response_bytes, request_frames, response_frames = (
-        max((after[what][way] or 0) - (before[what][way] or 0), 0) / seconds for what in ("bytes", "frames") for way in ("request", "response")
-    )
-    return Rates(request_bytes, response_bytes, request_frames, response_frames)
+    return Rates(*(max(new - old, 0) / seconds for old, new in zip(before, after, strict=True)))
 
 
 class Look(NamedTuple):
@@ -68,6 +92,13 @@ class Look(NamedTuple):
     rates: Rates | None = None
 
 
+class ClosedLook(NamedTuple):
+    """A channel that is closed, at a time since 1970."""
+
+    row: ClosedRow
+    now_ns: int
+
+
 class Field(NamedTuple):
     """A field: its kind, and how it is read; ``rated``: it needs ``Look.rates``."""
 
@@ -76,17 +107,17 @@ class Field(NamedTuple):
     rated: bool = False
 
 
-def _since(key: str) -> Callable[[Look], int]:
+def _since(key: str) -> Callable[[Any], int]:
     """Nanoseconds since a time of the row; 0 if that is 0."""
-    return lambda look: max(look.now_ns - moment, 0) if (moment := int(look.row[key])) else 0  # type: ignore[literal-required]
+    return lambda look: max(look.now_ns - moment, 0) if (moment := int(look.row[key])) else 0
 
 
-def _text(key: str) -> Callable[[Look], str]:
-    return lambda look: look.row[key] or ""  # type: ignore[literal-required]
+def _text(key: str) -> Callable[[Any], str]:
+    return lambda look: look.row.get(key) or ""
 
 
-def _count(key: str, part: str = "") -> Callable[[Look], int]:
-    return lambda look: (look.row[key][part] if part else look.row[key]) or 0  # type: ignore[literal-required]
+def _count(key: str, part: str = "") -> Callable[[Any], int]:
+    return lambda look: (look.row[key][part] if part else look.row[key]) or 0
 
 
 def _rate(*names: str) -> Callable[[Look], float]:
@@ -103,9 +134,10 @@ FIELDS: Final[dict[str, Field]] = {
     "address": Field("address", _text("peer")),
     "principal": Field("text", _text("principal")),
     "client_id": Field("text", _text("client_id")),
-    "software": Field("text", lambda look: " ".join(filter(None, (look.row["software"], look.row["software_version"])))),
+    "software": Field("text", lambda look: " ".join(filter(None, (look.row.get("software"), look.row.get("software_version"))))),
     "upstream": Field("text", _text("upstream")),
     "endpoint": Field("text", _text("endpoint")),
+    "limit_rule": Field("text", _text("limit_rule")),
     "state": Field("text", _text("state")),
     "waiting": Field("words", lambda look: (*look.row["muted"], *look.row["muted_upstream"])),
     "waiting_time": Field("time", _waiting_ns),
@@ -126,6 +158,15 @@ FIELDS: Final[dict[str, Field]] = {
     "request_frames_rate": Field("count", _rate("request_frames"), rated=True),
     "response_frames_rate": Field("count", _rate("response_frames"), rated=True),
 }
+CLOSED_FIELDS: Final[dict[str, Field]] = {
+    **{name: FIELDS[name] for name in ("listener", "address", "principal", "client_id", "software", "upstream", "endpoint", "state")},
+    **{name: Field("text", _text(name)) for name in ("cause", "side", "detail")},
+    "age": Field("time", lambda look: max(look.row["closed_ns"] - look.row["opened_ns"], 0)),
+    "closed": Field("time", _since("closed_ns")),
+    "lost": Field("size", _count("lost", "bytes")),
+    **{name: FIELDS[name] for name in ("request_bytes", "response_bytes", "request_frames", "response_frames")},
+}
+"""``state`` is the last one, ``age`` that at the end; what is not known of a channel whose processor died counts as 0."""
 STANDING: Final = ("listener", "address", "principal", "client_id")
 """The fields that are known of a new connection, with ``=`` and ``!=``."""
 _ORDERS: Final[dict[str, Callable[[Any, Any], bool]]] = {
@@ -241,20 +282,20 @@ class Filter:
 
 
 class Order:
-    """The order of a list, as in ``bytes_rate desc``: a field, and ``desc`` for the largest first; of two that are equal the older one comes first.
+    """The order of a list, as in ``bytes_rate desc``: a field, and ``desc`` for the largest first; of two that are equal the one that came before.
 
     Raises:
         InvalidArgumentError: there is no such order.
     """
 
-    def __init__(self, text: str, field: str = "order_by") -> None:
+    def __init__(self, text: str, fields: Mapping[str, Field] = FIELDS) -> None:
         name, _, way = text.partition(" ")
-        if name not in FIELDS or way not in ("", "asc", "desc"):
-            allowed = f"one of {', '.join(FIELDS)}, and perhaps desc, as in `bytes_rate desc`"
-            raise InvalidArgumentError([Violation(field, f"must be {allowed}, not {text[:64]!r}")])
-        self._read, self.rated = FIELDS[name].read, FIELDS[name].rated
+        if name not in fields or way not in ("", "asc", "desc"):
+            allowed = f"one of {', '.join(fields)}, and perhaps desc, as in `age desc`"
+            raise InvalidArgumentError([Violation("order_by", f"must be {allowed}, not {text[:64]!r}")])
+        self._read, self.rated = fields[name].read, fields[name].rated
         self._descends = way == "desc"
 
-    def first(self, looks: Sequence[Look], size: int) -> list[Look]:
+    def first(self, looks: Sequence[L], size: int) -> list[L]:
         """The first ones."""
         return (heapq.nlargest if self._descends else heapq.nsmallest)(size, looks, key=self._read)

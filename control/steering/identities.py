@@ -1,5 +1,7 @@
 """Authentication in the control process, which is loaded when it is configured first, and then follows the configuration."""
 
+import contextlib
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from framegate.control.fleet.supervisor import Supervisor
@@ -31,6 +33,16 @@ class Identities:
         self._meters = meters
         self._log = log
         self._task_monitor = task_monitor
+
+    @contextlib.asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        """Take no changed files of users and keys, from ``stage`` to ``follow``: those that were read for ``stage`` may be older."""
+        async with contextlib.nullcontext() if self._files is None else self._files.lock:
+            yield
+
+    async def revoked(self, staged: "StagedIdentity | None") -> dict[str, list[str]]:
+        """The users whose connections are to end when another configuration is in force, by listener."""
+        return {} if staged is None or self._files is None else await self._files.revoked(staged)
 
     async def stage(self, config: ProxyConfig) -> "StagedIdentity | None":
         """What another configuration needs; None: nothing. Errors as of ``Identity.stage``."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from framegate.control.accept.acceptor import Acceptor
-from framegate.control.configuration.limit_rules import limit_faults
+from framegate.control.configuration.limit_rules import limit_faults, listener_limit_faults
 from framegate.control.errors import InvalidArgumentError, UnavailableError, Violation
 from framegate.control.fleet.processor import Processor
 from framegate.control.fleet.supervisor import Supervisor
@@ -18,8 +18,8 @@ from framegate.control.status import Limit
 from framegate.control.steering.listeners import find_listener, with_listener
 from framegate.control.steering.pool import Pool, too_small
 from framegate.control.steering.transactions import Changed, Part, Transactions, replaced
-from framegate.proxy.config.limits import LimitsConfig, RateLimits, limits_in_force
-from framegate.proxy.config.model import ListenerConfig, ProxyConfig, forwarding_of, whole_request
+from framegate.proxy.config.limits import LimitsConfig, ListenerLimits, limits_in_force
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, receive_sizes, whole_request
 from framegate.proxy.server.protocol import evict_request
 
 __all__ = ["EVICTION_INTERVAL_S", "Eviction", "Limits", "parts"]
@@ -55,20 +55,24 @@ class Limits:
         return self._config.limits
 
     async def change(self, listener: str, changes: Mapping[str, Any], etag: str = "", *, validate_only: bool = False) -> Changed[Limit]:
-        """Change maxReceiveSize, for every header scanned from now on, and quotas of a listener; ``changes``: by the name of ``Limit``'s field.
-        Raises FailedPreconditionError: above a processor's share of the pool; others as ``Transactions.update``.
+        """Change maxReceiveSize, for every header scanned from now on, quotas and limit rules of a listener; ``changes``: by the name of ``Limit``'s
+        field. Raises FailedPreconditionError: above a processor's share of the pool; InvalidArgumentError: rules that are not valid; others as
+        ``Transactions.update``.
         """
 
         def edit(before: Limit) -> Limit:
             after = replaced(before, changes)
-            whole = whole_request(after.max_receive_size, forwarding_of(find_listener(self._config, listener)).requests)
-            if "max_receive_size" in changes and whole > self._pool.least_share():
+            changed = _with(find_listener(self._config, listener), after)
+            faults = listener_limit_faults(changed) if changes.keys() & {"rules", "max_receive_size"} else []
+            if faults:
+                raise InvalidArgumentError([Violation(*fault) for fault in faults])
+            whole = whole_request(max(receive_sizes(changed)), changed)
+            if changes.keys() & {"rules", "max_receive_size"} and whole > self._pool.least_share():
                 raise too_small(self._pool.least_share(), whole)
             return after
 
         def into(config: ProxyConfig, limit: Limit) -> ProxyConfig:
-            found = find_listener(config, listener)
-            return with_listener(config, dataclasses.replace(found, max_receive_size=limit.max_receive_size, limits=_quotas(limit)))
+            return with_listener(config, _with(find_listener(config, listener), limit))
 
         part = Part("limit", listener, lambda config: _limit(find_listener(config, listener)), into)
         return await self._update(part, edit, etag, validate_only=validate_only)
@@ -105,11 +109,15 @@ class Limits:
 
 
 def _limit(listener: ListenerConfig) -> Limit:
-    return Limit(listener=listener.name, max_receive_size=listener.max_receive_size, **dataclasses.asdict(listener.limits))
+    return Limit(listener=listener.name, max_receive_size=listener.max_receive_size, **_fields(listener.limits))
 
 
-def _quotas(limit: Limit) -> RateLimits:
-    return RateLimits(**{field.name: getattr(limit, field.name) for field in dataclasses.fields(RateLimits)})
+def _with(listener: ListenerConfig, limit: Limit) -> ListenerConfig:
+    return dataclasses.replace(listener, max_receive_size=limit.max_receive_size, limits=ListenerLimits(**_fields(limit)))
+
+
+def _fields(limits: ListenerLimits) -> dict[str, Any]:
+    return {field.name: getattr(limits, field.name) for field in dataclasses.fields(ListenerLimits)}
 
 
 class Eviction:

@@ -1,12 +1,12 @@
 """The memory pool and the number of processors. The pool is divided over the slots; the shares follow the number of processors and their need.
 
-Only one change of the shares is made at a time (``scaling``), since a share is part of a sum that must not change meanwhile; and only one change of
-the number of processors (``_counting``).
+Only one change of the shares, or of the number of processors, is made at a time (``scaling``), since a share is part of a sum that must not change
+meanwhile.
 
     size        one change of all shares, in every processor or in none
-    grow        the old processors give up part of their shares, and the new ones start. It is decided when all are ready, and taken back before
-    shrink      it is decided when the first processor is told to drain. While processors drain they keep their shares, which a change of the size
-                changes too
+    grow        new processors start, and take no connections yet. Then one change divides the pool over all; if it fails, the new ones are stopped
+    shrink      decided at once. The last processors take no more connections, drain, and are removed in the background; then the pool is divided
+                over the others. Until then all have parts of it (``divided``). What fails is tried again by the balancer
     balance     every few seconds shares move to processors whose reads had to wait for memory in the last two intervals. A processor that uses
                 little of its share gives half of the rest. No share falls below the largest frame or twice its usage, and the sum stays the size.
                 When no processor had to wait for a while, the shares become equal again
@@ -15,10 +15,10 @@ the number of processors (``_counting``).
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from typing import Final
 
-from framegate.control.configuration.units import format_size
+from framegate.control.configuration.units import counted, format_size
 from framegate.control.errors import ControlError, FailedPreconditionError, UnavailableError
 from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.supervisor import Supervisor
@@ -27,10 +27,10 @@ from framegate.control.status import Origin, PoolShare, PoolStatus
 from framegate.control.steering.transactions import Changed, Transaction, Transactions, check_etag
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.cells import MEMORY_KINDS, CellReader
-from framegate.proxy.config.model import ProxyConfig, largest_whole
+from framegate.proxy.config.model import MAX_PROCESSORS, ProxyConfig, largest_whole
 from framegate.proxy.server.messages import Change
 
-__all__ = ["Need", "Pool", "Sample", "equal_shares", "moved_shares", "too_small"]
+__all__ = ["Need", "Pool", "Sample", "divided", "equal_shares", "moved_shares", "too_small"]
 
 BALANCE_INTERVAL_S: Final = 5.0
 BALANCE_LIMIT_S: Final = 120.0
@@ -53,6 +53,19 @@ def too_small(share: int, largest: int) -> FailedPreconditionError:
         share=str(share),
         max_receive_size=str(largest),
     )
+
+
+def divided(size: int, staying: Sequence[int], leaving: Sequence[int], largest: int) -> dict[int, int]:
+    """The memory pool divided over the slots, in equal shares. Processors that leave have shares until they have drained, for frames still pass
+    there: if these would be too small for the largest frame, every processor has so much, together more than the pool for that time.
+
+    Raises:
+        FailedPreconditionError: a share would be too small without those that leave.
+    """
+    if size // len(staying) < largest:
+        raise too_small(size // len(staying), largest)
+    slots = sorted((*staying, *leaving))
+    return dict(zip(slots, equal_shares(size, len(slots)).values(), strict=True)) if size // len(slots) >= largest else dict.fromkeys(slots, largest)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -124,7 +137,7 @@ class Pool:
     Attributes:
         draining: the proxy drains; the number of processors does not change any more.
         size_origin, processors_origin: who decides the pool's size, and the number of processors.
-        scaling: held while the shares change.
+        scaling: held while the shares or the number of processors change.
     """
 
     def __init__(self, supervisor: Supervisor, transactions: Transactions, log: RowLog, task_monitor: TaskMonitor) -> None:
@@ -134,14 +147,16 @@ class Pool:
         self._supervisor = supervisor
         self._transactions = transactions
         self._log = log
+        self._task_monitor = task_monitor
         self.scaling: Final = asyncio.Lock()
-        self._counting = asyncio.Lock()
+        self._removals: set[asyncio.Task[None]] = set()
         self._need = Need()
         self._balancer = task_monitor.repeat("shares", self._balance, BALANCE_INTERVAL_S, BALANCE_LIMIT_S)
 
     def close(self) -> None:
-        """End the balancer."""
-        self._balancer.cancel()
+        """End the balancer and what it looks after."""
+        for task in (self._balancer, *self._removals):
+            task.cancel()
 
     @property
     def _desired(self) -> DesiredState:
@@ -155,11 +170,24 @@ class Pool:
         return max(largest_whole(self._desired.config))
 
     def wanted_slots(self) -> list[int]:
-        """The slots where processors shall run."""
-        return [number for number, slot in sorted(self._supervisor.slots.items()) if slot.wanted]
+        """The slots with a share of the pool: where processors shall run, or drain before they are removed."""
+        return [number for number, slot in sorted(self._supervisor.slots.items()) if slot.wanted and not slot.held]
+
+    def lasting_slots(self) -> list[int]:
+        """Those of them where processors shall run."""
+        return [number for number in self.wanted_slots() if not self._supervisor.slots[number].leaving]
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """What is decided and not done yet, in words."""
+        wanted, lasting = self.wanted_slots(), self.lasting_slots()
+        if len(wanted) > len(lasting):
+            return (f"{counted(len(wanted) - len(lasting), 'processor')} of {len(wanted)} drain before they are removed",)
+        share = sum(self._desired.shares.get(number, 0) for number in lasting)
+        return () if share == self._size else (f"the processors have {format_size(share)} of the memory pool of {format_size(self._size)}",)
 
     def least_share(self) -> int:
-        """The smallest share of a slot where a processor shall run."""
+        """The smallest share."""
         return min(self._desired.shares[number] for number in self.wanted_slots())
 
     def status(self) -> PoolStatus:
@@ -175,7 +203,7 @@ class Pool:
             kind=config.memory_pool.kind,
             size=self._size,
             shares=tuple(shares),
-            processors=len(wanted),
+            processors=len(self.lasting_slots()),
             tap_limit=config.tap.queue_size * len(wanted) if config.tap else 0,
             guaranteed=config.memory_pool.shares,
             size_origin=self.size_origin,
@@ -196,7 +224,7 @@ class Pool:
 
         if validate_only:
             before = checked()
-            self._check_shares(equal_shares(size, before.processors))
+            self.divided(size)
             return Changed(before, dataclasses.replace(before, size=size))
 
         async def resize(transaction: Transaction) -> Changed[PoolStatus]:
@@ -205,33 +233,42 @@ class Pool:
                 if origin == "container" and self.size_origin == "operator":
                     return Changed(before, before)  # an operator has set it meanwhile
                 with self._decided_anyway(before, transaction):
-                    await self._put_shares(equal_shares(size, before.processors), size, transaction)
+                    await self._put_shares(self.divided(size), size, transaction)
                 self.size_origin = origin
                 return Changed(before, self.status())
 
         return await self._transactions.change("memory pool size", resize)
 
     @contextlib.contextmanager
-    def _decided_anyway(self, before: PoolStatus, transaction: Transaction) -> Iterator[None]:
+    def _decided_anyway(self, before: PoolStatus, transaction: Transaction, processors: int = 0) -> Iterator[None]:
         """An error of a change that is decided states what was changed."""
         try:
             yield
         except UnavailableError as error:
             if transaction.decided:
-                error.changed = Changed(before, self.status())
+                after = self.status()
+                error.changed = Changed(before, dataclasses.replace(after, processors=processors or after.processors))
             raise
+
+    def divided(self, size: int, more: Sequence[int] = ()) -> dict[int, int]:
+        """A pool of so many bytes, divided over the processors that there are, and ``more``; see ``divided``."""
+        wanted, lasting = self.wanted_slots(), self.lasting_slots()
+        return divided(size, [*lasting, *more], [number for number in wanted if number not in lasting], self._largest_frame())
 
     def _check_shares(self, shares: Mapping[int, int]) -> None:
         if min(shares.values()) < self._largest_frame():
             raise too_small(min(shares.values()), self._largest_frame())
 
-    async def _put_shares(self, shares: dict[int, int], size: int, transaction: Transaction | None = None) -> None:
+    async def _put_shares(self, shares: dict[int, int], size: int, transaction: Transaction | None = None, count: int = 0) -> None:
+        """Put shares in force, with the size that they are of; and the number of processors, unless it is 0."""
 
         def edit(config: ProxyConfig) -> ProxyConfig:
             return dataclasses.replace(config, memory_pool=dataclasses.replace(config.memory_pool, size=size))
 
         def commit(desired: DesiredState) -> None:
             desired.shares = dict(shares)
+            if count:
+                desired.config = dataclasses.replace(desired.config, processors=count)
 
         decided = (transaction or Transaction()).decide
         await self._supervisor.change_config(
@@ -246,18 +283,24 @@ class Pool:
             if slot in slots
         }
         needy = self._need.update(samples)
-        if self.scaling.locked() or self._counting.locked() or self.draining or not slots:
+        if self.scaling.locked() or self.draining or not slots:
+            return
+        stuck = slots - set(self.lasting_slots())
+        if stuck:
+            if not self._removals:
+                self._remove(stuck)
             return
         async with self.scaling:
             await self._move_shares(needy, {slot: sample.usage for slot, sample in samples.items()}, calm=self._need.calm)
 
     async def _move_shares(self, needy: set[int], usage: dict[int, int], *, calm: bool) -> None:
         now = {slot: self._desired.shares[slot] for slot in self.wanted_slots()}
-        equal = equal_shares(self._size, len(now))
-        shares = equal if calm and now != equal else moved_shares(now, usage, needy, self._largest_frame())
-        if shares is None:
-            return
         try:
+            equal = self.divided(self._size)
+            due = now != equal and (calm or sum(now.values()) != self._size or self._desired.shares.keys() != now.keys())
+            shares = equal if due else moved_shares(now, usage, needy, self._largest_frame())
+            if shares is None:
+                return
             await self._put_shares(shares, self._size)
         except ControlError as error:
             self._log.write("pool_not_moved", level="warning", error=str(error))
@@ -280,57 +323,100 @@ class Pool:
 
         if validate_only:
             before = checked()
-            self._check_shares(equal_shares(self._size, count))
+            divided(self._size, range(count), (), self._largest_frame())
             return Changed(before, dataclasses.replace(before, processors=count))
 
         async def scale(transaction: Transaction) -> Changed[PoolStatus]:
-            async with self._counting:
+            removal = None
+            async with self.scaling:
                 before = checked()
                 if origin == "container" and self.processors_origin == "operator":
                     return Changed(before, before)  # an operator has set it meanwhile
-                if count > before.processors:
-                    async with self.scaling:
-                        await self._grow(before.processors, count, transaction)
+                with self._decided_anyway(before, transaction):
+                    if count > before.processors:
+                        await self._grow(count, transaction)
                 self.processors_origin = origin
                 if count < before.processors:
                     transaction.decide()
-                    with self._decided_anyway(before, transaction):
-                        await self._shrink(before.processors, count)
-                return Changed(before, self.status())
+                    self._desired.config = dataclasses.replace(self._desired.config, processors=count)
+                    removal = self.shrink(count)
+            if removal is not None:
+                with self._decided_anyway(before, transaction, count):
+                    await asyncio.shield(removal)
+            return Changed(before, dataclasses.replace(self.status(), processors=count))  # others may have changed it meanwhile
 
         return await self._transactions.change("number of processors", scale)
 
-    async def _grow(self, now: int, count: int, transaction: Transaction) -> None:
-        before = {slot: self._desired.shares[slot] for slot in self.wanted_slots()}
+    async def _grow(self, count: int, transaction: Transaction) -> None:
+        more = await self.start_more(count)
         try:
-            await self._put_shares(equal_shares(self._size, count), self._size)
-            await self._supervisor.start_slots(range(now, count))
+            await self._put_shares(self.divided(self._size, more), self._size, transaction, count)
+        finally:
+            await self.settle_more(more, decided=transaction.decided)
+
+    async def start_more(self, count: int) -> list[int]:
+        """Start processors until there are so many. They take no connections, and have no part of the pool, before ``settle_more``, which is called
+        in any case. While ``scaling`` is held.
+
+        Returns:
+            Their slots.
+
+        Raises:
+            UnavailableError: one could not start; none is added. FailedPreconditionError: too many others still drain.
+        """
+        free = [number for number in range(MAX_PROCESSORS) if number not in self._supervisor.slots]
+        more = free[: max(0, count - len(self.lasting_slots()))]
+        if len(self.lasting_slots()) + len(more) < count:
+            text = f"no processor was added: {self.pending[0]}, and there can be {MAX_PROCESSORS} at a time"
+            raise FailedPreconditionError(text, reason="PROCESSORS_DRAIN")
+        self._desired.shares = {**self._desired.shares, **dict.fromkeys(more, self._largest_frame())}
+        try:
+            await self._supervisor.start_slots(more, held=True)
         except BaseException as error:
-            await self._restore(before)
+            self._forget_shares(more)
             if isinstance(error, ControlError) and error.reason == "PROCESSOR_START_FAILED":
                 raise UnavailableError(f"no processor was added: {error}", reason=error.reason) from error
             raise
-        transaction.decide()
-        self._set_count(count)
+        return more
 
-    async def _restore(self, before: dict[int, int]) -> None:
-        """Give the old processors their former shares again. No processor can refuse a larger share."""
-        if self._desired.shares == before:
-            return
-        try:
-            await self._put_shares(before, self._size)
-        except ControlError as error:
-            self._log.write("pool_not_moved", level="error", error=str(error))
+    async def settle_more(self, more: Sequence[int], *, decided: bool) -> None:
+        """Let the processors of ``start_more`` take connections, if that was decided, or stop them again."""
+        if decided:
+            self._supervisor.release_slots(more)
+        else:
+            await self._supervisor.discard_slots(more)
+            self._forget_shares(more)
 
-    async def _shrink(self, now: int, count: int) -> None:
-        await self._supervisor.remove_slots(range(count, now), self._desired.config.drain.timeout_ms)
-        self._set_count(count)
-        try:
-            async with self.scaling:
-                await self._put_shares(equal_shares(self._size, count), self._size)
-        except ControlError as error:
-            text = f"the pool has {count} of its processors, but the memory of those that are gone is not divided among them yet: {error}"
-            raise UnavailableError(text, reason="SHARES_PENDING", **error.metadata) from error
+    def _forget_shares(self, slots: Collection[int]) -> None:
+        self._desired.shares = {slot: share for slot, share in self._desired.shares.items() if slot not in slots}
 
-    def _set_count(self, count: int) -> None:
-        self._desired.config = dataclasses.replace(self._desired.config, processors=count)
+    def shrink(self, count: int) -> asyncio.Task[None]:
+        """Let the last processors take no more connections, so that so many stay; they drain, and are removed, in the background.
+
+        Returns:
+            Ends when they are gone, and their memory is divided. Raises UnavailableError: it could not be divided yet (SHARES_PENDING).
+        """
+        return self._remove(self.lasting_slots()[count:])
+
+    def _remove(self, slots: Collection[int]) -> asyncio.Task[None]:
+        self._supervisor.leave_slots(slots)
+        removal = asyncio.create_task(self._drain_and_remove(slots))
+        self._removals.add(removal)
+        removal.add_done_callback(self._removed)
+        return removal
+
+    async def _drain_and_remove(self, slots: Collection[int]) -> None:
+        await self._supervisor.remove_slots(slots, self._desired.config.drain.timeout_ms)
+        async with self.scaling:
+            try:
+                await self._put_shares(self.divided(self._size), self._size)
+            except ControlError as error:
+                self._log.write("pool_not_moved", level="warning", error=str(error))
+                text = "the processors are gone, but the memory of those that are gone is not divided among the others yet"
+                raise UnavailableError(f"{text}: {error}", reason="SHARES_PENDING", **error.metadata) from error
+
+    def _removed(self, removal: asyncio.Task[None]) -> None:
+        self._removals.discard(removal)
+        error = None if removal.cancelled() else removal.exception()
+        if error is not None and not isinstance(error, ControlError):
+            self._task_monitor.failed("shares", error)

@@ -31,10 +31,12 @@ class Place(NamedTuple):
 
     Attributes:
         kept: a place in the log is reserved.
+        room: there is room for it in the file.
         blocked: why the row is written later; None: it is written before the answer.
     """
 
     kept: bool = True
+    room: bool = False
     blocked: UnavailableError | None = None
 
 
@@ -66,7 +68,7 @@ class Audit:
         kept = self._log.reserve()
         if self._file is not None:
             try:
-                fault = await self._file.fault()
+                fault = await self._file.reserve()
             except BaseException:
                 if kept:
                     self._log.release()
@@ -75,12 +77,12 @@ class Audit:
         else:
             trouble = "" if kept else "standard output of framegate serve is blocked"
         if not trouble:
-            return Place(kept)
+            return Place(kept, room=self._file is not None)
         error = UnavailableError(f"the change was refused, because its audit row cannot be written: {trouble}", reason="AUDIT_BLOCKED")
         if self._on_failure == "count":
             return Place(kept)
         if urgent:
-            return Place(kept, error)
+            return Place(kept, blocked=error)
         if kept:
             self._log.release()
         raise error
@@ -88,10 +90,19 @@ class Audit:
     def publish(self, record: Row, place: Place) -> None:
         """Publish an audit row, once for each ``reserve``. If its place is kept, the log does not drop it, however slowly stdout is read."""
         if self._file is not None:
-            self._file.add(audit_line({key: value for key, value in record.items() if key != "event"}))
+            self._file.add(audit_line({key: value for key, value in record.items() if key != "event"}), reserved=place.room)
         elif not place.kept:
             self._meters.add("audit.failures")
         self._events.publish(record, size=len(repr(record)), reserved=place.kept)
+
+    @property
+    def warning(self) -> str:
+        """That rows cannot be written to the file, and what becomes of changes; empty: they can."""
+        error = None if self._file is None else self._file.error
+        if self._file is None or error is None:
+            return ""
+        changes = "changes are refused" if self._on_failure == "refuse" else "changes are made, and counted in the metric audit.failures"
+        return f"the audit file {self._file.path} cannot be written: {error.strerror or error}; {changes}"
 
     async def written(self) -> None:
         """Wait until the published rows are in the file, or have failed to be."""

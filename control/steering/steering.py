@@ -45,6 +45,7 @@ from framegate.proxy.config.model import MAX_PROCESSORS, ProxyConfig
 
 if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
+    from framegate.control.telemetry.export import Export
 
 __all__ = ["Parts", "Steering"]
 
@@ -94,6 +95,7 @@ class Steering(Parts):
         chosen: what the container decided at the start; None: nothing.
         tap_low: see ``TapLosses``.
         audit_file: see ``Audit``.
+        export: what is exported; None: nothing.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Steering(Parts):
         chosen: Chosen | None = None,
         tap_low: Callable[[], str] = str,
         audit_file: AuditFile | None = None,
+        export: "Export | None" = None,
     ) -> None:
         config = supervisor.desired.config
         self.transactions = Transactions(events, meters)
@@ -128,6 +131,7 @@ class Steering(Parts):
         brokers = Brokers(supervisor, acceptor, channels, log, events, meters, task_monitor)
         self._checks = Checks(supervisor, log, task_monitor)
         log_rows = LogRows(supervisor, log)
+        audit = Audit(log, events, config.log.audit.on_failure, audit_file, meters)
         configuration = Configuration(
             supervisor,
             acceptor,
@@ -141,6 +145,7 @@ class Steering(Parts):
             identities,
             new_handlers,
             log_rows,
+            export,
             self.transactions,
             meters,
             log,
@@ -150,7 +155,7 @@ class Steering(Parts):
             state=State(supervisor, meters, task_monitor, pool, drain),
             events=events,
             rows=log.written,
-            audit=Audit(log, events, config.log.audit.on_failure, audit_file, meters),
+            audit=audit,
             log=log_rows,
             channels=channels,
             explanations=Explanations(supervisor, channels, listeners, upstreams, pool),
@@ -168,7 +173,9 @@ class Steering(Parts):
             rotation=rotation,
             users=Users(supervisor, self.transactions, rotation, identities),
             configuration=configuration,
-            configuration_file=ConfigurationFile(loaded, configuration, lambda: supervisor.desired.config, pool, ask, rotation, events, meters),
+            configuration_file=ConfigurationFile(
+                loaded, configuration, lambda: supervisor.desired.config, pool, ask, rotation, audit, events, meters
+            ),
             watch=Watch(),
         )
         self._sizing = None if chosen is None else Sizing(pool, lambda: supervisor.desired.config, chosen, events, log, task_monitor)

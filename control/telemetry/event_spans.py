@@ -78,7 +78,7 @@ class EventSpans(Subscriber):
 
     Args:
         traces: exports them.
-        tls: the names of the listeners whose clients use TLS.
+        tls: the names of the listeners whose clients use TLS; an attribute, too.
         account: counts what was skipped.
         failed: called with the exception if no span can be made of an event.
         clock: monotonic, in seconds.
@@ -88,7 +88,7 @@ class EventSpans(Subscriber):
         self, traces: Traces, tls: Collection[str], account: Account, failed: Callable[[Exception], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._traces = traces
-        self._tls = frozenset(tls)
+        self.tls = frozenset(tls)
         self._account = account
         self._failed = failed
         self._clock = clock
@@ -186,7 +186,7 @@ class EventSpans(Subscriber):
             return
         row = event.row
         if row["state"] == "handshaking":
-            if row["listener"] in self._tls and row["tls"] is None and row["cause"] in _HANDSHAKE_FAILURES:
+            if row["listener"] in self.tls and row["tls"] is None and row["cause"] in _HANDSHAKE_FAILURES:
                 self._handshake(row, trace_id, _tls_error(row["cause"], row.get("detail") or ""))
         elif row["side"] == "upstream" or row["cause"].startswith("upstream_"):
             self._connect(row, trace_id, row["cause"])

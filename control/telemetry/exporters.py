@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from framegate.control.errors import StartError
 from framegate.control.status import Attributes
-from framegate.control.telemetry.environment import Target
+from framegate.control.telemetry.environment import Signal, Target
 from framegate.proxy.cells.metrics import ERROR_TYPE, SIGNAL
 
-__all__ = ["Account", "Counted", "Room", "exporter_class", "metric_exporter", "otlp_exporter", "probe", "queue_size"]
+__all__ = ["GRACE_S", "Account", "Counted", "Room", "behind", "exporter_class", "metric_exporter", "otlp_exporter", "probe", "queue_size"]
 
 _MAX_POINTS: Final = 4_000
 """Data points in one request: about 1 MB, below the 4 MB that gRPC servers accept."""
@@ -29,14 +29,20 @@ _PLACES: Final = {
     "logs": ("_log_exporter", "OTLPLogExporter"),
 }
 _GRPC_LOGGER: Final = "opentelemetry.exporter.otlp.proto.grpc.exporter"
-_QUIET_S: Final = 600.0
-_log = logging.getLogger(__name__)
+GRACE_S: Final = 2.0
+"""For an export in progress when its exporter is exchanged."""
 
 
 class Account:
-    """Counts exports by their result, the items that the collector did not get, and spans that were not made. Any thread."""
+    """Counts exports by their result, the items that the collector did not get, and spans that were not made. Any thread.
+
+    Attributes:
+        write: writes a row when the exports of a signal begin to fail, and when they succeed again (``RowLog.write``).
+    """
 
     def __init__(self) -> None:
+        self.write: Callable[..., None] = lambda event, *, level, **fields: None
+        self._failing: dict[str, tuple[float, int]] = {}  # by signal: since when, and the items that were lost before
         self._lock = threading.Lock()
         self._exports: Counter[tuple[str, str]] = Counter()
         self._dropped: Counter[str] = Counter()
@@ -46,6 +52,30 @@ class Account:
         """Count one export. ``error``: one of ``EXPORT_ERRORS``, empty for a success."""
         with self._lock:
             self._exports[signal, error] += 1
+
+    def judge(self, signal: str, target: str, error: str, lost: int) -> None:
+        """Write a row if exports to a collector begin to fail, or succeed again.
+
+        Args:
+            target: the collector's endpoint.
+            error: why one failed; empty: it succeeded.
+            lost: its items that were lost.
+        """
+        now_s = time.monotonic()
+        with self._lock:
+            since = self._failing.get(signal)
+            if bool(error) == (since is not None):
+                return
+            if since is None:
+                self._failing[signal] = now_s, self._dropped[signal] - lost
+            else:
+                del self._failing[signal]
+                lost = self._dropped[signal] - since[1]
+        facts = {"signal": signal, "target": target, "lost": lost}
+        if since is None:
+            self.write("telemetry_export_failed", level="warning", **facts, error=error)
+        else:
+            self.write("telemetry_export_recovered", level="info", **facts, seconds=round(now_s - since[0], 1))
 
     def drop(self, signal: str, items: int) -> None:
         """Count data points, spans or log records that will not be sent again."""
@@ -131,23 +161,20 @@ class Room:
             assert self._used >= 0, "more was given back than was taken"
 
 
-class _Repeats(logging.Filter):
-    """Lets each message of an exporter pass once in ten minutes: an exporter that cannot send logs every attempt."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._logged: dict[tuple[str, ...], float] = {}
+class _Kept(logging.Filter):
+    """Keeps what an exporter logs within ``Counted.export``, for the row of its failure: an exporter that cannot send logs every attempt."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it passes. Messages that differ only in numbers, such as a waiting time, count as the same."""
-        words = record.args if isinstance(record.args, tuple) else ()
-        key = (record.msg, *(word for word in words if isinstance(word, str)))
-        now_s = time.monotonic()
-        self._logged = {known: at_s for known, at_s in self._logged.items() if now_s - at_s < _QUIET_S}
-        return now_s == self._logged.setdefault(key, now_s)
+        """Whether it is logged."""
+        if not hasattr(_failure, "text"):
+            return True
+        _failure.text = record.getMessage()
+        return False
 
 
-_REPEATS: Final = _Repeats()
+_failure: Final = threading.local()
+"""``text``: the last message of the exporter that runs in this thread; missing: none runs."""
+_KEPT: Final = _Kept()
 
 
 def exporter_class(target: Target) -> Any:
@@ -169,7 +196,8 @@ def otlp_exporter(target: Target, **options: Any) -> Any:
     """
     made = exporter_class(target)
     for logger in _loggers(made):
-        logger.addFilter(_REPEATS)
+        if _KEPT not in logger.filters:
+            logger.filters.insert(0, _KEPT)  # before the exporter's own, which leaves out what was logged just before
     try:
         options |= _grpc_options(target) if target.protocol == "grpc" else _http_options(target)
         return made(endpoint=target.endpoint, timeout=target.timeout_s, **options)
@@ -215,41 +243,81 @@ def _read(path: str | None) -> bytes | None:
         return file.read()
 
 
+def behind(work: Callable[[], None], name: str) -> None:
+    """Run what may take seconds in a thread of its own, or here if there is no thread for it."""
+    try:
+        threading.Thread(target=work, name=name, daemon=True).start()
+    except RuntimeError:
+        work()
+
+
 class Counted:
-    """An exporter for the SDK that calls another one and counts.
+    """An exporter for the SDK that calls another one, which can be exchanged, and counts.
 
     Args:
         exporter: sends.
-        target: its collector.
+        signal: what it sends.
         account: counts exports and lost items.
         over: called with the number of items after their export, whatever its result.
     """
 
-    def __init__(self, exporter: Any, target: Target, account: Account, over: Callable[[int], None] = lambda items: None) -> None:
+    def __init__(self, exporter: Any, signal: Signal, account: Account, over: Callable[[int], None] = lambda items: None) -> None:
         self._exporter = exporter
-        self._signal = target.signal
+        self._sending: Any = None
+        self._sent = threading.Condition()
+        self._signal = signal
         self._account = account
         self._over = over
         self._preferred_temporality = getattr(exporter, "_preferred_temporality", None)  # a reader of metrics asks for both
         self._preferred_aggregation = getattr(exporter, "_preferred_aggregation", None)
         self.closed = False
-        account.expect(target.signal)
+        account.expect(signal)
+
+    def exchange(self, exporter: Any) -> None:
+        """Send with another exporter from now on. The former one has ``GRACE_S`` for an export in progress; if that fails, the other one repeats it.
+        It does not block.
+        """
+        former, self._exporter = self._exporter, exporter
+
+        def end() -> None:
+            with self._sent:
+                self._sent.wait_for(lambda: self._sending is not former, GRACE_S)
+            former.shutdown()
+
+        behind(end, "framegate-exporter-end")
 
     def export(self, batch: Any, **options: Any) -> Any:
         """Export, unless it has ended. An exception counts as an export that failed, for example of a value that cannot be encoded."""
         items = len(batch) if hasattr(batch, "__len__") else _points(batch)
-        result: Any = None
+        _failure.text = "it was not taken"
         try:
-            result = None if self.closed else self._exporter.export(batch, **options)
-        except Exception:
-            if not self.closed:  # otherwise ``shutdown`` has broken the export off
-                _log.exception("an export of %s failed", self._signal)
+            while True:
+                exporter = self._exporter
+                result = self._attempt(exporter, batch, options)
+                good = result is not None and result.name == "SUCCESS"
+                self._account.export(self._signal, "" if good else "failed")
+                if good or exporter is self._exporter:
+                    break
         finally:
+            error = _failure.text
+            del _failure.text
             self._over(items)
-        good = result is not None and result.name == "SUCCESS"
-        self._account.export(self._signal, "" if good else "failed")
         self._account.drop(self._signal, 0 if good else items)
+        if not self.closed:  # otherwise ``shutdown`` has broken the export off
+            self._account.judge(self._signal, str(getattr(exporter, "_endpoint", "")), "" if good else error, 0 if good else items)
         return result
+
+    def _attempt(self, exporter: Any, batch: Any, options: dict[str, Any]) -> Any:
+        self._sending = exporter
+        try:
+            return None if self.closed else exporter.export(batch, **options)
+        except Exception as raised:
+            _failure.text = f"{type(raised).__name__}: {raised}"
+            return None
+        finally:
+            with self._sent:
+                self._sending = None
+                self._sent.notify_all()
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
         """Nothing waits here."""
@@ -268,9 +336,9 @@ def _points(data: Any) -> int:
     return sum(len(metric.data.data_points) for scope in scopes for metric in scope.metrics)
 
 
-def metric_exporter(target: Target, account: Account) -> Counted:
-    """For a periodic reader; an export of many points is split into several requests."""
-    return Counted(otlp_exporter(target, max_export_batch_size=_MAX_POINTS), target, account)
+def metric_exporter(target: Target) -> Any:
+    """For a periodic reader; an export of many points is split into several requests. Errors as of ``otlp_exporter``."""
+    return otlp_exporter(target, max_export_batch_size=_MAX_POINTS)
 
 
 def probe(target: Target) -> str:

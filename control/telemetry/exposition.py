@@ -39,6 +39,7 @@ class Scrapes:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Scrape(collect))
         self._app = make_wsgi_app(registry)
+        self._socket = sock
         self._server = Server(sock, self._answer)
         self._loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
@@ -61,6 +62,9 @@ class Scrapes:
     async def _serve(self) -> None:
         await self._server.start()
         await self._end.wait()
+        self._loop.remove_reader(self._socket)
+        for _ in range(3):  # asyncio does not close a connection that was accepted just now, unless it has its transport, protocol and task
+            await asyncio.sleep(0)
         self._server.stop()
 
     def _answer(self, head: bytes) -> bytes:

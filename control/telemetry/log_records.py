@@ -21,8 +21,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from framegate.control.logs import RowCopy
-from framegate.control.telemetry.environment import Target
-from framegate.control.telemetry.exporters import Account, Counted, Room, otlp_exporter, queue_size
+from framegate.control.telemetry.exporters import Account, Counted, Room, queue_size
 
 __all__ = ["LogRecords"]
 
@@ -42,7 +41,7 @@ class LogRecords:
     """Exports rows, until ``stop``. Any thread.
 
     Args:
-        target: the collector.
+        exporter: sends them (``exporters.otlp_exporter``).
         resource: identifies framegate.
         version: of framegate.
         account: counts what was dropped.
@@ -50,12 +49,13 @@ class LogRecords:
     The SDK reads limits and queue from the environment.
     """
 
-    def __init__(self, target: Target, resource: Resource, version: str, account: Account) -> None:
+    def __init__(self, exporter: object, resource: Resource, version: str, account: Account) -> None:
         # A record has the number of attributes that a limit removed; the SDK's warning would be plain text among the rows.
         warnings.simplefilter("ignore", LogRecordDroppedAttributesWarning)
         self._account = account
         self._room = Room(queue_size("BLRP"), lambda count: account.drop("logs", count))
-        self._exporter = Counted(otlp_exporter(target), target, account, self._room.free)
+        self._exporter = Counted(exporter, "logs", account, self._room.free)
+        self.exchange = self._exporter.exchange
         self._provider = LoggerProvider(resource, shutdown_on_exit=False, meter_provider=_NO_METERS)
         self._provider.add_log_record_processor(BatchLogRecordProcessor(cast(LogRecordExporter, self._exporter), meter_provider=_NO_METERS))
         self._logger = self._provider.get_logger("framegate", version)
@@ -80,6 +80,11 @@ class LogRecords:
         until_s = time.monotonic() + timeout_s
         self._rows.put(None)
         self._thread.join(timeout_s)
+        while not self._thread.is_alive() and not self._rows.empty():  # another thread put it behind the end
+            left = self._rows.get()
+            count = 0 if left is None else 1 if isinstance(left.content, dict) else len(left.content)
+            self._room.free(count)
+            self._account.drop("logs", count)
         ending = threading.Thread(target=self._provider.shutdown, name="framegate-log-records-end", daemon=True)
         ending.start()
         ending.join(max(0.0, until_s - time.monotonic()))

@@ -1,52 +1,85 @@
 """One MeterProvider for the whole framegate, in the control process: processors import neither OpenTelemetry nor gRPC."""
 
 import asyncio
-import logging
-from collections.abc import Mapping, Sequence
-from typing import Final
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final
 
 from opentelemetry.sdk.metrics import MeterProvider, ObservableCounter, ObservableUpDownCounter
 from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
 from framegate.control.errors import StartError
+from framegate.control.status import Attributes
 from framegate.control.steering.state import State
-from framegate.control.telemetry.environment import Settings, judge
-from framegate.control.telemetry.exporters import Account
-from framegate.control.telemetry.fold import Fold, Source
+from framegate.control.telemetry.environment import Settings
+from framegate.control.telemetry.exporters import Account, Counted, behind, metric_exporter
+from framegate.control.telemetry.fold import Fold
 from framegate.control.telemetry.instruments import ProcessMetrics, observe_fold, observe_processes
-from framegate.control.telemetry.readers import OtlpReader, PrometheusReader
+from framegate.control.telemetry.readers import OtlpReader, PrometheusReader, ScrapeListener
 from framegate.control.telemetry.watched import sources_of
 from framegate.proxy.cells.standard_metrics import CALLS, RPC_STATUS
-from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["Telemetry", "start"]
+__all__ = ["StagedMetrics", "Telemetry"]
 
 _SERVICE: Final = "framegate"
+_END_MS: Final = 2_000
 _CARDINALITY: Final[dict[type, int]] = {ObservableCounter: 50_000, ObservableUpDownCounter: 50_000}
 """Data points of one metric. All attributes come from closed lists and the configured names, so this bounds nothing that could grow."""
 
 
-class Telemetry:
-    """Running metrics.
+@dataclasses.dataclass(slots=True)
+class StagedMetrics:
+    """What other settings need, beside what is in force.
 
     Attributes:
         settings: from the file and the environment.
-        resource: identifies framegate.
-        account: counts exports.
-        prometheus_address: ``host:port`` with the port bound, or None.
+        exporter: of the collector, if it is another one than before.
+        reader: for the collector, if there was none.
+        listener: for scrapes, if they come to another address than before.
+        scraped: answers them, if there were none.
     """
 
-    def __init__(
-        self, provider: MeterProvider, readers: Sequence[MetricReader], version: str, settings: Settings, resource: Resource, account: Account
-    ) -> None:
-        self.settings = settings
-        self.resource = resource
-        self.account = account
-        self.prometheus_address: str | None = next((reader.address for reader in readers if isinstance(reader, PrometheusReader)), None)
-        self._readers = readers
-        meter = provider.get_meter(_SERVICE, version)
+    settings: Settings
+    exporter: Any = None
+    reader: OtlpReader | None = None
+    listener: ScrapeListener | None = None
+    scraped: PrometheusReader | None = None
+
+
+class Telemetry:
+    """Running metrics. Readers come and go; the provider, and with it what was counted, stays.
+
+    Args:
+        plane: the source of the values.
+        certificate_ends: when each served certificate expires, by its use (``framegate.control.rotation.tls_stores``); it changes.
+
+    Attributes:
+        settings: in force.
+        resource: identifies framegate.
+        account: counts exports.
+    """
+
+    def __init__(self, plane: State, certificate_ends: Mapping[str, float]) -> None:
+        self.settings = Settings()
+        self.account = Account()
+        ours = {"service.name": _SERVICE, "service.version": plane.build.version, "service.instance.id": plane.config.node}
+        self.resource = Resource.create(ours).merge(OTELResourceDetector().detect())  # the environment's attributes win
+        self._plane = plane
+        self._otlp: OtlpReader | None = None
+        self._prometheus: PrometheusReader | None = None
+        processes = ProcessMetrics(plane)
+        self._fold = Fold(plane, (self.account.measurements, *sources_of(processes, certificate_ends), self._scrapes))
+        self._provider = MeterProvider((), self.resource, shutdown_on_exit=False)
+        meter = self._provider.get_meter(_SERVICE, plane.build.version)
+        observe_fold(meter, self._fold)
+        observe_processes(meter, processes)
         self._calls = meter.create_histogram(CALLS.name, CALLS.unit, CALLS.description, explicit_bucket_boundaries_advisory=CALLS.bounds)
+
+    @property
+    def prometheus_address(self) -> str | None:
+        """``host:port`` with the port bound, or None."""
+        return None if self._prometheus is None else self._prometheus.address
 
     def record_call(self, method: str, code: str, seconds: float) -> None:
         """Count one call of the control plane: ``package.Service/Method``, the code's name, its duration."""
@@ -55,58 +88,80 @@ class Telemetry:
             attributes["error.type"] = code
         self._calls.record(seconds, attributes)
 
-    async def stop(self, timeout_ms: int = 2_000) -> None:
+    def stage(self, settings: Settings) -> StagedMetrics:
+        """Make what other settings need; nothing is sent yet.
+
+        Raises:
+            StartError: an extra is not installed, certificates for a collector cannot be used, or the Prometheus address cannot be bound.
+        """
+        staged, extra = StagedMetrics(settings), "otlp"
+        try:
+            if settings.metrics is not None and settings.metrics != self.settings.metrics:
+                staged.exporter = metric_exporter(settings.metrics)
+                if self._otlp is None:
+                    counted = Counted(staged.exporter, "metrics", self.account)
+                    staged.reader = OtlpReader(self._plane, self._fold, counted, settings.interval_ms, _CARDINALITY)
+            extra = "prometheus"
+            if settings.prometheus is not None and settings.prometheus != self.settings.prometheus:
+                staged.listener = ScrapeListener(settings.prometheus)
+                if self._prometheus is None:
+                    staged.scraped = PrometheusReader(self._plane, self._fold, _CARDINALITY)
+        except (ImportError, StartError) as error:
+            self.release(staged)
+            if isinstance(error, StartError):
+                raise
+            text = f"telemetry.{extra} needs {error.name}, which is not installed: pip install 'framegate[{extra}]'"
+            raise StartError(text, reason="EXTRA_MISSING", extra=extra) from error
+        return staged
+
+    def release(self, staged: StagedMetrics) -> None:
+        """End what was staged and is not wanted."""
+        if staged.reader is not None:
+            staged.reader.shutdown()
+        elif staged.exporter is not None:
+            staged.exporter.shutdown()
+        if staged.listener is not None:
+            staged.listener.close()
+
+    def follow(self, staged: StagedMetrics) -> None:
+        """Put staged settings in force; what they replace ends behind it."""
+        settings = self.settings = staged.settings
+        otlp, prometheus = self._otlp, self._prometheus
+        if otlp is not None and settings.metrics is not None:
+            otlp.configure(settings.interval_ms)
+            if staged.exporter is not None:
+                otlp.exporter.exchange(staged.exporter)
+        elif otlp is not None or staged.reader is not None:
+            self._otlp = staged.reader
+            self._replace(otlp, staged.reader)
+        if settings.prometheus is None or staged.scraped is not None:
+            self._prometheus = staged.scraped
+            self._replace(prometheus, staged.scraped)
+        if self._prometheus is not None and staged.listener is not None:
+            self._prometheus.listen(staged.listener)
+        if staged.reader is not None:
+            staged.reader.start()
+
+    def _replace(self, former: MetricReader | None, reader: MetricReader | None) -> None:
+        if reader is not None:
+            self._provider.add_metric_reader(reader)
+        if former is not None:
+
+            def end() -> None:
+                former.shutdown(_END_MS)
+                self._provider.remove_metric_reader(former)
+
+            behind(end, "framegate-reader-end")
+
+    def _scrapes(self) -> Mapping[tuple[str, Attributes], float]:
+        """As ``State.measurements``."""
+        return {} if self._prometheus is None else {("framegate.scrape.refused", ()): self._prometheus.refused}
+
+    async def stop(self, timeout_ms: int = _END_MS) -> None:
         """Export once more and end; call it while the cells can still be read. A collector that does not answer gets ``timeout_ms``."""
-        await asyncio.to_thread(_shut_down, self._readers, timeout_ms)
+        await asyncio.to_thread(self._shut_down, timeout_ms)
 
-
-def _shut_down(readers: Sequence[MetricReader], timeout_ms: int) -> None:
-    for reader in readers:
-        reader.shutdown(timeout_ms)
-
-
-def start(plane: State, config: ProxyConfig, certificate_ends: Mapping[str, float]) -> Telemetry | None:
-    """Start to export metrics.
-
-    Args:
-        plane: the source of the values.
-        config: where they go.
-        certificate_ends: when each served certificate expires, by its use (``framegate.control.rotation.tls_stores``); it changes.
-
-    Returns:
-        None when nothing is to be exported, or OTEL_SDK_DISABLED is true.
-
-    Raises:
-        StartError: variables of the environment cannot be used, an extra is not installed, certificates for a collector cannot be used, or the
-            Prometheus address cannot be bound.
-    """
-    settings = judge(config.telemetry)
-    if not settings.wanted:
-        return None
-    logging.getLogger("opentelemetry").setLevel(settings.log_level)
-    account = Account()
-    processes = ProcessMetrics(plane)
-    sources: list[Source] = [account.measurements, *sources_of(processes, certificate_ends)]
-    fold = Fold(plane, sources)
-    readers: list[MetricReader] = []
-    try:
-        if settings.metrics is not None:
-            readers.append(OtlpReader(plane, fold, settings.metrics, settings.interval_ms, account, _CARDINALITY))
-        if settings.prometheus is not None:
-            scraped = PrometheusReader(plane, fold, settings.prometheus, _CARDINALITY)
-            readers.append(scraped)
-            sources.append(scraped.measurements)
-    except (ImportError, StartError) as error:
-        _shut_down(readers, 0)
-        if isinstance(error, StartError):
-            raise
-        extra = "otlp" if settings.metrics is not None and not readers else "prometheus"
-        text = f"telemetry.{extra} needs {error.name}, which is not installed: pip install 'framegate[{extra}]'"
-        raise StartError(text, reason="EXTRA_MISSING", extra=extra) from error
-    ours = {"service.name": _SERVICE, "service.version": plane.build.version, "service.instance.id": plane.config.node}
-    resource = Resource.create(ours).merge(OTELResourceDetector().detect())  # the environment's attributes win
-    provider = MeterProvider(readers, resource, shutdown_on_exit=False)
-    meter = provider.get_meter(_SERVICE, plane.build.version)
-    observe_fold(meter, fold)
-    observe_processes(meter, processes)
-    return Telemetry(provider, readers, plane.build.version, settings, resource, account)
+    def _shut_down(self, timeout_ms: int) -> None:
+        for reader in (self._otlp, self._prometheus):
+            if reader is not None:
+                reader.shutdown(timeout_ms)

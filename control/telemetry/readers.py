@@ -10,11 +10,12 @@ collects at that moment: its values are at most a millisecond old.
 import contextlib
 import importlib.util
 import logging
+import math
 import select
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from opentelemetry.sdk.metrics import Histogram as HistogramInstrument
@@ -35,8 +36,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from framegate.control.errors import StartError
 from framegate.control.status import Attributes
 from framegate.control.steering.state import State
-from framegate.control.telemetry.environment import Target
-from framegate.control.telemetry.exporters import Account, metric_exporter
+from framegate.control.telemetry.exporters import Counted, behind
 from framegate.control.telemetry.fold import Fold, Folded
 from framegate.control.web import bind
 from framegate.proxy.cells import METRICS, HistogramValue
@@ -44,7 +44,7 @@ from framegate.proxy.cells import METRICS, HistogramValue
 if TYPE_CHECKING:
     from framegate.control.telemetry.exposition import Scrapes
 
-__all__ = ["SCOPE", "Injector", "OtlpReader", "PrometheusReader"]
+__all__ = ["SCOPE", "Injector", "OtlpReader", "PrometheusReader", "ScrapeListener"]
 
 SCOPE: Final = "framegate.dataplane"
 _HISTOGRAMS: Final = tuple(metric for metric in METRICS if metric.kind == "histogram")
@@ -123,66 +123,106 @@ def _difference(total: HistogramValue, before: HistogramValue | None) -> Histogr
 
 
 class OtlpReader(PeriodicExportingMetricReader):
-    """Pushes to a collector. Raises ImportError: the extra ``otlp`` is not installed."""
+    """Pushes to a collector, from ``start`` on. It has a thread of its own instead of the SDK's, whose interval cannot change.
 
-    def __init__(self, plane: State, fold: Fold, target: Target, interval_ms: int, account: Account, cardinality: dict[type, int]) -> None:
-        exporter = metric_exporter(target, account)
+    Attributes:
+        exporter: sends.
+    """
+
+    def __init__(self, plane: State, fold: Fold, exporter: Counted, interval_ms: int, cardinality: dict[type, int]) -> None:
+        self.exporter = exporter
         self._fold = fold
+        self._interval_s = interval_ms / 1000
+        self._wake = threading.Event()
+        self._ending = False
         preferred: dict[type, AggregationTemporality] = exporter._preferred_temporality or {}
         temporality = preferred.get(HistogramInstrument, AggregationTemporality.CUMULATIVE)
         self._injector = Injector(plane.build.version, plane.started_ns, temporality)
-        super().__init__(cast(MetricExporter, exporter), interval_ms, cardinality_limits=cardinality)
+        super().__init__(cast(MetricExporter, exporter), math.inf, cardinality_limits=cardinality)
+        self._started = False
+        self._thread = threading.Thread(target=self._run, name="framegate-metrics", daemon=True)
+        self._thread.start()
+
+    def start(self) -> None:
+        """Begin to export, once a provider has the reader."""
+        self._started = True
+        self._wake.set()
+
+    def configure(self, interval_ms: int) -> None:
+        """Set the interval, also for the export that is waited for."""
+        self._interval_s = interval_ms / 1000
+        self._wake.set()
+
+    def _run(self) -> None:
+        while True:
+            began_s = time.monotonic()
+            while not self._ending and (not self._started or began_s + self._interval_s > time.monotonic()):
+                self._wake.wait(max(began_s + self._interval_s - time.monotonic(), 0.0) if self._started else None)
+                self._wake.clear()
+            ending = self._ending
+            if not self._started:
+                return
+            try:
+                self.collect(self._export_timeout_millis)
+            except Exception:  # only this export is lost; raised, the exception would end the thread
+                _log.exception("metrics could not be collected; nothing is exported this time")
+            if ending:
+                return
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
         """Export once more and end. If the collector hangs, an export over gRPC is broken off after ``timeout_millis``; over HTTP its daemon thread
         continues until the export's timeout.
         """
+        if self._ending:
+            return
+        self._ending = True
+        self._wake.set()
+        self._thread.join(timeout_millis / 1000)
         super().shutdown(timeout_millis, **kwargs)
-        if self._daemon_thread is not None:
-            self._daemon_thread.join(_END_S)
+        self._thread.join(_END_S)
 
     def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:
-        try:
-            data = self._injector.inject(metrics_data, self._fold.end(), time.time_ns())
-        except Exception:  # only this export is lost; raised, the exception would end the thread that exports
-            _log.exception("the histograms could not be added; nothing is exported this time")
-            return
+        data = self._injector.inject(metrics_data, self._fold.end(), time.time_ns())
         super()._receive_metrics(data, timeout_millis, **kwargs)
 
 
-class PrometheusReader(MetricReader):
-    """Collects for each scrape.
+class ScrapeListener:
+    """Listens for scrapes, which are answered from ``start`` on.
 
     Args:
-        plane: has the time since which the cells count.
-        fold: the source of the histograms.
         address: ``host:port``; with port 0 the kernel chooses one.
-        cardinality: data points of one metric, by kind of instrument.
+
+    Attributes:
+        address: with the port bound.
 
     Raises:
         ImportError: the extra ``prometheus`` is not installed.
         StartError: the address cannot be bound.
     """
 
-    def __init__(self, plane: State, fold: Fold, address: str, cardinality: dict[type, int]) -> None:
+    def __init__(self, address: str) -> None:
         if importlib.util.find_spec("prometheus_client") is None:  # reported now, not by the first scrape
             raise ModuleNotFoundError("prometheus_client is not installed", name="prometheus_client")
-        super().__init__(cardinality_limits=cardinality)
-        self._fold = fold
-        self._injector = Injector(plane.build.version, plane.started_ns)
-        self._collected = threading.local()
         try:
             self._socket = bind(address)
         except OSError as error:
             text = f"the Prometheus listener cannot bind {address}: {error}"
             raise StartError(text, reason="PROMETHEUS_ADDRESS_UNUSABLE", address=address) from error
+        self.address = f"{address.rpartition(':')[0]}:{self._socket.getsockname()[1]}"
         self._server: Scrapes | None = None
+        self._scrape: Callable[[], MetricsData | None] = lambda: None
         self._stopping = threading.Event()
+        self._started = threading.Event()
         self._thread = threading.Thread(target=self._answer, name="framegate-prometheus", daemon=True)
         self._thread.start()
-        self.address = f"{address.rpartition(':')[0]}:{self._socket.getsockname()[1]}"
+
+    def start(self, scrape: Callable[[], MetricsData | None]) -> None:
+        """Answer with what ``scrape`` returns, in the thread of the listener."""
+        self._scrape = scrape
+        self._started.set()
 
     def _answer(self) -> None:
+        self._started.wait()
         first = select.poll()
         first.register(self._socket, select.POLLIN)
         first.poll()
@@ -196,7 +236,7 @@ class PrometheusReader(MetricReader):
     def _serve(self) -> None:
         from framegate.control.telemetry.exposition import Scrapes
 
-        self._server = server = Scrapes(self._socket, self.scrape)
+        self._server = server = Scrapes(self._socket, self._scrape)
         if self._stopping.is_set():  # ``shutdown`` may have looked before there was a server to stop
             server.stop()
         server.serve()
@@ -206,9 +246,53 @@ class PrometheusReader(MetricReader):
         """Connections that were refused, or that sent no request. Any thread."""
         return 0 if self._server is None else self._server.refused
 
-    def measurements(self) -> Mapping[tuple[str, Attributes], float]:
-        """As ``State.measurements``."""
-        return {("framegate.scrape.refused", ()): self.refused}
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Answer no more scrapes, and release the address."""
+        self._stopping.set()
+        self._started.set()
+        if self._server is not None:
+            self._server.stop()
+        else:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for the first scrape
+        self._thread.join(timeout_s)
+        self._socket.close()
+
+
+class PrometheusReader(MetricReader):
+    """Collects for each scrape, from the first ``listen`` on.
+
+    Args:
+        plane: has the time since which the cells count.
+        fold: the source of the histograms.
+        cardinality: data points of one metric, by kind of instrument.
+    """
+
+    def __init__(self, plane: State, fold: Fold, cardinality: dict[type, int]) -> None:
+        super().__init__(cardinality_limits=cardinality)
+        self._fold = fold
+        self._injector = Injector(plane.build.version, plane.started_ns)
+        self._collected = threading.local()
+        self._listening: tuple[ScrapeListener | None, int] = (None, 0)  # and the connections that former ones refused
+
+    @property
+    def address(self) -> str | None:
+        """Where it listens; None before."""
+        return None if self._listening[0] is None else self._listening[0].address
+
+    def listen(self, listener: ScrapeListener) -> None:
+        """Answer the scrapes of a listener, and no more those of the former one. It does not block."""
+        former, _ = self._listening
+        self._listening = (listener, self.refused)
+        listener.start(self.scrape)
+        if former is not None:
+            behind(former.close, "framegate-prometheus-end")
+
+    @property
+    def refused(self) -> int:
+        """Connections that were refused, or that sent no request. Any thread."""
+        listener, before = self._listening
+        return before + (0 if listener is None else listener.refused)
 
     def scrape(self) -> MetricsData | None:
         """Collect now, in this thread."""
@@ -222,11 +306,6 @@ class PrometheusReader(MetricReader):
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
         """Answer no more scrapes."""
-        self._stopping.set()
-        if self._server is not None:
-            self._server.stop()
-        else:
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for the first scrape
-        self._thread.join(timeout_millis / 1000)
-        self._socket.close()
+        listener, _ = self._listening
+        if listener is not None:
+            listener.close(timeout_millis / 1000)

@@ -33,8 +33,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import AnyValue
 
-from framegate.control.telemetry.environment import Target
-from framegate.control.telemetry.exporters import Account, Counted, Room, otlp_exporter, queue_size
+from framegate.control.telemetry.exporters import Account, Counted, Room, queue_size
 from framegate.proxy.cells.standard_metrics import RPC_STATUS
 from framegate.proxy.tap.headers import Seal
 from framegate.proxy.tap.log_reader import Segment
@@ -54,7 +53,7 @@ class Traces:
     """Makes spans, until ``stop``. Any thread.
 
     Args:
-        target: the collector.
+        exporter: sends them (``exporters.otlp_exporter``).
         resource: identifies framegate.
         version: of framegate.
         account: counts what was dropped.
@@ -62,10 +61,11 @@ class Traces:
     The SDK reads sampler, limits and queue from the environment.
     """
 
-    def __init__(self, target: Target, resource: Resource, version: str, account: Account) -> None:
+    def __init__(self, exporter: object, resource: Resource, version: str, account: Account) -> None:
         self._room = room = Room(queue_size("BSP"), lambda count: account.drop("traces", count))
         self._ids = _Ids()
-        self._exporter = Counted(otlp_exporter(target), target, account, room.free)
+        self._exporter = Counted(exporter, "traces", account, room.free)
+        self.exchange = self._exporter.exchange
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False, id_generator=self._ids, meter_provider=_NO_METERS)
         batches = BatchSpanProcessor(cast(SpanExporter, self._exporter), meter_provider=_NO_METERS)
         self._provider.add_span_processor(_Bounded(batches, room))

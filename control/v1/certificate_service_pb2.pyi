@@ -203,7 +203,7 @@ class Reload(_message.Message):
     FILE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
-    """The owner: `listener/NAME` or `upstream/NAME`."""
+    """The owner: `listener/NAME`, `upstream/NAME`, or `admin/tcp`."""
     kind: Global___Reload.Kind.ValueType
     """The kind of its files."""
     result: Global___Reload.Result.ValueType

@@ -92,6 +92,8 @@ class _CauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Cause.ValueType
     """The client did not authenticate again in time (listeners[].sasl), and sent other frames; or its credential is no longer valid: the user was
     removed or has another password, or the certificate was revoked (listeners[].close_revoked).
     """
+    CAUSE_MAX_CONNECTION_AGE: _Cause.ValueType  # 25
+    """It was older than its listener allows (listeners[].timeouts.max_connection_age), and ended in order."""
 
 class Cause(_Cause, metaclass=_CauseEnumTypeWrapper):
     """Why a connection ended. One out of a closed list; the first cause of a pair wins and holds for both of its sides."""
@@ -148,6 +150,8 @@ CAUSE_SESSION_EXPIRED: Cause.ValueType  # 24
 """The client did not authenticate again in time (listeners[].sasl), and sent other frames; or its credential is no longer valid: the user was
 removed or has another password, or the certificate was revoked (listeners[].close_revoked).
 """
+CAUSE_MAX_CONNECTION_AGE: Cause.ValueType  # 25
+"""It was older than its listener allows (listeners[].timeouts.max_connection_age), and ended in order."""
 Global___Cause: _TypeAlias = Cause  # noqa: Y015
 
 class _MuteCause:
@@ -301,6 +305,7 @@ class Channel(_message.Message):
     MUTE_TIME_FIELD_NUMBER: _builtins.int
     UPSTREAM_MUTE_TIME_FIELD_NUMBER: _builtins.int
     THROTTLE_FIELD_NUMBER: _builtins.int
+    LIMIT_RULE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """`slot-generation-counter`."""
     listener: _builtins.str
@@ -337,6 +342,8 @@ class Channel(_message.Message):
     """The name of its software, e.g. `apache-kafka-java`, which newer clients say."""
     client_software_version: _builtins.str
     """The version of its software."""
+    limit_rule: _builtins.str
+    """The limit rule of its listener that its client matches; empty: none, or it is not known yet."""
     @_builtins.property
     def tls(self) -> Global___TlsSession:
         """The client's TLS session; absent on a plaintext listener and before the handshake is complete."""
@@ -418,10 +425,11 @@ class Channel(_message.Message):
         mute_time: _timestamp_pb2.Timestamp | None = ...,
         upstream_mute_time: _timestamp_pb2.Timestamp | None = ...,
         throttle: Global___ChannelThrottle | None = ...,
+        limit_rule: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_node_id", b"_broker_node_id", "broker_node_id", b"broker_node_id", "close", b"close", "last_active_time", b"last_active_time", "mute_time", b"mute_time", "oldest_request_time", b"oldest_request_time", "open_time", b"open_time", "request", b"request", "response", b"response", "throttle", b"throttle", "tls", b"tls", "upstream_mute_time", b"upstream_mute_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_node_id", b"_broker_node_id", "broker_node_id", b"broker_node_id", "client_id", b"client_id", "client_software_name", b"client_software_name", "client_software_version", b"client_software_version", "close", b"close", "id", b"id", "in_flight_count", b"in_flight_count", "last_active_time", b"last_active_time", "leased_bytes", b"leased_bytes", "listener", b"listener", "mute_causes", b"mute_causes", "mute_reason", b"mute_reason", "mute_time", b"mute_time", "muting", b"muting", "oldest_request_time", b"oldest_request_time", "open_time", b"open_time", "peer_address", b"peer_address", "pending_send_bytes", b"pending_send_bytes", "principal", b"principal", "processor_slot", b"processor_slot", "request", b"request", "response", b"response", "sasl_mechanism", b"sasl_mechanism", "state", b"state", "throttle", b"throttle", "tls", b"tls", "upstream", b"upstream", "upstream_endpoint", b"upstream_endpoint", "upstream_mute_causes", b"upstream_mute_causes", "upstream_mute_time", b"upstream_mute_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_node_id", b"_broker_node_id", "broker_node_id", b"broker_node_id", "client_id", b"client_id", "client_software_name", b"client_software_name", "client_software_version", b"client_software_version", "close", b"close", "id", b"id", "in_flight_count", b"in_flight_count", "last_active_time", b"last_active_time", "leased_bytes", b"leased_bytes", "limit_rule", b"limit_rule", "listener", b"listener", "mute_causes", b"mute_causes", "mute_reason", b"mute_reason", "mute_time", b"mute_time", "muting", b"muting", "oldest_request_time", b"oldest_request_time", "open_time", b"open_time", "peer_address", b"peer_address", "pending_send_bytes", b"pending_send_bytes", "principal", b"principal", "processor_slot", b"processor_slot", "request", b"request", "response", b"response", "sasl_mechanism", b"sasl_mechanism", "state", b"state", "throttle", b"throttle", "tls", b"tls", "upstream", b"upstream", "upstream_endpoint", b"upstream_endpoint", "upstream_mute_causes", b"upstream_mute_causes", "upstream_mute_time", b"upstream_mute_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__broker_node_id: _TypeAlias = _typing.Literal["broker_node_id"]  # noqa: Y015
     _WhichOneofArgType__broker_node_id: _TypeAlias = _typing.Literal["_broker_node_id", b"_broker_node_id"]  # noqa: Y015
@@ -843,27 +851,27 @@ class ListClosedChannelsRequest(_message.Message):
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
-    LISTENER_FIELD_NUMBER: _builtins.int
-    CAUSE_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """As in ListChannelsRequest."""
     page_token: _builtins.str
     """As in ListChannelsRequest."""
-    listener: _builtins.str
-    """Only channels of this listener; empty for all."""
-    cause: Global___Cause.ValueType
-    """Only channels that ended with this cause; CAUSE_UNSPECIFIED for all."""
+    filter: _builtins.str
+    """Only channels that match (see ChannelService); empty for all."""
+    order_by: _builtins.str
+    """A field of filters, and perhaps ` desc` for the largest first. Empty: the latest closed first."""
     def __init__(
         self,
         *,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
-        listener: _builtins.str = ...,
-        cause: Global___Cause.ValueType = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "listener", b"listener", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -877,21 +885,25 @@ class ListClosedChannelsResponse(_message.Message):
 
     CHANNELS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    TOTAL_COUNT_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """The token of the next page; empty after the last page."""
+    total_count: _builtins.int
+    """How many channels match."""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___Channel]:
-        """One page, the latest closed first."""
+        """One page."""
 
     def __init__(
         self,
         *,
         channels: _abc.Iterable[Global___Channel] | None = ...,
         next_page_token: _builtins.str = ...,
+        total_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "next_page_token", b"next_page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "next_page_token", b"next_page_token", "total_count", b"total_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -37,6 +37,10 @@ class ChannelServiceStub:
     `response_bytes`; per second `bytes_rate`, `request_bytes_rate`, `response_bytes_rate`), counts (`in_flight`, `request_frames`, `response_frames`;
     per second `frames_rate`, `request_frames_rate`, `response_frames_rate`) and times (`age`, `idle`, `oldest`: of the oldest open request,
     `waiting_time`) have > >= < <=, too.
+
+    Filters of closed channels have `listener`, `address`, `principal`, `client_id`, `software`, `upstream`, `endpoint`, `state` (the last one), `cause`,
+    `side`, `detail`, the times `age` (at the end) and `closed` (since the end), the sizes `lost`, `request_bytes` and `response_bytes`, and the counts
+    `request_frames` and `response_frames`.
     """
 
     def __init__(self, channel):
@@ -104,6 +108,10 @@ class ChannelServiceServicer:
     `response_bytes`; per second `bytes_rate`, `request_bytes_rate`, `response_bytes_rate`), counts (`in_flight`, `request_frames`, `response_frames`;
     per second `frames_rate`, `request_frames_rate`, `response_frames_rate`) and times (`age`, `idle`, `oldest`: of the oldest open request,
     `waiting_time`) have > >= < <=, too.
+
+    Filters of closed channels have `listener`, `address`, `principal`, `client_id`, `software`, `upstream`, `endpoint`, `state` (the last one), `cause`,
+    `side`, `detail`, the times `age` (at the end) and `closed` (since the end), the sizes `lost`, `request_bytes` and `response_bytes`, and the counts
+    `request_frames` and `response_frames`.
     """
 
     def ListChannels(self, request, context):
@@ -119,7 +127,7 @@ class ChannelServiceServicer:
     def ListClosedChannels(self, request, context):
         """Lists channels that closed a short time ago, the latest first, each with its cause. The proxy remembers the last 1,024.
 
-        Failures: INVALID_ARGUMENT for a bad page token or size, NOT_FOUND for an unknown listener.
+        Failures: INVALID_ARGUMENT for a bad filter, order, page token or size.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -265,6 +273,10 @@ class ChannelService:
     `response_bytes`; per second `bytes_rate`, `request_bytes_rate`, `response_bytes_rate`), counts (`in_flight`, `request_frames`, `response_frames`;
     per second `frames_rate`, `request_frames_rate`, `response_frames_rate`) and times (`age`, `idle`, `oldest`: of the oldest open request,
     `waiting_time`) have > >= < <=, too.
+
+    Filters of closed channels have `listener`, `address`, `principal`, `client_id`, `software`, `upstream`, `endpoint`, `state` (the last one), `cause`,
+    `side`, `detail`, the times `age` (at the end) and `closed` (since the end), the sizes `lost`, `request_bytes` and `response_bytes`, and the counts
+    `request_frames` and `response_frames`.
     """
 
     @staticmethod

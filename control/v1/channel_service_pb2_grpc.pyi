@@ -51,6 +51,10 @@ class ChannelServiceStub:
     `response_bytes`; per second `bytes_rate`, `request_bytes_rate`, `response_bytes_rate`), counts (`in_flight`, `request_frames`, `response_frames`;
     per second `frames_rate`, `request_frames_rate`, `response_frames_rate`) and times (`age`, `idle`, `oldest`: of the oldest open request,
     `waiting_time`) have > >= < <=, too.
+
+    Filters of closed channels have `listener`, `address`, `principal`, `client_id`, `software`, `upstream`, `endpoint`, `state` (the last one), `cause`,
+    `side`, `detail`, the times `age` (at the end) and `closed` (since the end), the sizes `lost`, `request_bytes` and `response_bytes`, and the counts
+    `request_frames` and `response_frames`.
     """
 
     @_typing.overload
@@ -66,7 +70,7 @@ class ChannelServiceStub:
     ListClosedChannels: _grpc.UnaryUnaryMultiCallable[_channel_service_pb2.ListClosedChannelsRequest, _channel_service_pb2.ListClosedChannelsResponse]
     """Lists channels that closed a short time ago, the latest first, each with its cause. The proxy remembers the last 1,024.
 
-    Failures: INVALID_ARGUMENT for a bad page token or size, NOT_FOUND for an unknown listener.
+    Failures: INVALID_ARGUMENT for a bad filter, order, page token or size.
     """
     GetChannel: _grpc.UnaryUnaryMultiCallable[_channel_service_pb2.GetChannelRequest, _channel_service_pb2.GetChannelResponse]
     """Gets one channel, open or closed a short time ago.
@@ -126,6 +130,10 @@ class ChannelServiceAsyncStub(ChannelServiceStub):
     `response_bytes`; per second `bytes_rate`, `request_bytes_rate`, `response_bytes_rate`), counts (`in_flight`, `request_frames`, `response_frames`;
     per second `frames_rate`, `request_frames_rate`, `response_frames_rate`) and times (`age`, `idle`, `oldest`: of the oldest open request,
     `waiting_time`) have > >= < <=, too.
+
+    Filters of closed channels have `listener`, `address`, `principal`, `client_id`, `software`, `upstream`, `endpoint`, `state` (the last one), `cause`,
+    `side`, `detail`, the times `age` (at the end) and `closed` (since the end), the sizes `lost`, `request_bytes` and `response_bytes`, and the counts
+    `request_frames` and `response_frames`.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -138,7 +146,7 @@ class ChannelServiceAsyncStub(ChannelServiceStub):
     ListClosedChannels: _aio.UnaryUnaryMultiCallable[_channel_service_pb2.ListClosedChannelsRequest, _channel_service_pb2.ListClosedChannelsResponse]  # type: ignore[assignment]
     """Lists channels that closed a short time ago, the latest first, each with its cause. The proxy remembers the last 1,024.
 
-    Failures: INVALID_ARGUMENT for a bad page token or size, NOT_FOUND for an unknown listener.
+    Failures: INVALID_ARGUMENT for a bad filter, order, page token or size.
     """
     GetChannel: _aio.UnaryUnaryMultiCallable[_channel_service_pb2.GetChannelRequest, _channel_service_pb2.GetChannelResponse]  # type: ignore[assignment]
     """Gets one channel, open or closed a short time ago.
@@ -197,6 +205,10 @@ class ChannelServiceServicer(metaclass=_abc_1.ABCMeta):
     `response_bytes`; per second `bytes_rate`, `request_bytes_rate`, `response_bytes_rate`), counts (`in_flight`, `request_frames`, `response_frames`;
     per second `frames_rate`, `request_frames_rate`, `response_frames_rate`) and times (`age`, `idle`, `oldest`: of the oldest open request,
     `waiting_time`) have > >= < <=, too.
+
+    Filters of closed channels have `listener`, `address`, `principal`, `client_id`, `software`, `upstream`, `endpoint`, `state` (the last one), `cause`,
+    `side`, `detail`, the times `age` (at the end) and `closed` (since the end), the sizes `lost`, `request_bytes` and `response_bytes`, and the counts
+    `request_frames` and `response_frames`.
     """
 
     @_abc_1.abstractmethod
@@ -219,7 +231,7 @@ class ChannelServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_channel_service_pb2.ListClosedChannelsResponse, _abc.Awaitable[_channel_service_pb2.ListClosedChannelsResponse]]:
         """Lists channels that closed a short time ago, the latest first, each with its cause. The proxy remembers the last 1,024.
 
-        Failures: INVALID_ARGUMENT for a bad page token or size, NOT_FOUND for an unknown listener.
+        Failures: INVALID_ARGUMENT for a bad filter, order, page token or size.
         """
 
     @_abc_1.abstractmethod

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from framegate.control.v1 import options_pb2 as framegate_dot_control_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n0framegate/control/v1/configuration_service.proto\x12\x14\x66ramegate.control.v1\x1a\"framegate/control/v1/options.proto\"\xd1\x02\n\rConfiguration\x12\x0c\n\x04\x65tag\x18\x01 \x01(\t\x12\x0c\n\x04\x66ile\x18\x02 \x01(\t\x12\x41\n\nfile_state\x18\x03 \x01(\x0e\x32-.framegate.control.v1.Configuration.FileState\x12\x12\n\nfile_error\x18\x04 \x01(\t\x12\x35\n\x0b\x64ifferences\x18\x05 \x03(\x0b\x32 .framegate.control.v1.Difference\x12\x18\n\x10\x64ifference_count\x18\x06 \x01(\x03\x12\x0c\n\x04text\x18\x07 \x01(\t\"n\n\tFileState\x12\x1a\n\x16\x46ILE_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x46ILE_STATE_LOADED\x10\x01\x12\x16\n\x12\x46ILE_STATE_CHANGED\x10\x02\x12\x16\n\x12\x46ILE_STATE_REFUSED\x10\x03\"\xf3\x01\n\nDifference\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x13\n\x06\x62\x65\x66ore\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05\x61\x66ter\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x37\n\x06\x65\x66\x66\x65\x63t\x18\x04 \x01(\x0e\x32\'.framegate.control.v1.Difference.Effect\"`\n\x06\x45\x66\x66\x65\x63t\x12\x16\n\x12\x45\x46\x46\x45\x43T_UNSPECIFIED\x10\x00\x12\x0e\n\nEFFECT_NOW\x10\x01\x12\x1a\n\x16\x45\x46\x46\x45\x43T_NEW_CONNECTIONS\x10\x02\x12\x12\n\x0e\x45\x46\x46\x45\x43T_RESTART\x10\x03\x42\t\n\x07_beforeB\x08\n\x06_after\"A\n\x05\x46\x61ult\x12\x0c\n\x04line\x18\x01 \x01(\x05\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\xb5\x01\n\x17GetConfigurationRequest\x12@\n\x04view\x18\x01 \x01(\x0e\x32\x32.framegate.control.v1.GetConfigurationRequest.View\x12\x18\n\x10include_defaults\x18\x02 \x01(\x08\">\n\x04View\x12\x14\n\x10VIEW_UNSPECIFIED\x10\x00\x12\r\n\tVIEW_FILE\x10\x01\x12\x11\n\rVIEW_IN_FORCE\x10\x02\"V\n\x18GetConfigurationResponse\x12:\n\rconfiguration\x18\x01 \x01(\x0b\x32#.framegate.control.v1.Configuration\"\x85\x01\n\x19\x41pplyConfigurationRequest\x12\x16\n\x04text\x18\x01 \x01(\tB\x03\x80\x01\x01H\x00\x88\x01\x01\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\tB\x07\n\x05_text\"\xd7\x01\n\x1a\x41pplyConfigurationResponse\x12\x0c\n\x04\x65tag\x18\x01 \x01(\t\x12\x35\n\x0b\x64ifferences\x18\x02 \x03(\x0b\x32 .framegate.control.v1.Difference\x12\x18\n\x10\x64ifference_count\x18\x03 \x01(\x03\x12+\n\x06\x66\x61ults\x18\x04 \x03(\x0b\x32\x1b.framegate.control.v1.Fault\x12-\n\x08warnings\x18\x05 \x03(\x0b\x32\x1b.framegate.control.v1.Fault2\x93\x02\n\x14\x43onfigurationService\x12w\n\x10GetConfiguration\x12-.framegate.control.v1.GetConfigurationRequest\x1a..framegate.control.v1.GetConfigurationResponse\"\x04\xc8\xf3\x18\x01\x12\x81\x01\n\x12\x41pplyConfiguration\x12/.framegate.control.v1.ApplyConfigurationRequest\x1a\x30.framegate.control.v1.ApplyConfigurationResponse\"\x08\xc8\xf3\x18\x03\xd0\xf3\x18\x01\x42 Z\x1e\x66ramegate/control/v1;controlv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n0framegate/control/v1/configuration_service.proto\x12\x14\x66ramegate.control.v1\x1a\"framegate/control/v1/options.proto\"\xe2\x02\n\rConfiguration\x12\x0c\n\x04\x65tag\x18\x01 \x01(\t\x12\x0c\n\x04\x66ile\x18\x02 \x01(\t\x12\x41\n\nfile_state\x18\x03 \x01(\x0e\x32-.framegate.control.v1.Configuration.FileState\x12\x12\n\nfile_error\x18\x04 \x01(\t\x12\x35\n\x0b\x64ifferences\x18\x05 \x03(\x0b\x32 .framegate.control.v1.Difference\x12\x18\n\x10\x64ifference_count\x18\x06 \x01(\x03\x12\x0c\n\x04text\x18\x07 \x01(\t\x12\x0f\n\x07pending\x18\x08 \x03(\t\"n\n\tFileState\x12\x1a\n\x16\x46ILE_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x46ILE_STATE_LOADED\x10\x01\x12\x16\n\x12\x46ILE_STATE_CHANGED\x10\x02\x12\x16\n\x12\x46ILE_STATE_REFUSED\x10\x03\"\xf3\x01\n\nDifference\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x13\n\x06\x62\x65\x66ore\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05\x61\x66ter\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x37\n\x06\x65\x66\x66\x65\x63t\x18\x04 \x01(\x0e\x32\'.framegate.control.v1.Difference.Effect\"`\n\x06\x45\x66\x66\x65\x63t\x12\x16\n\x12\x45\x46\x46\x45\x43T_UNSPECIFIED\x10\x00\x12\x0e\n\nEFFECT_NOW\x10\x01\x12\x1a\n\x16\x45\x46\x46\x45\x43T_NEW_CONNECTIONS\x10\x02\x12\x12\n\x0e\x45\x46\x46\x45\x43T_RESTART\x10\x03\x42\t\n\x07_beforeB\x08\n\x06_after\"A\n\x05\x46\x61ult\x12\x0c\n\x04line\x18\x01 \x01(\x05\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\xb5\x01\n\x17GetConfigurationRequest\x12@\n\x04view\x18\x01 \x01(\x0e\x32\x32.framegate.control.v1.GetConfigurationRequest.View\x12\x18\n\x10include_defaults\x18\x02 \x01(\x08\">\n\x04View\x12\x14\n\x10VIEW_UNSPECIFIED\x10\x00\x12\r\n\tVIEW_FILE\x10\x01\x12\x11\n\rVIEW_IN_FORCE\x10\x02\"V\n\x18GetConfigurationResponse\x12:\n\rconfiguration\x18\x01 \x01(\x0b\x32#.framegate.control.v1.Configuration\"\x85\x01\n\x19\x41pplyConfigurationRequest\x12\x16\n\x04text\x18\x01 \x01(\tB\x03\x80\x01\x01H\x00\x88\x01\x01\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\tB\x07\n\x05_text\"\xd7\x01\n\x1a\x41pplyConfigurationResponse\x12\x0c\n\x04\x65tag\x18\x01 \x01(\t\x12\x35\n\x0b\x64ifferences\x18\x02 \x03(\x0b\x32 .framegate.control.v1.Difference\x12\x18\n\x10\x64ifference_count\x18\x03 \x01(\x03\x12+\n\x06\x66\x61ults\x18\x04 \x03(\x0b\x32\x1b.framegate.control.v1.Fault\x12-\n\x08warnings\x18\x05 \x03(\x0b\x32\x1b.framegate.control.v1.Fault2\x93\x02\n\x14\x43onfigurationService\x12w\n\x10GetConfiguration\x12-.framegate.control.v1.GetConfigurationRequest\x1a..framegate.control.v1.GetConfigurationResponse\"\x04\xc8\xf3\x18\x01\x12\x81\x01\n\x12\x41pplyConfiguration\x12/.framegate.control.v1.ApplyConfigurationRequest\x1a\x30.framegate.control.v1.ApplyConfigurationResponse\"\x08\xc8\xf3\x18\x03\xd0\xf3\x18\x01\x42 Z\x1e\x66ramegate/control/v1;controlv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,25 +40,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONFIGURATIONSERVICE'].methods_by_name['ApplyConfiguration']._loaded_options = None
   _globals['_CONFIGURATIONSERVICE'].methods_by_name['ApplyConfiguration']._serialized_options = b'\310\363\030\003\320\363\030\001'
   _globals['_CONFIGURATION']._serialized_start=111
-  _globals['_CONFIGURATION']._serialized_end=448
-  _globals['_CONFIGURATION_FILESTATE']._serialized_start=338
-  _globals['_CONFIGURATION_FILESTATE']._serialized_end=448
-  _globals['_DIFFERENCE']._serialized_start=451
-  _globals['_DIFFERENCE']._serialized_end=694
-  _globals['_DIFFERENCE_EFFECT']._serialized_start=577
-  _globals['_DIFFERENCE_EFFECT']._serialized_end=673
-  _globals['_FAULT']._serialized_start=696
-  _globals['_FAULT']._serialized_end=761
-  _globals['_GETCONFIGURATIONREQUEST']._serialized_start=764
-  _globals['_GETCONFIGURATIONREQUEST']._serialized_end=945
-  _globals['_GETCONFIGURATIONREQUEST_VIEW']._serialized_start=883
-  _globals['_GETCONFIGURATIONREQUEST_VIEW']._serialized_end=945
-  _globals['_GETCONFIGURATIONRESPONSE']._serialized_start=947
-  _globals['_GETCONFIGURATIONRESPONSE']._serialized_end=1033
-  _globals['_APPLYCONFIGURATIONREQUEST']._serialized_start=1036
-  _globals['_APPLYCONFIGURATIONREQUEST']._serialized_end=1169
-  _globals['_APPLYCONFIGURATIONRESPONSE']._serialized_start=1172
-  _globals['_APPLYCONFIGURATIONRESPONSE']._serialized_end=1387
-  _globals['_CONFIGURATIONSERVICE']._serialized_start=1390
-  _globals['_CONFIGURATIONSERVICE']._serialized_end=1665
+  _globals['_CONFIGURATION']._serialized_end=465
+  _globals['_CONFIGURATION_FILESTATE']._serialized_start=355
+  _globals['_CONFIGURATION_FILESTATE']._serialized_end=465
+  _globals['_DIFFERENCE']._serialized_start=468
+  _globals['_DIFFERENCE']._serialized_end=711
+  _globals['_DIFFERENCE_EFFECT']._serialized_start=594
+  _globals['_DIFFERENCE_EFFECT']._serialized_end=690
+  _globals['_FAULT']._serialized_start=713
+  _globals['_FAULT']._serialized_end=778
+  _globals['_GETCONFIGURATIONREQUEST']._serialized_start=781
+  _globals['_GETCONFIGURATIONREQUEST']._serialized_end=962
+  _globals['_GETCONFIGURATIONREQUEST_VIEW']._serialized_start=900
+  _globals['_GETCONFIGURATIONREQUEST_VIEW']._serialized_end=962
+  _globals['_GETCONFIGURATIONRESPONSE']._serialized_start=964
+  _globals['_GETCONFIGURATIONRESPONSE']._serialized_end=1050
+  _globals['_APPLYCONFIGURATIONREQUEST']._serialized_start=1053
+  _globals['_APPLYCONFIGURATIONREQUEST']._serialized_end=1186
+  _globals['_APPLYCONFIGURATIONRESPONSE']._serialized_start=1189
+  _globals['_APPLYCONFIGURATIONRESPONSE']._serialized_end=1404
+  _globals['_CONFIGURATIONSERVICE']._serialized_start=1407
+  _globals['_CONFIGURATIONSERVICE']._serialized_end=1682
 # @@protoc_insertion_point(module_scope)

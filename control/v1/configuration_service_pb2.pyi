@@ -59,6 +59,7 @@ class Configuration(_message.Message):
     DIFFERENCES_FIELD_NUMBER: _builtins.int
     DIFFERENCE_COUNT_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
     etag: _builtins.str
     """Identifies what is in force."""
     file: _builtins.str
@@ -75,6 +76,10 @@ class Configuration(_message.Message):
     def differences(self) -> _containers.RepeatedCompositeFieldContainer[Global___Difference]:
         """How what is in force differs from the file as it was loaded last: what was set by hand, or applied as a text. The first 1,000."""
 
+    @_builtins.property
+    def pending(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What is in force by decision and not done yet, in words: processors that drain before they are removed, memory that is not divided again. Empty: nothing."""
+
     def __init__(
         self,
         *,
@@ -85,10 +90,11 @@ class Configuration(_message.Message):
         differences: _abc.Iterable[Global___Difference] | None = ...,
         difference_count: _builtins.int = ...,
         text: _builtins.str = ...,
+        pending: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["difference_count", b"difference_count", "differences", b"differences", "etag", b"etag", "file", b"file", "file_error", b"file_error", "file_state", b"file_state", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["difference_count", b"difference_count", "differences", b"differences", "etag", b"etag", "file", b"file", "file_error", b"file_error", "file_state", b"file_state", "pending", b"pending", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -338,7 +344,7 @@ class ApplyConfigurationResponse(_message.Message):
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Fault]:
-        """What may be a mistake; the first 1,000."""
+        """What may be a mistake, the first 1,000; and what is decided and not done yet, as `Configuration.pending`."""
 
     def __init__(
         self,

@@ -68,6 +68,8 @@ class ConfigurationServiceServicer:
         keys in its metadata, when a difference needs a restart, or with another reason when the state does not allow it; ABORTED with the reason
         ETAG_MISMATCH, or when a processor refused or, although it is alive, did not answer within 30 s (the change is in force nowhere; try again);
         UNAVAILABLE with the reason CHANGE_PENDING (it is decided, and not confirmed everywhere), or READER_FAILED (nothing is changed).
+        PERMISSION_DENIED with the reason LOCAL_SOCKET_NEEDED, and the keys in its metadata, when a text of a caller over TCP names a file, a folder, a Unix
+        socket or a handler that the configuration does not name already.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -45,6 +45,8 @@ class ConfigurationServiceStub:
     keys in its metadata, when a difference needs a restart, or with another reason when the state does not allow it; ABORTED with the reason
     ETAG_MISMATCH, or when a processor refused or, although it is alive, did not answer within 30 s (the change is in force nowhere; try again);
     UNAVAILABLE with the reason CHANGE_PENDING (it is decided, and not confirmed everywhere), or READER_FAILED (nothing is changed).
+    PERMISSION_DENIED with the reason LOCAL_SOCKET_NEEDED, and the keys in its metadata, when a text of a caller over TCP names a file, a folder, a Unix
+    socket or a handler that the configuration does not name already.
     """
 
 @_typing.type_check_only
@@ -64,6 +66,8 @@ class ConfigurationServiceAsyncStub(ConfigurationServiceStub):
     keys in its metadata, when a difference needs a restart, or with another reason when the state does not allow it; ABORTED with the reason
     ETAG_MISMATCH, or when a processor refused or, although it is alive, did not answer within 30 s (the change is in force nowhere; try again);
     UNAVAILABLE with the reason CHANGE_PENDING (it is decided, and not confirmed everywhere), or READER_FAILED (nothing is changed).
+    PERMISSION_DENIED with the reason LOCAL_SOCKET_NEEDED, and the keys in its metadata, when a text of a caller over TCP names a file, a folder, a Unix
+    socket or a handler that the configuration does not name already.
     """
 
 class ConfigurationServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -92,6 +96,8 @@ class ConfigurationServiceServicer(metaclass=_abc_1.ABCMeta):
         keys in its metadata, when a difference needs a restart, or with another reason when the state does not allow it; ABORTED with the reason
         ETAG_MISMATCH, or when a processor refused or, although it is alive, did not answer within 30 s (the change is in force nowhere; try again);
         UNAVAILABLE with the reason CHANGE_PENDING (it is decided, and not confirmed everywhere), or READER_FAILED (nothing is changed).
+        PERMISSION_DENIED with the reason LOCAL_SOCKET_NEEDED, and the keys in its metadata, when a text of a caller over TCP names a file, a folder, a Unix
+        socket or a handler that the configuration does not name already.
         """
 
 def add_ConfigurationServiceServicer_to_server(servicer: ConfigurationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

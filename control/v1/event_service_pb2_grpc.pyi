@@ -38,7 +38,7 @@ class EventServiceStub:
 
     The proxy keeps the last 1,024 rows, up to 4 MiB. The same bound holds for the rows that wait for a watcher: a slow one loses the oldest, and is
     told how many. All watchers together get about 25,000 rows per second. The first response comes at once, with a resume token.
-    Failures: INVALID_ARGUMENT for a bad filter or token, RESOURCE_EXHAUSTED with the reason TOO_MANY_WATCHERS when 100 calls are in progress.
+    Failures: INVALID_ARGUMENT for a bad filter or token, RESOURCE_EXHAUSTED with the reason TOO_MANY_WATCHERS when 50 calls of the role are in progress.
     """
 
 @_typing.type_check_only
@@ -51,7 +51,7 @@ class EventServiceAsyncStub(EventServiceStub):
 
     The proxy keeps the last 1,024 rows, up to 4 MiB. The same bound holds for the rows that wait for a watcher: a slow one loses the oldest, and is
     told how many. All watchers together get about 25,000 rows per second. The first response comes at once, with a resume token.
-    Failures: INVALID_ARGUMENT for a bad filter or token, RESOURCE_EXHAUSTED with the reason TOO_MANY_WATCHERS when 100 calls are in progress.
+    Failures: INVALID_ARGUMENT for a bad filter or token, RESOURCE_EXHAUSTED with the reason TOO_MANY_WATCHERS when 50 calls of the role are in progress.
     """
 
 class EventServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -67,7 +67,7 @@ class EventServiceServicer(metaclass=_abc_1.ABCMeta):
 
         The proxy keeps the last 1,024 rows, up to 4 MiB. The same bound holds for the rows that wait for a watcher: a slow one loses the oldest, and is
         told how many. All watchers together get about 25,000 rows per second. The first response comes at once, with a resume token.
-        Failures: INVALID_ARGUMENT for a bad filter or token, RESOURCE_EXHAUSTED with the reason TOO_MANY_WATCHERS when 100 calls are in progress.
+        Failures: INVALID_ARGUMENT for a bad filter or token, RESOURCE_EXHAUSTED with the reason TOO_MANY_WATCHERS when 50 calls of the role are in progress.
         """
 
 def add_EventServiceServicer_to_server(servicer: EventServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

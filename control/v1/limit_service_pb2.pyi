@@ -60,6 +60,7 @@ class Limit(_message.Message):
     REQUEST_FRAMES_PER_SECOND_FIELD_NUMBER: _builtins.int
     RESPONSE_FRAMES_PER_SECOND_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
+    RULES_FIELD_NUMBER: _builtins.int
     listener: _builtins.str
     """The name of the listener."""
     max_receive_size_bytes: _builtins.int
@@ -78,6 +79,10 @@ class Limit(_message.Message):
     """Frames to clients per second; 0 to 1000000000."""
     etag: _builtins.str
     """Identifies the present values. An update with an etag is refused if they have changed; empty: the update is always made."""
+    @_builtins.property
+    def rules(self) -> _containers.RepeatedCompositeFieldContainer[Global___LimitRule]:
+        """Limits of some of its clients; at most 256. The first rule that matches a connection is used. An update replaces the whole list."""
+
     def __init__(
         self,
         *,
@@ -90,10 +95,11 @@ class Limit(_message.Message):
         request_frames_per_second: _builtins.int | None = ...,
         response_frames_per_second: _builtins.int | None = ...,
         etag: _builtins.str = ...,
+        rules: _abc.Iterable[Global___LimitRule] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_connections_per_second", b"_connections_per_second", "_max_connection_count", b"_max_connection_count", "_max_receive_size_bytes", b"_max_receive_size_bytes", "_request_bytes_per_second", b"_request_bytes_per_second", "_request_frames_per_second", b"_request_frames_per_second", "_response_bytes_per_second", b"_response_bytes_per_second", "_response_frames_per_second", b"_response_frames_per_second", "connections_per_second", b"connections_per_second", "max_connection_count", b"max_connection_count", "max_receive_size_bytes", b"max_receive_size_bytes", "request_bytes_per_second", b"request_bytes_per_second", "request_frames_per_second", b"request_frames_per_second", "response_bytes_per_second", b"response_bytes_per_second", "response_frames_per_second", b"response_frames_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connections_per_second", b"_connections_per_second", "_max_connection_count", b"_max_connection_count", "_max_receive_size_bytes", b"_max_receive_size_bytes", "_request_bytes_per_second", b"_request_bytes_per_second", "_request_frames_per_second", b"_request_frames_per_second", "_response_bytes_per_second", b"_response_bytes_per_second", "_response_frames_per_second", b"_response_frames_per_second", "connections_per_second", b"connections_per_second", "etag", b"etag", "listener", b"listener", "max_connection_count", b"max_connection_count", "max_receive_size_bytes", b"max_receive_size_bytes", "request_bytes_per_second", b"request_bytes_per_second", "request_frames_per_second", b"request_frames_per_second", "response_bytes_per_second", b"response_bytes_per_second", "response_frames_per_second", b"response_frames_per_second"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connections_per_second", b"_connections_per_second", "_max_connection_count", b"_max_connection_count", "_max_receive_size_bytes", b"_max_receive_size_bytes", "_request_bytes_per_second", b"_request_bytes_per_second", "_request_frames_per_second", b"_request_frames_per_second", "_response_bytes_per_second", b"_response_bytes_per_second", "_response_frames_per_second", b"_response_frames_per_second", "connections_per_second", b"connections_per_second", "etag", b"etag", "listener", b"listener", "max_connection_count", b"max_connection_count", "max_receive_size_bytes", b"max_receive_size_bytes", "request_bytes_per_second", b"request_bytes_per_second", "request_frames_per_second", b"request_frames_per_second", "response_bytes_per_second", b"response_bytes_per_second", "response_frames_per_second", b"response_frames_per_second", "rules", b"rules"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__connections_per_second: _TypeAlias = _typing.Literal["connections_per_second"]  # noqa: Y015
     _WhichOneofArgType__connections_per_second: _TypeAlias = _typing.Literal["_connections_per_second", b"_connections_per_second"]  # noqa: Y015
@@ -125,6 +131,74 @@ class Limit(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__response_frames_per_second) -> _WhichOneofReturnType__response_frames_per_second | None: ...
 
 Global___Limit: _TypeAlias = Limit  # noqa: Y015
+
+@_typing.final
+class LimitRule(_message.Message):
+    """Limits of the connections of a listener whose client matches: one pattern or network of each list that is not empty. In patterns, `*` is any text,
+    `?` one character, `[a-c]` one of some.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PRINCIPALS_FIELD_NUMBER: _builtins.int
+    CLIENT_IDS_FIELD_NUMBER: _builtins.int
+    NETWORKS_FIELD_NUMBER: _builtins.int
+    MAX_RECEIVE_SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    REQUEST_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    RESPONSE_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    REQUEST_FRAMES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    RESPONSE_FRAMES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    REPORT_ONLY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """1 to 63 lower-case letters, digits and hyphens, a letter or digit first; unique within the listener. Required."""
+    max_receive_size_bytes: _builtins.int
+    """The largest frame body in bytes, in place of the listener's; 1 to 2147483647. Absent: the listener's."""
+    request_bytes_per_second: _builtins.int
+    """Bytes of frames from all connections that the rule matches, per second; 0 to 1 TiB; 0 means unlimited. So of the next three."""
+    response_bytes_per_second: _builtins.int
+    """Bytes of frames to them, per second."""
+    request_frames_per_second: _builtins.int
+    """Frames from them per second; 0 to 1000000000."""
+    response_frames_per_second: _builtins.int
+    """Frames to them per second; 0 to 1000000000."""
+    report_only: _builtins.bool
+    """Frames above `max_receive_size_bytes` are counted and reported, and forwarded up to the listener's size."""
+    @_builtins.property
+    def principals(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Patterns of principals."""
+
+    @_builtins.property
+    def client_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Patterns of client ids of Kafka clients; only of listeners with `protocol: kafka`."""
+
+    @_builtins.property
+    def networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Networks of client addresses, in CIDR notation."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        principals: _abc.Iterable[_builtins.str] | None = ...,
+        client_ids: _abc.Iterable[_builtins.str] | None = ...,
+        networks: _abc.Iterable[_builtins.str] | None = ...,
+        max_receive_size_bytes: _builtins.int | None = ...,
+        request_bytes_per_second: _builtins.int = ...,
+        response_bytes_per_second: _builtins.int = ...,
+        request_frames_per_second: _builtins.int = ...,
+        response_frames_per_second: _builtins.int = ...,
+        report_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_receive_size_bytes", b"_max_receive_size_bytes", "max_receive_size_bytes", b"max_receive_size_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_receive_size_bytes", b"_max_receive_size_bytes", "client_ids", b"client_ids", "max_receive_size_bytes", b"max_receive_size_bytes", "name", b"name", "networks", b"networks", "principals", b"principals", "report_only", b"report_only", "request_bytes_per_second", b"request_bytes_per_second", "request_frames_per_second", b"request_frames_per_second", "response_bytes_per_second", b"response_bytes_per_second", "response_frames_per_second", b"response_frames_per_second"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_receive_size_bytes: _TypeAlias = _typing.Literal["max_receive_size_bytes"]  # noqa: Y015
+    _WhichOneofArgType__max_receive_size_bytes: _TypeAlias = _typing.Literal["_max_receive_size_bytes", b"_max_receive_size_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_receive_size_bytes) -> _WhichOneofReturnType__max_receive_size_bytes | None: ...
+
+Global___LimitRule: _TypeAlias = LimitRule  # noqa: Y015
 
 @_typing.final
 class AddressLimits(_message.Message):

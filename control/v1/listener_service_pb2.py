@@ -27,7 +27,7 @@ from framegate.control.v1 import options_pb2 as framegate_dot_control_dot_v1_dot
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+framegate/control/v1/listener_service.proto\x12\x14\x66ramegate.control.v1\x1a*framegate/control/v1/channel_service.proto\x1a\"framegate/control/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x80\x03\n\x08Listener\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x30\n\x08protocol\x18\x03 \x01(\x0e\x32\x1e.framegate.control.v1.Protocol\x12\x13\n\x0btls_enabled\x18\x04 \x01(\x08\x12\x10\n\x08upstream\x18\x05 \x01(\t\x12\x1e\n\x16max_receive_size_bytes\x18\x06 \x01(\x03\x12\x1c\n\x14max_connection_count\x18\x07 \x01(\x03\x12\x1d\n\x15open_connection_count\x18\x08 \x01(\x03\x12\x11\n\taccepting\x18\t \x01(\x08\x12<\n\x12request_forwarding\x18\n \x01(\x0e\x32 .framegate.control.v1.Forwarding\x12=\n\x13response_forwarding\x18\x0b \x01(\x0e\x32 .framegate.control.v1.Forwarding\x12\x0f\n\x07handler\x18\x0c \x01(\t\"\x95\x02\n\x0cRefusedFrame\x12\x12\n\nchannel_id\x18\x01 \x01(\t\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x04side\x18\x03 \x01(\x0e\x32\x1a.framegate.control.v1.Side\x12\x14\n\x0cpeer_address\x18\x04 \x01(\t\x12\x11\n\tprincipal\x18\x05 \x01(\t\x12\x11\n\tclient_id\x18\x06 \x01(\t\x12*\n\x05\x63\x61use\x18\x07 \x01(\x0e\x32\x1b.framegate.control.v1.Cause\x12\x12\n\nsize_bytes\x18\x08 \x01(\x03\x12\x13\n\x0blimit_bytes\x18\t \x01(\x03\x12\x0c\n\x04head\x18\n \x01(\x0c\"=\n\x14ListListenersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"c\n\x15ListListenersResponse\x12\x31\n\tlisteners\x18\x01 \x03(\x0b\x32\x1e.framegate.control.v1.Listener\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x12GetListenerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"G\n\x13GetListenerResponse\x12\x30\n\x08listener\x18\x01 \x01(\x0b\x32\x1e.framegate.control.v1.Listener\"S\n\x18ListRefusedFramesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x10\n\x08listener\x18\x03 \x01(\t\"p\n\x19ListRefusedFramesResponse\x12:\n\x0erefused_frames\x18\x01 \x03(\x0b\x32\".framegate.control.v1.RefusedFrame\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*M\n\x08Protocol\x12\x18\n\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x13\n\x0fPROTOCOL_FRAMED\x10\x01\x12\x12\n\x0ePROTOCOL_KAFKA\x10\x02*Z\n\nForwarding\x12\x1a\n\x16\x46ORWARDING_UNSPECIFIED\x10\x00\x12\x14\n\x10\x46ORWARDING_WHOLE\x10\x01\x12\x1a\n\x16\x46ORWARDING_CUT_THROUGH\x10\x02\x32\xe7\x02\n\x0fListenerService\x12n\n\rListListeners\x12*.framegate.control.v1.ListListenersRequest\x1a+.framegate.control.v1.ListListenersResponse\"\x04\xc8\xf3\x18\x01\x12h\n\x0bGetListener\x12(.framegate.control.v1.GetListenerRequest\x1a).framegate.control.v1.GetListenerResponse\"\x04\xc8\xf3\x18\x01\x12z\n\x11ListRefusedFrames\x12..framegate.control.v1.ListRefusedFramesRequest\x1a/.framegate.control.v1.ListRefusedFramesResponse\"\x04\xc8\xf3\x18\x01\x42 Z\x1e\x66ramegate/control/v1;controlv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+framegate/control/v1/listener_service.proto\x12\x14\x66ramegate.control.v1\x1a*framegate/control/v1/channel_service.proto\x1a\"framegate/control/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x80\x03\n\x08Listener\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x30\n\x08protocol\x18\x03 \x01(\x0e\x32\x1e.framegate.control.v1.Protocol\x12\x13\n\x0btls_enabled\x18\x04 \x01(\x08\x12\x10\n\x08upstream\x18\x05 \x01(\t\x12\x1e\n\x16max_receive_size_bytes\x18\x06 \x01(\x03\x12\x1c\n\x14max_connection_count\x18\x07 \x01(\x03\x12\x1d\n\x15open_connection_count\x18\x08 \x01(\x03\x12\x11\n\taccepting\x18\t \x01(\x08\x12<\n\x12request_forwarding\x18\n \x01(\x0e\x32 .framegate.control.v1.Forwarding\x12=\n\x13response_forwarding\x18\x0b \x01(\x0e\x32 .framegate.control.v1.Forwarding\x12\x0f\n\x07handler\x18\x0c \x01(\t\"\xbe\x02\n\x0cRefusedFrame\x12\x12\n\nchannel_id\x18\x01 \x01(\t\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x04side\x18\x03 \x01(\x0e\x32\x1a.framegate.control.v1.Side\x12\x14\n\x0cpeer_address\x18\x04 \x01(\t\x12\x11\n\tprincipal\x18\x05 \x01(\t\x12\x11\n\tclient_id\x18\x06 \x01(\t\x12*\n\x05\x63\x61use\x18\x07 \x01(\x0e\x32\x1b.framegate.control.v1.Cause\x12\x12\n\nsize_bytes\x18\x08 \x01(\x03\x12\x13\n\x0blimit_bytes\x18\t \x01(\x03\x12\x0c\n\x04head\x18\n \x01(\x0c\x12\x12\n\nlimit_rule\x18\x0b \x01(\t\x12\x13\n\x0breport_only\x18\x0c \x01(\x08\"=\n\x14ListListenersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"c\n\x15ListListenersResponse\x12\x31\n\tlisteners\x18\x01 \x03(\x0b\x32\x1e.framegate.control.v1.Listener\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x12GetListenerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"G\n\x13GetListenerResponse\x12\x30\n\x08listener\x18\x01 \x01(\x0b\x32\x1e.framegate.control.v1.Listener\"S\n\x18ListRefusedFramesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x10\n\x08listener\x18\x03 \x01(\t\"p\n\x19ListRefusedFramesResponse\x12:\n\x0erefused_frames\x18\x01 \x03(\x0b\x32\".framegate.control.v1.RefusedFrame\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*M\n\x08Protocol\x12\x18\n\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x13\n\x0fPROTOCOL_FRAMED\x10\x01\x12\x12\n\x0ePROTOCOL_KAFKA\x10\x02*Z\n\nForwarding\x12\x1a\n\x16\x46ORWARDING_UNSPECIFIED\x10\x00\x12\x14\n\x10\x46ORWARDING_WHOLE\x10\x01\x12\x1a\n\x16\x46ORWARDING_CUT_THROUGH\x10\x02\x32\xe7\x02\n\x0fListenerService\x12n\n\rListListeners\x12*.framegate.control.v1.ListListenersRequest\x1a+.framegate.control.v1.ListListenersResponse\"\x04\xc8\xf3\x18\x01\x12h\n\x0bGetListener\x12(.framegate.control.v1.GetListenerRequest\x1a).framegate.control.v1.GetListenerResponse\"\x04\xc8\xf3\x18\x01\x12z\n\x11ListRefusedFrames\x12..framegate.control.v1.ListRefusedFramesRequest\x1a/.framegate.control.v1.ListRefusedFramesResponse\"\x04\xc8\xf3\x18\x01\x42 Z\x1e\x66ramegate/control/v1;controlv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,26 +41,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTENERSERVICE'].methods_by_name['GetListener']._serialized_options = b'\310\363\030\001'
   _globals['_LISTENERSERVICE'].methods_by_name['ListRefusedFrames']._loaded_options = None
   _globals['_LISTENERSERVICE'].methods_by_name['ListRefusedFrames']._serialized_options = b'\310\363\030\001'
-  _globals['_PROTOCOL']._serialized_start=1321
-  _globals['_PROTOCOL']._serialized_end=1398
-  _globals['_FORWARDING']._serialized_start=1400
-  _globals['_FORWARDING']._serialized_end=1490
+  _globals['_PROTOCOL']._serialized_start=1362
+  _globals['_PROTOCOL']._serialized_end=1439
+  _globals['_FORWARDING']._serialized_start=1441
+  _globals['_FORWARDING']._serialized_end=1531
   _globals['_LISTENER']._serialized_start=183
   _globals['_LISTENER']._serialized_end=567
   _globals['_REFUSEDFRAME']._serialized_start=570
-  _globals['_REFUSEDFRAME']._serialized_end=847
-  _globals['_LISTLISTENERSREQUEST']._serialized_start=849
-  _globals['_LISTLISTENERSREQUEST']._serialized_end=910
-  _globals['_LISTLISTENERSRESPONSE']._serialized_start=912
-  _globals['_LISTLISTENERSRESPONSE']._serialized_end=1011
-  _globals['_GETLISTENERREQUEST']._serialized_start=1013
-  _globals['_GETLISTENERREQUEST']._serialized_end=1047
-  _globals['_GETLISTENERRESPONSE']._serialized_start=1049
-  _globals['_GETLISTENERRESPONSE']._serialized_end=1120
-  _globals['_LISTREFUSEDFRAMESREQUEST']._serialized_start=1122
-  _globals['_LISTREFUSEDFRAMESREQUEST']._serialized_end=1205
-  _globals['_LISTREFUSEDFRAMESRESPONSE']._serialized_start=1207
-  _globals['_LISTREFUSEDFRAMESRESPONSE']._serialized_end=1319
-  _globals['_LISTENERSERVICE']._serialized_start=1493
-  _globals['_LISTENERSERVICE']._serialized_end=1852
+  _globals['_REFUSEDFRAME']._serialized_end=888
+  _globals['_LISTLISTENERSREQUEST']._serialized_start=890
+  _globals['_LISTLISTENERSREQUEST']._serialized_end=951
+  _globals['_LISTLISTENERSRESPONSE']._serialized_start=953
+  _globals['_LISTLISTENERSRESPONSE']._serialized_end=1052
+  _globals['_GETLISTENERREQUEST']._serialized_start=1054
+  _globals['_GETLISTENERREQUEST']._serialized_end=1088
+  _globals['_GETLISTENERRESPONSE']._serialized_start=1090
+  _globals['_GETLISTENERRESPONSE']._serialized_end=1161
+  _globals['_LISTREFUSEDFRAMESREQUEST']._serialized_start=1163
+  _globals['_LISTREFUSEDFRAMESREQUEST']._serialized_end=1246
+  _globals['_LISTREFUSEDFRAMESRESPONSE']._serialized_start=1248
+  _globals['_LISTREFUSEDFRAMESRESPONSE']._serialized_end=1360
+  _globals['_LISTENERSERVICE']._serialized_start=1534
+  _globals['_LISTENERSERVICE']._serialized_end=1893
 # @@protoc_insertion_point(module_scope)

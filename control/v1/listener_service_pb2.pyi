@@ -151,6 +151,8 @@ class RefusedFrame(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     HEAD_FIELD_NUMBER: _builtins.int
+    LIMIT_RULE_FIELD_NUMBER: _builtins.int
+    REPORT_ONLY_FIELD_NUMBER: _builtins.int
     channel_id: _builtins.str
     """The id of the channel, `slot-generation-counter`."""
     side: _channel_service_pb2.Side.ValueType
@@ -169,6 +171,10 @@ class RefusedFrame(_message.Message):
     """The limit that held, in bytes."""
     head: _builtins.bytes
     """Its first 16 bytes, header included, as far as they had arrived. Empty for frames of an authentication (listeners[].sasl)."""
+    limit_rule: _builtins.str
+    """The limit rule whose limit it is; empty: it is the listener's, or the upstream's."""
+    report_only: _builtins.bool
+    """It was forwarded, and only reported: the rule has `report_only`."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """When it was refused."""
@@ -186,10 +192,12 @@ class RefusedFrame(_message.Message):
         size_bytes: _builtins.int = ...,
         limit_bytes: _builtins.int = ...,
         head: _builtins.bytes = ...,
+        limit_rule: _builtins.str = ...,
+        report_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "channel_id", b"channel_id", "client_id", b"client_id", "head", b"head", "limit_bytes", b"limit_bytes", "peer_address", b"peer_address", "principal", b"principal", "side", b"side", "size_bytes", b"size_bytes", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "channel_id", b"channel_id", "client_id", b"client_id", "head", b"head", "limit_bytes", b"limit_bytes", "limit_rule", b"limit_rule", "peer_address", b"peer_address", "principal", b"principal", "report_only", b"report_only", "side", b"side", "size_bytes", b"size_bytes", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

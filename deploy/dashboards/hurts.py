@@ -54,7 +54,8 @@ _WAITS: Final = (
         title="What is refused, and why?",
         good="Nothing. `frame_too_large`: above the listener's `max_receive_size`; `negative_size`: the client uses another framing. `EMFILE`: the "
         "limit of descriptors is too low.",
-        otherwise="`framegate channels list --closed --cause frame_too_large` names clients; `framegate limits get --node` shows what is allowed.",
+        otherwise="`framegate channels list --closed --filter cause=frame_too_large` names clients; `framegate limits get --node` shows "
+        "what is allowed.",
         queries=tuple(
             Query(seen(per_second(f"framegate_{name}_total{{@l}}", f"{LISTENER}, {label}"), label), f"{what} {{{{{LISTENER}}}}} {{{{{label}}}}}")
             for name, label, what in (
@@ -82,7 +83,7 @@ _UPSTREAM: Final = Row(
         Panel(
             title="How many connections to endpoints fail, and why?",
             good="None. `resolution`: the name has no address; `abandoned`: the client went away.",
-            otherwise="`framegate upstreams list`; `framegate channels list --closed --cause upstream_refused` shows the clients' connections.",
+            otherwise="`framegate upstreams list`; `framegate channels list --closed --filter cause=upstream_refused` shows the clients.",
             queries=(
                 Query(
                     seen(

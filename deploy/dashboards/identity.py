@@ -16,7 +16,7 @@ _TLS: Final = (
     Panel(
         title="Why do TLS handshakes fail?",
         good="They do not.",
-        otherwise="`framegate channels list --closed --cause tls_failed` names the clients, and states which side refused and why; "
+        otherwise="`framegate channels list --closed --filter cause=tls_failed` names the clients, and states which side refused and why; "
         "`framegate certificates list` shows the certificates in use.",
         queries=(
             Query(
@@ -50,7 +50,7 @@ _SASL: Final = (
     Panel(
         title="Why are logins refused?",
         good="They are not. `credentials`: a wrong password or token; `denied`: not in `allowed_principals`; `unavailable`: too many at once.",
-        otherwise="`framegate channels list --closed --cause auth_failed` names the clients; `framegate users list --listener kafka` shows "
+        otherwise="`framegate channels list --closed --filter cause=auth_failed` names the clients; `framegate users list --listener kafka` shows "
         "the known users.",
         queries=(
             Query(

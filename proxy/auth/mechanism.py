@@ -78,6 +78,7 @@ class ServerMechanism(Mechanism):
     """The server's side: it finds out the principal.
 
     Attributes:
+        user: the name that the client gave, as it is; empty: none yet. Nothing of it is proved.
         principal: the result, once ``complete``.
         lifetime_ms: of the credential; None: unlimited.
         refused: the reason for a refusal that the client has to confirm.
@@ -86,6 +87,7 @@ class ServerMechanism(Mechanism):
     def __init__(self) -> None:
         super().__init__()
         self.refused: str = ""
+        self.user: str = ""
         self.principal: str = ""
         self.lifetime_ms: int | None = None
 

@@ -3,6 +3,7 @@ r"""OAUTHBEARER (RFC 7628): ``n,[a=authzid],\x01auth=Bearer TOKEN\x01[key=value\
 As in Kafka, a server answers a refused token with a JSON object, and with an error when the client has confirmed that with ``\x01``.
 """
 
+import base64
 import json
 import re
 from collections.abc import Mapping
@@ -36,6 +37,7 @@ class OAuthBearerServer(ServerMechanism):
         if self._refused is not None:
             raise RefusalError(self._refused.reason, told=_status(self._refused))
         self._authorization, text = _read(token)
+        self.user = self._authorization or _subject(text)
         return Ask(CheckToken(text))
 
     def resume(self, answer: AuthResponse) -> Next:
@@ -129,3 +131,16 @@ def _token_of(pairs: list[str]) -> str:
     if match[1].lower() != "bearer":
         raise RefusalError("the scheme is not Bearer")
     return match[2]
+
+
+def _subject(token: str) -> str:
+    """The ``sub`` of a JWT, which is not checked here; empty: it has none, or is none."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return ""
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(f"{parts[1]}==="))
+    except (ValueError, RecursionError):
+        return ""
+    subject = claims.get("sub") if isinstance(claims, dict) else None
+    return subject if isinstance(subject, str) else ""

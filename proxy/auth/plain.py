@@ -16,7 +16,6 @@ class PlainServer(ServerMechanism):
     def __init__(self) -> None:
         super().__init__()
         self._authorization: str = ""
-        self._user: str = ""
 
     def evaluate(self, token: bytes) -> Next:
         try:
@@ -25,18 +24,18 @@ class PlainServer(ServerMechanism):
             raise RefusalError("the message is not UTF-8") from None
         if len(fields) != 3:
             raise RefusalError(f"the message has {len(fields)} fields where 3 belong")
-        self._authorization, self._user, password = fields
-        if not self._user:
+        self._authorization, self.user, password = fields
+        if not self.user:
             raise _told("Authentication failed: username not specified")
         if not password:
             raise _told("Authentication failed: password not specified")
-        return Ask(CheckPassword(self._user, password))
+        return Ask(CheckPassword(self.user, password))
 
     def resume(self, answer: AuthResponse) -> Next:
         if isinstance(answer, Refused):
             raise RefusalError(answer.reason, told="Authentication failed: Invalid username or password")
         accepted = expect(Accepted, answer)
-        if self._authorization not in ("", self._user):
+        if self._authorization not in ("", self.user):
             raise _told("Authentication failed: Client requested an authorization id that is different from username")
         self.principal, self.lifetime_ms, self.complete = accepted.principal, accepted.lifetime_ms, True
         return Reply(b"")

@@ -61,6 +61,7 @@ class ScramServer(ServerMechanism):
 
     def _first(self, token: bytes) -> Next:
         message = ClientFirst.read(token)
+        self.user = message.user
         if message.authorization not in ("", message.user):
             raise RefusalError(f"the client is {quoted(message.user)} and wants to be {quoted(message.authorization)}")
         if any(text.startswith(_TOKEN) and text != f"{_TOKEN}false" for text in message.extensions):

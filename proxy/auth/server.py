@@ -17,7 +17,7 @@ from mypy_extensions import i64
 from framegate.proxy.auth import messages
 from framegate.proxy.auth.allowed_principals import AllowedPrincipals, not_allowed_text
 from framegate.proxy.auth.auth_requests import CredentialSource, KnownApis, PendingAuth, SupportedApis, Unavailable
-from framegate.proxy.auth.mechanism import Ask, Next, RefusalError, Reply, ServerMechanism, expect
+from framegate.proxy.auth.mechanism import Ask, Next, RefusalError, Reply, ServerMechanism, expect, printable
 from framegate.proxy.auth.oauthbearer import OAUTHBEARER, OAuthBearerServer
 from framegate.proxy.auth.plain import PLAIN, PlainServer
 from framegate.proxy.auth.scram import HASHES, ScramServer, new_nonce
@@ -133,7 +133,8 @@ class SaslServerAuthenticator(Authenticator):
             return DONE
         try:
             code = self._step(frames)
-        except AuthenticationError:
+        except AuthenticationError as error:
+            error.attempted = "" if self._mechanism is None else printable(self._mechanism.user)
             self._count(self.mechanism_name, self._failure, waker.now_ns() - self._since_ns)
             raise
         if code == DONE:

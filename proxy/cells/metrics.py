@@ -80,7 +80,7 @@ AUTHENTICATION_ERRORS: Final = ("", "credentials", "denied", "mechanism", "proto
 """Why a client is refused: its credentials are wrong, its principal is not allowed, its mechanism is not enabled, it broke the protocol, or the check
 or our login to the upstream was not possible.
 """
-RATE_LEVELS: Final = ("node", "listener", "address")
+RATE_LEVELS: Final = ("node", "listener", "rule", "address")
 """What a rate is for. Single addresses have no series: there are too many."""
 FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap", "pool")
 """Where an internal error was caught; see ``framegate.proxy.network.faults``."""
@@ -164,7 +164,7 @@ TASKS: Final = (
     "configuration",
     "tap_keeper",
     "rotation",
-    "desk",
+    "authentication",
     "api_versions",
     "rows",
     "library",
@@ -320,6 +320,7 @@ METRICS: Final = (
         bounds=FORWARD_BOUNDS,
     ),
     _metric("frame.rejected", "counter", "{frame}", "Frames that were not forwarded.", _LISTENER, _SIDE, (REASON, REJECT_REASONS)),
+    _metric("frame.reported", "counter", "{frame}", "Frames that were forwarded above the size of a limit rule with report_only.", _LISTENER),
     _metric("frame.cut_short", "counter", "{frame}", "Frames that were forwarded in pieces and never completed.", _LISTENER, _SIDE),
     _metric("frame.lost.io", "counter", "By", "Bytes received that could not be forwarded when a pair ended.", _LISTENER, _SIDE),
     _metric("frame.size.limit", "gauge", "By", "Largest frame body that a client may send.", _LISTENER),

@@ -1,8 +1,10 @@
-"""Quotas: limits on connections and on traffic per second, of the node, of each listener and of each client address.
+"""Limits of clients: sizes of frames, and quotas on connections and on traffic per second, of the node, of listeners and of client addresses.
 
 The same six keys (``RateLimits``) hold for the node, a listener and an address. An address is an IPv4 address or the /64 of an IPv6 address
 (``client_key``); clients of Unix sockets have none. The limits of an address are those of ``per_address``, with the keys of the most specific
 override for it (``AddressLimits``). Control applies the limits on connections, processors those on bytes and frames; both use ``LimitsInForce``.
+
+A listener may also have rules (``LimitRule``), of which the first that matches a connection gives it another size and further rates.
 """
 
 import dataclasses
@@ -15,13 +17,18 @@ from framegate.proxy.config.key import Key
 
 __all__ = [
     "ANY_ADDRESS",
+    "MAX_INT32",
+    "MAX_RECEIVE_SIZE",
     "UNLIMITED",
+    "UNLIMITED_LISTENER",
     "UNLIMITED_NODE",
     "AddressLimit",
     "AddressLimits",
     "LimitOverride",
+    "LimitRule",
     "LimitsConfig",
     "LimitsInForce",
+    "ListenerLimits",
     "RateLimits",
     "client_key",
     "limits_in_force",
@@ -35,6 +42,10 @@ REQUEST_BYTES: Final = Key("bytes/s", (0, 1024**4))
 RESPONSE_BYTES: Final = Key("bytes/s", (0, 1024**4))
 REQUEST_FRAMES: Final = Key(range=(0, 1_000_000_000))
 RESPONSE_FRAMES: Final = Key(range=(0, 1_000_000_000))
+MAX_INT32: Final = 2**31 - 1
+"""The largest body of a frame that a size header of 4 bytes can state."""
+MAX_RECEIVE_SIZE: Final = Key("bytes", (1, MAX_INT32), effect="now")
+"""Of a listener and of its rules; changes over the API use its range."""
 _IPV6_PREFIX: Final = 64
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 
@@ -52,6 +63,36 @@ class RateLimits:
 
 
 UNLIMITED: Final = RateLimits()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LimitRule:
+    """The limits of those connections of a listener whose client matches: one pattern or network of each list that is not empty.
+
+    The first rule that matches is used. Its size, if it has one, replaces the listener's; with ``report_only`` frames above it are counted, and those
+    above the listener's are refused. Its rates are shared by all its connections, and apply besides those of the address, the listener and the node.
+    """
+
+    name: str
+    principals: tuple[str, ...] = ()
+    client_ids: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
+    max_receive_size: Annotated[int | None, MAX_RECEIVE_SIZE] = None
+    request_bytes_rate: Annotated[int, REQUEST_BYTES] = 0
+    response_bytes_rate: Annotated[int, RESPONSE_BYTES] = 0
+    request_frames_rate: Annotated[int, REQUEST_FRAMES] = 0
+    response_frames_rate: Annotated[int, RESPONSE_FRAMES] = 0
+    report_only: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerLimits(RateLimits):
+    """The limits of a listener, and those of some of its clients, in the order in which they are asked."""
+
+    rules: tuple[LimitRule, ...] = ()
+
+
+UNLIMITED_LISTENER: Final = ListenerLimits()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,10 +209,10 @@ class LimitsInForce(NamedTuple):
     """All quotas: of the node (the protected listener is exempt from its ``connections`` and ``connection_rate``), of listeners, and of addresses."""
 
     node: RateLimits
-    listeners: dict[str, RateLimits]
+    listeners: dict[str, ListenerLimits]
     addresses: AddressLimits
 
 
-def limits_in_force(limits: LimitsConfig, listeners: Mapping[str, RateLimits]) -> LimitsInForce:
+def limits_in_force(limits: LimitsConfig, listeners: Mapping[str, ListenerLimits]) -> LimitsInForce:
     """All quotas; ``listeners``: of each listener, by name."""
     return LimitsInForce(limits, dict(listeners), AddressLimits(limits.per_address, limits.overrides))

@@ -18,10 +18,11 @@ LEAST_EVERY_MS: Final = 10_000
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AccessConfig:
-    """Further rows of connections, besides the one at their end (``closed``)."""
+    """Rows of connections: further ones besides the one at their end (``closed``), and which of those are written."""
 
     open: bool = False
     every_ms: Annotated[int, Key("ms", (0, _DAY_MS))] = 600_000
+    sample: Annotated[float, Key("share", (0.0, 1.0))] = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,11 @@ The keys of the file are the field names; a time is written with a unit there (`
 """
 
 import dataclasses
+from collections.abc import Generator
 from typing import Annotated, Any, Final, Literal
 
 from framegate.proxy.config.key import Key, changed_model, model_from_wire
-from framegate.proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitsConfig, RateLimits
+from framegate.proxy.config.limits import MAX_INT32, MAX_RECEIVE_SIZE, UNLIMITED_LISTENER, UNLIMITED_NODE, LimitsConfig, ListenerLimits
 from framegate.proxy.config.log import DEFAULT_LOG, LogConfig
 from framegate.proxy.config.sasl import ListenerSasl, UpstreamSasl
 from framegate.proxy.config.tls import BY_SUBJECT, ListenerTls, PrincipalConfig, UpstreamTls
@@ -20,8 +21,6 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 TIB: Final = 1024 * GIB
-MAX_INT32: Final = 2**31 - 1
-"""The largest body of a frame that a size header of 4 bytes can state."""
 MAX_PROCESSORS: Final = 64
 """The number of slots in a connection's id (``framegate.proxy.network.connection_id``)."""
 MAX_HANDLER_PROCESSES: Final = 64
@@ -64,6 +63,7 @@ class ListenerTimeouts:
 
     handshake_ms: Annotated[int, Key("ms", (100, 10 * _MINUTE))] = 10_000
     idle_ms: Annotated[int, Key("ms", (0, 30 * _DAY))] = 600_000
+    max_connection_age_ms: Annotated[int, Key("ms", (0, 30 * _DAY))] = 0
     failed_authentication_ms: Annotated[int, Key("ms", (0, 10 * _MINUTE))] = 100
     stall_ms: Annotated[int, Key("ms", (_SECOND, _HOUR))] = 30_000
     half_close_ms: Annotated[int, Key("ms", (0, _HOUR))] = 30_000
@@ -149,10 +149,6 @@ class KafkaRules:
     rules: Annotated[tuple[KafkaRule, ...], Key(effect="now")] = ()
 
 
-MAX_RECEIVE_SIZE: Final = Key("bytes", (1, MAX_INT32), effect="now")
-"""Of a listener; changes over the API use its range."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerConfig:
     """One address that clients connect to."""
@@ -168,7 +164,7 @@ class ListenerConfig:
     framing: Framing = "int32"
     header: HeaderConfig | None = None
     max_receive_size: Annotated[int, MAX_RECEIVE_SIZE] = 100 * MIB
-    limits: Annotated[RateLimits, Key(effect="now")] = UNLIMITED
+    limits: Annotated[ListenerLimits, Key(effect="now")] = UNLIMITED_LISTENER
     backlog: Annotated[int, Key(range=(1, 65_535), effect="now")] = 1024
     socket: SocketConfig = SocketConfig()
     forwarding: Forwarding = Forwarding()
@@ -449,16 +445,21 @@ class ProxyConfig:
     handlers: Annotated[HandlersConfig, Key(effect="new connections")] = HandlersConfig()
     limits: Annotated[LimitsConfig, Key(effect="now")] = UNLIMITED_NODE
     tap: Annotated[TapConfig | None, Key(effect="restart")] = None
-    telemetry: Annotated[TelemetryConfig, Key(effect="restart")] = TelemetryConfig()
+    telemetry: Annotated[TelemetryConfig, Key(effect="now")] = TelemetryConfig()
     log: Annotated[LogConfig, Key(effect="restart")] = DEFAULT_LOG
     drain: Annotated[DrainConfig, Key(effect="now")] = DrainConfig()
     rotation: Annotated[RotationConfig, Key(effect="now")] = RotationConfig()
     config: Annotated[FileConfig, Key(effect="now")] = FileConfig()
 
 
-def whole_request(max_receive_size: int, forward: Forward) -> int:
+def whole_request(max_receive_size: int, listener: ListenerConfig) -> int:
     """The largest body of a request that passes whole, of a listener with that limit."""
-    return max_receive_size if forward == "whole" else min(max_receive_size, CUT_ABOVE - 4)
+    return max_receive_size if forwarding_of(listener).requests == "whole" else min(max_receive_size, CUT_ABOVE - 4)
+
+
+def receive_sizes(listener: ListenerConfig) -> list[int]:
+    """The max_receive_size of a listener, and those of its rules."""
+    return [listener.max_receive_size, *(rule.max_receive_size for rule in listener.limits.rules if rule.max_receive_size is not None)]
 
 
 def whole_response(max_receive_size: int, listener: ListenerConfig) -> int:
@@ -482,7 +483,7 @@ def largest_whole(config: ProxyConfig) -> tuple[int, int]:
     """The largest bodies that pass whole, of requests and of responses. A processor's part of the pool holds either."""
     answers = {upstream.name: upstream.max_receive_size for upstream in config.upstreams}
     return (
-        max((whole_request(item.max_receive_size, forwarding_of(item).requests) for item in config.listeners), default=1),
+        max((whole_request(max(receive_sizes(item)), item) for item in config.listeners), default=1),
         max((whole_response(answers[item.upstream], item) for item in config.listeners if item.upstream), default=0),
     )
 
@@ -513,8 +514,9 @@ def difference_to_wire(before: ProxyConfig, after: ProxyConfig) -> dict[str, Any
     return row
 
 
-def changed_from_wire(before: ProxyConfig, row: dict[str, Any]) -> ProxyConfig:
-    """The inverse: a configuration with other keys. Listeners and upstreams that are the same are those of ``before``.
+def changed_from_wire(before: ProxyConfig, row: dict[str, Any]) -> Generator[None, None, ProxyConfig]:
+    """The inverse, in pieces of less than a millisecond: a configuration with other keys. Listeners and upstreams that are the same are those of
+    ``before``.
 
     Raises:
         TypeError: a row that cannot be read, or a name that is not known.
@@ -523,7 +525,12 @@ def changed_from_wire(before: ProxyConfig, row: dict[str, Any]) -> ProxyConfig:
     for name, model in _NAMED.items():
         known = {item.name: item for item in getattr(before, name)}
         if name in row:
-            values[name] = tuple(_item(model, known, item) for item in row[name])
+            items = []
+            for item in row[name]:
+                items.append(_item(model, known, item))
+                if not isinstance(item, str):
+                    yield
+            values[name] = tuple(items)
     return changed_model(before, values)
 
 

@@ -4,7 +4,7 @@ import itertools
 import re
 from typing import Final, NamedTuple
 
-from framegate.proxy.config.model import MAX_INT32
+from framegate.proxy.config.limits import MAX_INT32
 from framegate.proxy.kafka.schema import apis
 
 __all__ = ["KAFKA_APIS", "ByteRange", "api_key", "byte_range", "overlap"]

@@ -55,9 +55,15 @@ class ChannelSink(abc.ABC):
     def frame_refused(self) -> None:  # noqa: B027 - optional
         """Called when a frame is refused. The channel will be closed for it; if the sink mutes it for ``handler`` here, after the unmute."""
 
+    def frame_reported(self, size: i64, head: bytes) -> None:  # noqa: B027 - optional
+        """Called when a frame is passed on whose body of ``size`` bytes is above the limit (``ReceiveLimit.passed_to``). ``head``: how it begins."""
+
     def blocks_peer(self) -> bool:
         """Whether the proxy itself holds back the traffic of this idle channel. If so, the channel is not closed for being idle."""
         return False
+
+    def aged(self) -> None:  # noqa: B027 - optional
+        """Called when the channel is older than ``ChannelOptions.max_age_ns`` allows; until it is closed perhaps again."""
 
     @abc.abstractmethod
     def room_for(self) -> tuple[i64, bool]:

@@ -61,5 +61,9 @@ def refusal(receive: Receive, options: ChannelOptions) -> tuple[Cause, PeerError
         return Cause.AUTH_FAILED, AuthenticationError(text, side=side)
     assert receive.fault == framing.FRAME_TOO_LARGE, "a refusal needs a fault"
     onward = options.onward
-    beyond = onward is not None and receive.limit == onward.max_body < options.limit.value
-    return Cause.FRAME_TOO_LARGE, FrameTooLargeError(receive.faulty_size, receive.limit, side=side, framing=onward.name if onward and beyond else "")
+    most, limit = receive.most, receive.max_size
+    beyond = onward is not None and most == onward.max_body < max(limit.value, limit.passed_to)
+    rule = limit.rule if limit.passed_to < 0 and not beyond else ""  # above that of a rule that reports only, it is the listener's
+    return Cause.FRAME_TOO_LARGE, FrameTooLargeError(
+        receive.faulty_size, most, side=side, framing=onward.name if onward and beyond else "", rule=rule
+    )

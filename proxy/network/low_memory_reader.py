@@ -105,10 +105,10 @@ class LowMemoryReader:
         """Find the whole frames at the beginning of ``data`` for which there is room. Returns their number, their end, and a fault behind them."""
         receive = self._receive
         framing = receive.framing
-        frames, end, _, fault = framing.scan(data if i64(len(data)) <= room else data[:room], 0, receive.limit, self._sizes)
+        frames, end, _, fault = framing.scan(data if i64(len(data)) <= room else data[:room], 0, receive.most, self._sizes)
         if frames <= 1 or end + frames * receive.growth <= room:
             return frames, end, fault
-        fewer, end, _, _ = framing.scan(data[: receive.resulting_size(room)], 0, receive.limit, self._sizes)
+        fewer, end, _, _ = framing.scan(data[: receive.resulting_size(room)], 0, receive.most, self._sizes)
         if fewer == 0:
             return 1, framing.header_size(data, 0) + framing.body_size(data, 0) + framing.tail, OK
         return fewer, end, OK

@@ -69,6 +69,7 @@ class ChannelOptions:
         stats: the counters of that side.
         handshake_timeout_ns: from accept, or from the first SYN, to READY.
         idle_ns: the time without a byte in either direction after which a channel is closed; 0: never.
+        max_age_ns: the age from which on ``ChannelSink.aged`` is called, a tenth more or less by the channel's id; 0: never.
         stall_ns: the window over which ``min_rate`` must be met; 0 switches stall detection off.
         min_rate: bytes per second that a frame in progress or a pending send must move.
         tls: None for plaintext.
@@ -93,6 +94,7 @@ class ChannelOptions:
         stats: SideStats,
         handshake_timeout_ns: i64 = 10_000_000_000,
         idle_ns: i64 = 0,
+        max_age_ns: i64 = 0,
         stall_ns: i64 = 0,
         min_rate: i64 = 0,
         tls: TlsSettings | None = None,
@@ -113,6 +115,7 @@ class ChannelOptions:
         self.stats: Final = stats
         self.handshake_timeout_ns = handshake_timeout_ns
         self.idle_ns = idle_ns
+        self.max_age_ns = max_age_ns
         self.stall_ns = stall_ns
         self.min_rate = min_rate
         self.tls = tls

@@ -182,6 +182,7 @@ class ReadHalf(SlotOwner):
     def release(self) -> None:
         """Drop the references to the closed channel."""
         self.low_memory = None
+        self.receive.reports_to = None
         if self._loop.pool.finds_leaks:
             self._loop.pool.check_released(self.receive)
         del self._channel

@@ -16,6 +16,7 @@ from typing import Final
 from librt.strings import read_i16_be
 from mypy_extensions import i64
 
+from framegate.proxy.network.channel_sink import ChannelSink
 from framegate.proxy.network.frame_exchange import is_sasl
 from framegate.proxy.network.framing import (
     FRAME_TOO_LARGE,
@@ -49,10 +50,14 @@ class ReceiveLimit:
 
     Attributes:
         value: bytes of a frame's body; -1 for unlimited. The value at the time when the last byte of a header is scanned decides.
+        passed_to: larger bodies up to this size are reported (``Receive.reports_to``) and passed on; -1: none are.
+        rule: the name of the limit rule that it is of; empty: none.
     """
 
-    def __init__(self, value: i64) -> None:
+    def __init__(self, value: i64, rule: str = "") -> None:
         self.value: i64 = value
+        self.passed_to: i64 = -1
+        self.rule: Final = rule
 
 
 class Receive:
@@ -60,6 +65,8 @@ class Receive:
 
     Attributes:
         framing: the framing of the channel's side.
+        max_size: the limit; another one holds from the next header on.
+        reports_to: is told of frames that are passed on in spite of their size; None: nothing is.
         growth: how many bytes the shortest frame is longer in the framing of the other side.
         can_cut: frames may be cut through; False if either framing has a delimiter.
         cuts_small: while memory is short also small ones, after any part; False with ``ChannelOptions.keeps_first``.
@@ -95,7 +102,8 @@ class Receive:
         self._max_body: Final[i64] = framing.max_body if onward is None else onward.max_body
         self._account: Final = account
         self._leaks: Final = account if isinstance(account, LeakFindingAccount) else None
-        self._limit: Final = limit
+        self.max_size: ReceiveLimit = limit
+        self.reports_to: ChannelSink | None = None
         self._stats: Final = stats
         self._cut_from: i64 = cut_from if self.can_cut else NEVER_CUT
         self._least_piece: Final[i64] = framing.most_header + FIRST_BYTES
@@ -121,9 +129,14 @@ class Receive:
 
     @property
     def limit(self) -> i64:
-        """The largest body that is accepted now: the max_receive_size, or what the framings can carry."""
-        limit = self._limit.value
+        """The largest body that is accepted now without a further look: the max_receive_size, or what the framings can carry."""
+        limit = self.max_size.value
         return limit if 0 <= limit <= self._max_body else self._max_body
+
+    @property
+    def most(self) -> i64:
+        """The largest body that is accepted now."""
+        return max(self.limit, min(self.max_size.passed_to, self._max_body))
 
     @property
     def booked(self) -> i64:
@@ -162,7 +175,7 @@ class Receive:
         """The size of the frame in progress, or of its first piece if it is cut through, or the largest that it may have."""
         if self.cut and self.passed == 0:
             return self._least
-        return self.size if self.size >= 0 else self.limit + self.framing.most_header + self.framing.tail
+        return self.size if self.size >= 0 else self.most + self.framing.most_header + self.framing.tail
 
     def reach(self, data: bytes) -> i64:
         """How many bytes of ``data``, which comes next, belong to the frame in progress, or to the next one if none is in progress."""
@@ -215,7 +228,10 @@ class Receive:
             return self._feed_begun(data)
         frames, end, rest, fault = self.framing.scan(data, 0, self.limit, self._stats.frame_sizes)
         if rest != 0 or fault != OK:
-            self._leave_rest(data, end, rest, fault)
+            if fault == FRAME_TOO_LARGE and self.max_size.passed_to >= 0:
+                frames, end, rest, fault = self._pass_reported(data, frames, end)
+            if rest != 0 or fault != OK:
+                self._leave_rest(data, end, rest, fault)
         if frames == 0:
             return self.take_part()
         return Run(None, 0, data, 0, end, frames, 0, 0, self.framing)
@@ -256,6 +272,8 @@ class Receive:
             return self.take_part()
         self._stats.frame_sizes[size_bucket(self._body)] += 1
         frames, end, rest, fault = self.framing.scan(data, first, self.limit, self._stats.frame_sizes)
+        if fault == FRAME_TOO_LARGE and self.max_size.passed_to >= 0:
+            frames, end, rest, fault = self._pass_reported(data, frames, end)
         run = self._run(self.staged, data, first if self.staged else 0, end, frames + 1, 0)
         self._reset()
         if rest != 0 or fault != OK:
@@ -330,13 +348,18 @@ class Receive:
         if self._first:
             self._first = False
             self.foreign = framing.foreign(header[:header_size])
-            if not self.foreign and check_size(framing.body_size(header, 0), self.limit) != OK:
+            if not self.foreign and check_size(framing.body_size(header, 0), self.most) != OK:
                 self.foreign = foreign_protocol(header[:4])
             if self.foreign:
                 self.fault = NOT_OURS
                 self.refused_bytes = length
                 return False
-        return self._take_size(framing.body_size(header, 0), header_size, length)
+        size = framing.body_size(header, 0)
+        if not self._take_size(size, header_size, length):
+            return False
+        if size > self.limit:
+            self._report(size, header[: min(self.size, REFUSED_HEAD)])
+        return True
 
     def _find_end(self, data: bytes, length: i64) -> bool:
         """As ``_take_header``, for frames with a delimiter, which may begin in the staged bytes."""
@@ -360,7 +383,7 @@ class Receive:
 
     def _take_size(self, body: i64, around: i64, length: i64) -> bool:
         """Set the size of the frame in progress: its body, and the header or delimiter ``around`` it. Returns False if it is refused."""
-        self.fault = check_size(body, self.limit)
+        self.fault = check_size(body, self.most)
         if self.fault != OK:
             self.faulty_size = body
             self.refused_bytes = length
@@ -368,6 +391,31 @@ class Receive:
         self._body = body
         self.size = around + body
         return True
+
+    def _pass_reported(self, data: bytes, frames: i64, end: i64) -> tuple[i64, i64, i64, i64]:
+        """Go on with a scan that has found ``frames``, and then a frame above the limit at ``end``. Returns what a scan returns, without its fault if
+        that frame is passed on.
+        """
+        framing = self.framing
+        length: i64 = len(data)
+        fault: i64 = FRAME_TOO_LARGE
+        rest: i64 = 0
+        while fault == FRAME_TOO_LARGE:
+            size = framing.body_size(data, end)
+            if check_size(size, self.most) != OK:
+                break
+            whole = framing.header_size(data, end) + size
+            self._report(size, data[end : end + min(whole, REFUSED_HEAD)])
+            if whole > length - end:
+                return frames, end, whole - (length - end), OK
+            self._stats.frame_sizes[size_bucket(size)] += 1
+            more, end, rest, fault = framing.scan(data, end + whole, self.limit, self._stats.frame_sizes)
+            frames += more + 1
+        return frames, end, rest, fault
+
+    def _report(self, size: i64, head: bytes) -> None:
+        if self.reports_to is not None:
+            self.reports_to.frame_reported(size, head)
 
     def _line_so_far(self, data: bytes, start: i64) -> i64:
         """The body size of an incomplete line after ``start``; a last byte that may begin the delimiter is not counted."""

@@ -9,13 +9,21 @@ from mypy_extensions import i64, mypyc_attr
 
 from framegate.proxy.network.faults import Faults
 
-__all__ = ["MAX_WAITING", "NEVER", "CallbackTimer", "DelayedRefusals", "Timer", "TimerHeap"]
+__all__ = ["MAX_WAITING", "NEVER", "CallbackTimer", "DelayedRefusals", "Timer", "TimerHeap", "spread"]
 
 NEVER: Final = 1 << 62
 BUDGET_NS: Final = 2_000_000
 CLOCK_EACH: Final = 8  # timers between two readings of the clock
 COMPACT_FROM: Final = 1024  # a heap of fewer entries is not compacted
 MAX_WAITING: Final = 1000  # delayed refusals of one selector
+SPREAD: Final = 1 << 20
+MIX: Final = 2_654_435_761  # 2**32 divided by the golden ratio: neighbouring numbers get times far from each other
+
+
+def spread(number: int, length_ns: i64) -> i64:
+    """A time from 0 to ``length_ns`` for a number, such as the id of a connection; always the same one. The times of many numbers are even."""
+    part: i64 = (number * MIX >> 12) % SPREAD
+    return length_ns // SPREAD * part
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -1,4 +1,4 @@
-"""The watchdog: one timer for each channel, for all time limits: opening, idle expiry, and frames or sends that stall.
+"""The watchdog: one timer for each channel, for all time limits: opening, idle expiry, age, and frames or sends that stall.
 
 Stalls are checked four times in each window of ``stall_ns``. A frame or a pending send that is still the same as at an earlier check, without a mute
 in between, must have moved ``min_rate`` over the whole window. So a stall is found at most a quarter of the window late.
@@ -11,7 +11,7 @@ from mypy_extensions import i64
 from framegate.proxy.cause import Cause
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.options import ChannelOptions
-from framegate.proxy.network.timer import NEVER, Timer
+from framegate.proxy.network.timer import NEVER, Timer, spread
 
 if TYPE_CHECKING:
     from framegate.proxy.network.selector import Selector
@@ -21,6 +21,7 @@ __all__ = ["Watchdog"]
 NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
 CHECKS: Final = 4  # in a stall window
+AGE_PARTS: Final = 10  # the age of a channel is limited to max_age_ns, plus or minus one of so many parts of it
 
 
 class Window:
@@ -96,6 +97,13 @@ class Watchdog(Timer):
             next_ns = min(next_ns, now_ns + max(options.stall_ns // CHECKS, 1))
             if self._stalled(channel, now_ns):
                 return
+        if options.max_age_ns > 0:
+            part_ns: i64 = options.max_age_ns // AGE_PARTS
+            due_ns = channel.opened_ns + options.max_age_ns - part_ns + spread(int(channel.id), 2 * part_ns)
+            if now_ns < due_ns:
+                next_ns = min(next_ns, due_ns)
+            else:
+                channel.sink.aged()
         if next_ns != NEVER:
             self._loop.call_at(next_ns, self)
 

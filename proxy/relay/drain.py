@@ -73,10 +73,11 @@ class DrainTerms:
         if pair.state is PairState.CLOSED or pair.state is PairState.CLOSING:
             return False
         if now_ns >= self.until_ns:
-            ending.end(pair, Cause.DRAIN_TIMEOUT, "not quiet when the drain ended", "internal")
+            why = f"{pair.drain_detail}, and it was " if pair.drain_detail else ""
+            ending.end(pair, Cause.DRAIN_TIMEOUT, f"{why}not quiet when the drain ended", "internal")
             return True
         if pair.state is PairState.HANDSHAKING or pair.state is PairState.CONNECTING_UPSTREAM:
-            ending.end(pair, Cause.DRAINED, pair.drain_detail, "internal")
+            ending.end(pair, pair.drain_cause, pair.drain_detail, "internal")
             return False
         if not pair.draining:
             pair.draining = True
@@ -85,7 +86,7 @@ class DrainTerms:
         if client is not None and self._is_to_stop(pair, client, now_ns):
             client.mute(mute.DRAIN)
         if self._is_over(pair, now_ns):
-            ending.end(pair, Cause.DRAINED, pair.drain_detail, "internal")
+            ending.end(pair, pair.drain_cause, pair.drain_detail, "internal")
         return False
 
     def _is_to_stop(self, pair: Pair, client: Channel, now_ns: i64) -> bool:

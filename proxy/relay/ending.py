@@ -123,7 +123,7 @@ def check_done(pair: Pair) -> None:
 def end_if_answered(pair: Pair) -> None:
     """End right after the last open request was answered, so that a client that waits for it sees the end before it sends another request."""
     if pair.counts_responses and pair.has_no_open_request():
-        end(pair, Cause.DRAINED, pair.drain_detail, "internal")
+        end(pair, pair.drain_cause, pair.drain_detail, "internal")
 
 
 def end_if_even(pair: Pair) -> None:
@@ -134,7 +134,7 @@ def end_if_even(pair: Pair) -> None:
     if client is None or client.frames_received < EVEN_FROM or client.write_half.frames_sent != client.frames_received:
         return
     if pair.has_no_open_request():
-        end(pair, Cause.DRAINED, pair.drain_detail, "internal")
+        end(pair, pair.drain_cause, pair.drain_detail, "internal")
 
 
 def _end_cause(pair: Pair, cause: Cause) -> Cause:
@@ -228,7 +228,7 @@ def _linger(pair: Pair, leg: Leg) -> None:
     channel.gated = False  # what comes from now on is not recorded
     channel.unmute(PEER)
     channel.unmute(TAP)
-    if leg.is_client and (pair.cause is Cause.DRAINED or pair.cause is Cause.DRAIN_TIMEOUT):
+    if leg.is_client and (pair.cause is pair.drain_cause or pair.cause is Cause.DRAIN_TIMEOUT):
         channel.discard_input(DRAIN)
     else:
         channel.unmute(DRAIN)

@@ -261,6 +261,8 @@ def look_at(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
 
 def _identify(pair: Pair, pairing: Pairing, run: Run) -> None:
     pairing.identify(run)
+    if pair.route.limit_rules.by_client:
+        pair.client.match_limits()
     if pair.owner.standing:
         administration.identified(pair)
 

@@ -96,7 +96,7 @@ def _client_ready(pair: Pair, channel: Channel) -> None:
         return
     pair.state = state.next_state(pair.state, PairEvent.CLIENT_READY)
     tapping.match(pair, pair.client, channel, DIRECTION_REQUEST)
-    pair.client.join_quotas()
+    pair.client.match_limits()
     upstream, logins = pair.upstream.channel, pair.route.logins
     if upstream is None:
         channel.mute(PEER)
@@ -144,7 +144,7 @@ def _serve(pair: Pair, channel: Channel) -> None:
     pair.upstream.ended = True
     tapping.match(pair, pair.client, channel, DIRECTION_REQUEST)
     tapping.match(pair, pair.upstream, channel, DIRECTION_RESPONSE)
-    pair.client.join_quotas()
+    pair.client.match_limits()
     if pair.route.kafka:
         pair.pairing = Pairing(pair.route.counters.pairing)
         tapping.share_facts(pair)

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64, mypyc_attr
 
 from framegate.proxy.cause import Cause
+from framegate.proxy.cells import LISTENER_BLOCK
 from framegate.proxy.errors import LoginError
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
@@ -40,6 +41,7 @@ from framegate.proxy.network.transport import MAX_READ
 from framegate.proxy.network.write_half import WriteHalf
 from framegate.proxy.relay.cluster import BOOTSTRAP
 from framegate.proxy.relay.counters import LoopCounters
+from framegate.proxy.relay.limit_rules import REPORT_NS, LimitRule
 from framegate.proxy.relay.login import LoginTry
 from framegate.proxy.relay.pairing import Pairing
 from framegate.proxy.relay.quotas import Quotas
@@ -53,12 +55,15 @@ from framegate.proxy.tap.frame_tap import FrameTap
 
 if TYPE_CHECKING:
     from framegate.proxy.relay.renewal import Renewal
+    from framegate.proxy.relay.retirement import Retirement
 
 __all__ = ["Leg", "LegMaker", "Pair", "PairOwner", "PairWatcher"]
 
+OLD: Final = "older than timeouts.max_connection_age"
 ADMIN: Final = mute.ADMIN
 DRAIN: Final = mute.DRAIN
 TAP: Final = mute.TAP
+REPORTED: Final = LISTENER_BLOCK.at("framegate.frame.reported")
 HANDSHAKING: Final = PairState.HANDSHAKING
 
 
@@ -77,6 +82,9 @@ class PairWatcher(abc.ABC):
     @abc.abstractmethod
     def pair_muted(self, pair: "Pair") -> None:
         """A mute of the client's channel that had to wait is in force."""
+
+    def frame_reported(self, pair: "Pair", size: i64, head: bytes) -> None:  # noqa: B027 - optional
+        """A frame was passed on though its size is above the limit of the pair's limit rule; ``head``: its first bytes."""
 
     @abc.abstractmethod
     def drained(self, cut_off: int) -> None:
@@ -98,6 +106,7 @@ class PairOwner(abc.ABC):
         draining: no new pairs.
         reports_open: call ``pair_opened`` of the watcher.
         standing: what operators do to new connections, in their order.
+        retirement: drains single pairs; None: their age is not limited.
     """
 
     def __init__(self, loop: LoopCounters, watcher: PairWatcher) -> None:
@@ -108,6 +117,7 @@ class PairOwner(abc.ABC):
         self.draining: bool = False
         self.reports_open: bool = False
         self.standing: list[Standing] = []
+        self.retirement: Retirement | None = None
         self._selector: Selector | None = None
         self._quotas: Quotas | None = None
 
@@ -232,6 +242,34 @@ class Leg(ChannelSink):
         slow = self.channel is not None and other.channel is not None and other.channel.last_active_ns > self.channel.last_active_ns
         return other.throttle.was_throttled() or slow or held  # slow: what is sent to it is read bit by bit
 
+    def aged(self) -> None:
+        retirement = self.pair.owner.retirement
+        if retirement is not None:
+            retirement.retire(int(self.pair.id), Cause.MAX_CONNECTION_AGE, OLD)
+
+    def match_limits(self) -> None:
+        """Have the limits in force apply to both legs of the pair: find the rule that the client matches."""
+        pair, channel = self.pair, self.pair.client.channel
+        rules = pair.route.limit_rules
+        if channel is not None and (rules.rules or pair.limit_rule is not None):
+            told = None if pair.pairing is None else pair.pairing.client
+            client_id = None if pair.route.kafka and told is None else "" if told is None else told.client_id
+            rule = pair.limit_rule = rules.choose(channel.peer, channel.principal, client_id)
+            receive = channel.read_half.receive
+            receive.max_size = rules.limit if rule is None else rule.limit
+            receive.reports_to = pair.client if receive.max_size.passed_to >= 0 else None
+        pair.client.join_quotas()
+        pair.upstream.join_quotas()
+
+    def frame_reported(self, size: i64, head: bytes) -> None:
+        """See ``ChannelSink.frame_reported``."""
+        pair = self.pair
+        rule, now_ns = pair.limit_rule, pair.owner.selector.now_ns
+        pair.route.counters.counts.cells[REPORTED] += 1
+        if rule is not None and now_ns >= rule.report_ns:
+            rule.report_ns = now_ns + REPORT_NS
+            pair.owner.watcher.frame_reported(pair, size, head)
+
     def join_quotas(self) -> None:
         """Have the quotas in force apply, if its channel is READY."""
         channel, client, pair = self.channel, self.pair.client.channel, self.pair
@@ -239,10 +277,10 @@ class Leg(ChannelSink):
         rates = pair.rates
         if channel is None or channel.ready_ns == 0 or client is None or (not quotas.active and self.throttle is None and rates is None):
             return
-        listener = pair.route.listener
-        self.throttle = quotas.join(self.throttle, channel, listener, client.peer, requests=self.is_client, rates=rates)
+        listener, rule = pair.route.listener, "" if pair.limit_rule is None else pair.limit_rule.key
+        self.throttle = quotas.join(self.throttle, channel, listener, client.peer, rule, requests=self.is_client, rates=rates)
         if pair.route.upstream is None:
-            self.throttle = quotas.join(self.throttle, channel, listener, client.peer, requests=False, answers=True, rates=rates)
+            self.throttle = quotas.join(self.throttle, channel, listener, client.peer, rule, requests=False, answers=True, rates=rates)
         channel.gated = self.gates_reads()
 
     def leave_quotas(self) -> None:
@@ -317,9 +355,10 @@ class Pair:
         connect_ended_ns: when an attempt was READY, or the last one failed; 0 before.
         reason: of the last administrative mute; ``mute_action``: the number of the operator's action, 0: it had none.
         rates: given by an operator; None: none.
+        limit_rule: that the client matches; None: none, or it is not known yet.
         draining: it is to end as soon as nothing is in flight.
         drain_until_ns: and at this time at the latest; 0: there is no drain.
-        drain_detail: the reason, if this pair drains alone.
+        drain_cause, drain_detail: with which it ends then; the detail only if this pair drains alone.
         owner: the owner.
         attempt: the present one to the upstream; ``tried`` has the failed ones (``opening``).
         passed: what its endpoint's counters have.
@@ -354,8 +393,10 @@ class Pair:
         self.reason: str = ""
         self.mute_action: i64 = 0
         self.rates: PairRates | None = None
+        self.limit_rule: LimitRule | None = None
         self.draining: bool = False
         self.drain_until_ns: i64 = 0
+        self.drain_cause: Cause = Cause.DRAINED
         self.drain_detail: str = ""
         self.owner: Final = owner
         self.attempt: Attempt | None = None

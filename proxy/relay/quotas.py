@@ -1,4 +1,4 @@
-"""Quotas in a processor: the buckets of the node, of each listener and of each client address, and which of them apply to a connection.
+"""Quotas in a processor: the buckets of the node, of listeners, limit rules and client addresses, and which of them apply to a connection.
 
 A rate is that of the whole node. Each processor has a part of it, in millionths: the ``default`` part, which is the same in each processor, and the
 whole with one processor. Where connections wait for a rate, the control process changes the parts (``set_parts``): the processors report five times
@@ -16,12 +16,13 @@ from librt.vecs import vec
 from mypy_extensions import i64, mypyc_attr
 
 from framegate.proxy.cells import LISTENER_BLOCK, PROCESSOR_BLOCK, RATE_LEVELS, TAP_DIRECTIONS
-from framegate.proxy.config.limits import UNLIMITED, AddressLimits, LimitsInForce, RateLimits, client_key
+from framegate.proxy.config.limits import UNLIMITED, AddressLimits, LimitRule, LimitsInForce, RateLimits, client_key
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import NEVER, CallbackTimer
 from framegate.proxy.relay.bucket import WHOLE, Bucket, RateKey, Waits
 from framegate.proxy.relay.counters import Counters, LoopCounters
+from framegate.proxy.relay.limit_rules import rates_key
 from framegate.proxy.relay.throttle import Meter, PairRates, Throttle
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "MOST_GONE",
     "NODE",
     "NODE_LIMITS",
+    "RULE",
     "THROTTLED",
     "DemandWatcher",
     "KeyDemand",
@@ -40,6 +42,7 @@ __all__ = [
 
 NODE: Final = "node"
 LISTENER: Final = "listener"
+RULE: Final = "rule"
 ADDRESS: Final = "address"
 COUNTERS: Final = ("request_bytes", "request_frames", "response_bytes", "response_frames")
 """The counters of a level and name, each with a bucket: two of requests, then two of responses."""
@@ -52,7 +55,7 @@ MOST_GONE: Final = 4096
 MOST_TOLD: Final = 1024  # demands in one message
 
 
-def rates_of(limits: RateLimits) -> list[int]:
+def rates_of(limits: RateLimits | LimitRule) -> list[int]:
     """The rates, in the order of ``COUNTERS``."""
     return [limits.request_bytes_rate, limits.request_frames_rate, limits.response_bytes_rate, limits.response_frames_rate]
 
@@ -115,8 +118,14 @@ class Quotas:
         """Change the rates; existing buckets change at once. The caller calls ``join`` again for each open channel."""
         self.limits = limits
         self._put(NODE, "", limits.node)
+        rules = {name for level, name, _ in self.buckets if level == RULE and name.partition("/")[0] in limits.listeners}
         for name, rates in limits.listeners.items():
             self._put(LISTENER, name, rates)
+            for rule in rates.rules:
+                rules.discard(rates_key(name, rule.name))
+                self._put(RULE, rates_key(name, rule.name), rule)
+        for name in rules:
+            self._put(RULE, name, UNLIMITED)
         for name in self._channels:
             self._put(ADDRESS, name, limits.addresses.of(name).limits)
         self._by_address = any(any(rates_of(kind)) for kind in limits.addresses.kinds)
@@ -141,7 +150,7 @@ class Quotas:
         bucket = self.buckets.get(key)
         return 0 if bucket is None else bucket.rate * bucket.part // WHOLE
 
-    def _put(self, level: str, name: str, limits: RateLimits) -> None:
+    def _put(self, level: str, name: str, limits: RateLimits | LimitRule) -> None:
         """Set the rates of the buckets of one name."""
         for number, rate in enumerate(rates_of(limits)):
             key = (level, name, COUNTERS[number])
@@ -171,6 +180,7 @@ class Quotas:
         channel: Channel,
         listener: str,
         peer: str,
+        rule: str = "",
         *,
         requests: bool,
         answers: bool = False,
@@ -182,6 +192,7 @@ class Quotas:
             throttle: of the channel, if it has one.
             listener: of its pair.
             peer: the client of its pair.
+            rule: the key of the limit rule that the client matches (``rates_key``); empty: none.
             requests: the channel is the client's; otherwise it is charged with responses.
             answers: the channel is the client's, and is charged with what it is sent, because there is no upstream.
             rates: those that its pair alone has.
@@ -191,7 +202,8 @@ class Quotas:
         """
         address = self._address(peer)
         counters = COUNTERS[:DIRECTION] if requests else COUNTERS[DIRECTION:]
-        keys = [(level, name, counter) for level, name in ((ADDRESS, address), (LISTENER, listener), (NODE, "")) for counter in counters]
+        levels = ((ADDRESS, address), (RULE, rule), (LISTENER, listener), (NODE, ""))
+        keys = [(level, name, counter) for level, name in levels for counter in counters]
         own = None if rates is None else rates.requests if requests else rates.responses
         buckets = [self.buckets[key] for key in keys if key in self.buckets]
         if own is not None:

@@ -169,11 +169,10 @@ class Relay:
             ending.crash(pair, error, "tap")
 
     def follow_limits(self, pair: Pair) -> None:
-        """Have the limits in force hold for an open pair."""
+        """Have the limits in force apply to an open pair."""
         try:
             if pair.state is not PairState.CLOSING and pair.state is not PairState.CLOSED:
-                pair.client.join_quotas()
-                pair.upstream.join_quotas()
+                pair.client.match_limits()
         except Exception as error:  # the others are to follow
             ending.crash(pair, error, "command")
 

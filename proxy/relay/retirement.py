@@ -2,6 +2,7 @@
 
 - *Replaced certificates.* Each pair ends at a time in the second half of ``max_age``, given by its id, so that clients do not all reconnect at once.
 - *Removed listeners, replaced handlers.* Each pair ends at once.
+- *Age.* A connection that is older than ``max_connection_age`` (``network.watchdog`` finds it) ends at once.
 - *Bootstrap.* A client that was told the bootstrap address for a broker, because it had no other, takes its connection there for one to that broker,
   and keeps it although it gets errors and is told the right address later. So when the broker has an address, connections to the bootstrap end; and
   again 1, 2, 4 … seconds later, as long as clients may know the old address (``KNOWN_S``).
@@ -15,9 +16,10 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from framegate.proxy.cause import Cause
 from framegate.proxy.clock import Clock
 from framegate.proxy.network.selector import Selector
-from framegate.proxy.network.timer import Timer
+from framegate.proxy.network.timer import Timer, spread
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.cluster import BOOTSTRAP
 from framegate.proxy.relay.drain import CHECK_EACH, SLICE_NS, TICK_NS, DrainTerms
@@ -32,8 +34,6 @@ KNOWN_S: Final = 512
 """Longer than clients use old metadata: ``metadata.max.age.ms`` is 300 s."""
 SECOND_NS: Final = 1_000_000_000
 ANY: Final = -1  # in place of the number of a store
-SPREAD: Final = 1 << 20
-MIX: Final = 2_654_435_761  # 2**32 divided by the golden ratio: pairs with neighbouring ids end far from each other
 
 
 class _Search:
@@ -80,16 +80,13 @@ class Retirement(Timer):
         """A listener was removed, or its handler replaced: drain its connections."""
         self._search_all(_Search(listener, ANY, self._selector.now_ns, 0, deque(self._pairs)))
 
-    def retire(self, number: int) -> None:
-        """Drain one connection of a listener that was removed."""
-        self._remove(number)
-        self._selector.call_at(self._selector.now_ns, self)
-
-    def _remove(self, number: int) -> None:
+    def retire(self, number: int, cause: Cause = Cause.DRAINED, detail: str = REMOVED) -> None:
+        """Drain one connection: its listener was removed, or it has another reason to end."""
         pair = self._pairs.get(number)
         if pair is not None and number not in self._draining:
-            pair.drain_detail = REMOVED
+            pair.drain_cause, pair.drain_detail = cause, detail
             heapq.heappush(self._due, (0, number))
+            self._selector.call_at(self._selector.now_ns, self)
 
     def replaced(self, listener: str, number: i64, max_age_ns: i64) -> None:
         """A listener's store was replaced.
@@ -158,7 +155,7 @@ class Retirement(Timer):
         if pair is None or pair.route.listener != search.listener:
             return
         if search.number == ANY:
-            self._remove(number)
+            self.retire(number)
             return
         client = pair.client.channel
         if search.max_age_ns == 0:
@@ -195,6 +192,5 @@ class Retirement(Timer):
 
 def moment_of(number: int, max_age_ns: i64) -> i64:
     """The time from the replacement to the end of a pair, by its id: in the second half of ``max_age_ns``."""
-    part: i64 = (number * MIX >> 12) % SPREAD
     half = max_age_ns // 2
-    return half + half // SPREAD * part
+    return half + spread(number, half)

@@ -9,6 +9,7 @@ from framegate.proxy.relay.cluster import RouteBrokers
 from framegate.proxy.relay.counters import ListenerCounters
 from framegate.proxy.relay.handled_connection import HandlerMetrics
 from framegate.proxy.relay.kafka_rules import KafkaRulesInForce
+from framegate.proxy.relay.limit_rules import LimitRules
 from framegate.proxy.relay.login import Logins
 from framegate.proxy.relay.revocation import Revocations
 from framegate.proxy.relay.upstream import Upstream
@@ -36,6 +37,7 @@ class Route:
         revoked: revoked users and certificates; None: their connections go on.
         rules: which Kafka APIs and names clients may use; None: all.
         brokers: how clients reach each broker of a cluster; None: the upstream is no cluster.
+        limit_rules: the limits of some of its clients.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Route:
         send_proxy_protocol: str = "",
         brokers: RouteBrokers | None = None,
         rules: KafkaRulesInForce | None = None,
+        limit_rules: LimitRules | None = None,
     ) -> None:
         self.listener: Final = listener
         self.upstream: Final = upstream
@@ -73,3 +76,4 @@ class Route:
         self.send_proxy_protocol: Final = send_proxy_protocol
         self.brokers: Final = brokers
         self.rules: Final = rules
+        self.limit_rules: Final = LimitRules(listener, options.limit) if limit_rules is None else limit_rules

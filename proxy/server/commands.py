@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from framegate.proxy.relay.relay import Relay
 from framegate.proxy.server import messages
-from framegate.proxy.server.jobs import AccessJob, BulkJob, EvictJob, FollowJob, HoldersJob, Job, ListJob
+from framegate.proxy.server.jobs import AccessJob, BulkJob, EvictJob, FollowJob, HoldersJob, Job, ListJob, PrepareJob
 from framegate.proxy.server.pair_rows import endpoint_row, open_row
 from framegate.proxy.server.protocol import Message, read_command
-from framegate.proxy.server.settings import ChangeError, Settings
+from framegate.proxy.server.settings import Settings
 
 __all__ = ["Commands"]
 
@@ -143,12 +143,11 @@ class Commands:
         self._reply(messages.RefusedReply(type="refused", id=number, reason=reason))
 
     def _prepare(self, message: messages.PrepareCommand) -> None:
-        try:
-            self._settings.prepare(message["id"], message["change"])
-        except ChangeError as error:
-            self._refuse(message["id"], str(error))
+        job = PrepareJob(message, self._relay, self._settings)
+        if job.step():  # most changes are small: at once
+            self._reply(job.result())
         else:
-            self._reply(messages.DecidedReply(type="prepared", id=message["id"]))
+            self._jobs.appendleft(job)  # before lists and the like
 
     def _commit(self, message: messages.PlainCommand) -> None:
         follow = self._settings.commit(message["id"])
@@ -161,6 +160,9 @@ class Commands:
             self._jobs.appendleft(FollowJob(message, self._relay, follow))
 
     def _abort(self, message: messages.PlainCommand) -> None:
+        for job in [job for job in self._jobs if isinstance(job, PrepareJob) and job.id == message["id"]]:
+            self._jobs.remove(job)
+            self._reply(job.give_up())
         self._settings.abort(message["id"])
         self._reply(messages.DecidedReply(type="aborted", id=message["id"]))
 

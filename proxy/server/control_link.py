@@ -27,9 +27,9 @@ from framegate.proxy.relay.route import Route
 from framegate.proxy.server.commands import Commands
 from framegate.proxy.server.link import HANDLER_PROCESS, MAX_TOGETHER, Handover, LinkError, LinkReader, LinkWriter, receive_handovers
 from framegate.proxy.server.messages import BrokersSeenNotice, DemandNotice, FrameRefusedNotice, PartedNotice, RowsNotice
-from framegate.proxy.server.pair_rows import closed_line, demand_row, opened_line, refused_frame_row, refused_line
+from framegate.proxy.server.pair_rows import closed_line, demand_row, opened_line, refused_frame_row, refused_line, reported_frame_row
 from framegate.proxy.server.protocol import event_notice
-from framegate.proxy.server.rows import EventRow, HandoverFailedRow, SeenBrokerRow
+from framegate.proxy.server.rows import EventRow, HandoverFailedRow, RefusedFrameRow, SeenBrokerRow
 from framegate.proxy.server.settings import Settings
 
 __all__ = ["LINK_CLOSE_MS", "MAX_ROWS", "CallbackHandler", "ControlLink"]
@@ -193,12 +193,19 @@ class ControlLink(DemandWatcher):
         for leg in (pair.client, pair.upstream):
             row = refused_frame_row(pair, leg, self._relay.pairs.wall_offset_ns)
             if row is not None:
-                try:
-                    self.writer.offer(FrameRefusedNotice(type="frame_refused", row=row))
-                except OSError:
-                    self._end()
-                    return
-                self.watch()
+                self._offer_refused(row)
+
+    def frame_reported(self, pair: Pair, size: i64, head: bytes) -> None:
+        if self._up:
+            self._offer_refused(reported_frame_row(pair, size, head, self._relay.pairs.wall_offset_ns))
+
+    def _offer_refused(self, row: RefusedFrameRow) -> None:
+        try:
+            self.writer.offer(FrameRefusedNotice(type="frame_refused", row=row))
+        except OSError:
+            self._end()
+        else:
+            self.watch()
 
     def _collect(self, rows: list[str], line: str) -> None:
         if not self._closed and not self._opened:

@@ -108,7 +108,7 @@ class Credentials:
             self._open[self._asked] = pending_auth
             self._numbers[pending_auth] = self._asked
             self._of_address[address] = own + 1
-            self._report(QuestionNotice(type="question", number=self._asked, desk=auth_queue, address=address, kind=kind, row=row))
+            self._report(QuestionNotice(type="question", number=self._asked, queue=auth_queue, address=address, kind=kind, row=row))
 
     def forget(self, pending_auth: PendingAuth) -> None:
         """Drop a cancelled auth request; see ``CredentialSource.forget``."""

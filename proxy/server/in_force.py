@@ -1,19 +1,20 @@
 """What follows from one configuration in a processor: routes with their limits, TLS stores, upstreams, accounts of the memory pool.
 
 Another configuration is built beside the one in force: each object whose configuration is the same is used again, with all its state, and others are
-made. Nothing of it is in use before ``Settings`` puts it in force; what cannot be made raises before that. So open connections keep the objects with
-which they began. Values that apply to them at once are put into these objects then (``Settings.commit``).
+made, one after another, so that traffic goes on meanwhile (``build``). Nothing of it is in use before ``Settings`` puts it in force; what cannot be
+made raises before that. So open connections keep the objects with which they began. Values that apply to them at once are put into these objects then
+(``Settings.commit``).
 """
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from framegate.proxy.auth import factories
 from framegate.proxy.cells import ENDPOINT, LISTENER, LISTENER_BLOCK, MECHANISMS, UPSTREAM, UPSTREAM_BLOCK, CellLayout, Place
 from framegate.proxy.config import model
-from framegate.proxy.config.limits import UNLIMITED
+from framegate.proxy.config.limits import UNLIMITED_LISTENER
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.framing import Framing
 from framegate.proxy.network.framings import framing_of
@@ -26,6 +27,7 @@ from framegate.proxy.relay.cluster import Cluster, RouteBrokers
 from framegate.proxy.relay.counters import EndpointCounters, ListenerCounters, LoopCounters, UpstreamCounters
 from framegate.proxy.relay.handled_connection import HandlerMetrics
 from framegate.proxy.relay.kafka_rules import KafkaRulesInForce
+from framegate.proxy.relay.limit_rules import LimitRules
 from framegate.proxy.relay.revocation import Revocations
 from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.upstream import Endpoint, Upstream
@@ -48,7 +50,7 @@ ADDRESSES_HEAD: Final = 131_072  # bytes of a large answer in which the addresse
 
 
 class InForce:
-    """All that follows from one configuration, addresses and stores.
+    """All that follows from one configuration, addresses and stores, once ``build`` is done.
 
     Args:
         before: what is in force; None at the start.
@@ -64,6 +66,7 @@ class InForce:
         stores: of certificates.
         counters: of listeners, by name; ``upstream_counters`` of upstreams, ``endpoint_counters`` of their endpoints, by place.
         limits: max_receive_size by listener; ``upstream_limits`` by upstream.
+        limit_rules: by listener.
         endpoints: of each upstream, without those of brokers; ``brokers`` of each cluster. If they are the same as in ``before``, the same objects.
         upstreams: by name; shared by the routes of all listeners that use it.
         clusters: those of them that are Kafka clusters.
@@ -92,15 +95,23 @@ class InForce:
         self.credentials: Final[Credentials | None] = (None if before is None else before.credentials) or _credentials(config)
         self.requests: Final[RequestChannel | None] = (None if before is None else before.requests) or _request_channel(config)
         self.stores: Final[Stores] = Stores(config, change.get("stores"), None if before is None else before.stores)
-        kept, kept_upstreams = layout.names(LISTENER), layout.names(UPSTREAM)
-        self.counters: Final = {name: _known(before, "counters", name) or ListenerCounters() for name in kept}
-        self.upstream_counters: Final = {name: _known(before, "upstream_counters", name) or UpstreamCounters() for name in kept_upstreams}
+        # Of owners that are gone and have a place, because another processor has their connections, a new processor knows nothing.
+        kept = [name for name in layout.names(LISTENER) if name in self.listeners or _known(before, "routes", name) is not None]
+        self._kept: Final = kept
+        self._kept_upstreams: Final = [
+            name for name in layout.names(UPSTREAM) if name in self.upstream_configs or _known(before, "upstreams", name) is not None
+        ]
+        self.counters: Final[dict[str, ListenerCounters]] = {}
+        self.upstream_counters: Final[dict[str, UpstreamCounters]] = {}
         self.endpoint_counters: Final[dict[Place, EndpointCounters]] = {
             place: (None if before is None else before.endpoint_counters.get(place)) or EndpointCounters() for place in layout.owners(ENDPOINT)
         }
         self._handled: Final[dict[str, HandlerMetrics]] = {name: each for name in kept if (each := _known(before, "_handled", name)) is not None}
         self.limits: Final[dict[str, ReceiveLimit]] = {
             name: _known(before, "limits", name) or ReceiveLimit(self.listeners[name].max_receive_size) for name in kept
+        }
+        self.limit_rules: Final[dict[str, LimitRules]] = {
+            name: _known(before, "limit_rules", name) or LimitRules(name, self.limits[name]) for name in kept
         }
         self.upstream_limits: Final[dict[str, ReceiveLimit]] = {
             item.name: _known(before, "upstream_limits", item.name) or ReceiveLimit(item.max_receive_size) for item in config.upstreams
@@ -109,12 +120,30 @@ class InForce:
         self.rows: Final = self._addresses(change.get("endpoints") or {})
         self.endpoints: Final = {name: self._endpoints(item) for name, item in self.upstream_configs.items()}
         self.brokers: Final = self._clusters(change.get("brokers") or {})
-        self.upstreams: Final = {name: _known(before, "upstreams", name) or self._upstream(name) for name in kept_upstreams}
+        self.upstreams: Final[dict[str, Upstream]] = {}
         self.clusters: Final = {name: _known(before, "clusters", name) or Cluster(name) for name in self.brokers}
-        self.logins: Final = {item.name: self._login(item) for item in config.upstreams}
+        self.logins: Final[dict[str, Logins | None]] = {}
         self.rules: Final[dict[str, KafkaRulesInForce]] = {}
         self.refusals: Final[dict[str, Refusals]] = {}
-        self.routes: Final = {name: self._route_of(name) for name in kept}
+        self.routes: Final[dict[str, Route]] = {}
+
+    def build(self) -> Iterator[None]:
+        """Make what is new, in pieces of less than a millisecond. Raises ConfigError."""
+        before = self._before
+        for name in self._kept:
+            self.counters[name] = known = _known(before, "counters", name) or ListenerCounters()
+            if before is None or before.counters.get(name) is not known:
+                yield
+        for name in self._kept_upstreams:
+            self.upstream_counters[name] = _known(before, "upstream_counters", name) or UpstreamCounters()
+            self.upstreams[name] = upstream = _known(before, "upstreams", name) or self._upstream(name)
+            if before is None or before.upstreams.get(name) is not upstream:
+                yield
+        self.logins.update((item.name, self._login(item)) for item in self.config.upstreams)
+        for name in self._kept:
+            self.routes[name] = route = self._route_of(name)
+            if before is None or before.routes.get(name) is not route:
+                yield
         self._before = None
 
     # Endpoints and brokers.
@@ -196,6 +225,7 @@ class InForce:
             handshake_timeout_ns=times.handshake_ms * NS_PER_MS,
             failed_authentication_delay_ns=times.failed_authentication_ms * NS_PER_MS,
             idle_ns=times.idle_ms * NS_PER_MS,
+            max_age_ns=times.max_connection_age_ms * NS_PER_MS,
             stall_ns=times.stall_ms * NS_PER_MS,
             min_rate=listener.min_rate,
             tls=self.stores.listener(name),
@@ -228,6 +258,7 @@ class InForce:
             revoked=Revocations(times.handshake_ms * NS_PER_MS) if listener.close_revoked else None,
             brokers=self._route_brokers(listener),
             rules=rules,
+            limit_rules=self.limit_rules[name],
         )
 
     def _names(self, upstream: model.UpstreamConfig) -> set[str]:
@@ -333,7 +364,7 @@ def _known(before: "InForce | None", attribute: str, name: str) -> Any:
 def _of_route(listener: model.ListenerConfig) -> model.ListenerConfig:
     """The part of a listener's configuration that its route has for good."""
     kafka = None if listener.kafka is None else dataclasses.replace(listener.kafka, report_only=False, rules=())
-    return dataclasses.replace(listener, address="", backlog=1, max_receive_size=1, limits=UNLIMITED, kafka=kafka)
+    return dataclasses.replace(listener, address="", backlog=1, max_receive_size=1, limits=UNLIMITED_LISTENER, kafka=kafka)
 
 
 def _of_upstream(upstream: model.UpstreamConfig | None) -> model.UpstreamConfig | None:

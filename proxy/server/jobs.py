@@ -20,14 +20,16 @@ from framegate.proxy.relay.state import PairState
 from framegate.proxy.server import messages
 from framegate.proxy.server.pair_rows import access_line, holder_row, is_due, last_active_ns, open_row
 from framegate.proxy.server.rows import HolderRow, OpenRow
-from framegate.proxy.server.settings import Follow
+from framegate.proxy.server.settings import ChangeError, Follow, Settings
 
-__all__ = ["AccessJob", "BulkJob", "EvictJob", "FollowJob", "HoldersJob", "Job", "ListJob"]
+__all__ = ["AccessJob", "BulkJob", "EvictJob", "FollowJob", "HoldersJob", "Job", "ListJob", "PrepareJob"]
 
 STEP: Final = 8  # pairs between two looks at the clock
 MAX_ROWS: Final = 10_000
 MAX_HOLDERS: Final = 100
 MAX_EVICTED: Final = 10_000
+PIECES: Final = 4  # of a change, of less than a millisecond each
+_DONE: Final = object()
 
 
 class Job(abc.ABC):
@@ -298,6 +300,40 @@ class EvictJob(Job):
 
     def cut(self) -> messages.Reply:
         return self.result()  # all pairs end
+
+
+class PrepareJob(Job):
+    """Prepare a change, some pieces in each step: most changes are small, and have no more."""
+
+    def __init__(self, message: messages.PrepareCommand, relay: Relay, settings: Settings) -> None:
+        super().__init__(message["id"], relay, ())
+        self._work: Final = settings.prepare(message["id"], message["change"])
+        self._refusal: str | None = None
+
+    def step(self) -> bool:
+        try:
+            return any(next(self._work, _DONE) is _DONE for _ in range(PIECES))
+        except ChangeError as error:
+            self._refusal = str(error)
+            return True
+
+    def _visit(self, number: int, pair: Pair | None) -> None:
+        """It visits none."""
+
+    def result(self) -> messages.Reply:
+        if self._refusal is not None:
+            return messages.RefusedReply(type="refused", id=self.id, reason=self._refusal)
+        return messages.DecidedReply(type="prepared", id=self.id)
+
+    def cut(self) -> messages.Reply:
+        while not self.step():  # a processor that ends must not have the others refuse the change
+            pass
+        return self.result()
+
+    def give_up(self) -> messages.Reply:
+        """Keep nothing. Returns the answer."""
+        self._work.close()
+        return messages.RefusedReply(type="refused", id=self.id, reason="it was aborted")
 
 
 class FollowJob(Job):

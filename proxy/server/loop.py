@@ -81,6 +81,10 @@ class Watcher(PairWatcher):
         if self.loop is not None:
             self.loop.on_pair_muted()
 
+    def frame_reported(self, pair: Pair, size: i64, head: bytes) -> None:
+        if self.loop is not None:
+            self.loop.link.frame_reported(pair, size, head)
+
     def drained(self, cut_off: int) -> None:
         if self.loop is not None:
             self.loop.on_drained(cut_off)
@@ -272,7 +276,7 @@ class Loop:
 
     def _report_refusals(self) -> None:
         """Report what rules about Kafka refused."""
-        for refusals in self._settings.in_force.refusals.values():
+        for refusals in self._settings.refusals:
             row = refusals.take()
             if row is not None:
                 self.link.log("kafka_refused", row)

@@ -157,6 +157,7 @@ class Change(TypedDict, total=False):
         revoked: by listener, identities that are no longer valid.
         tap_rule: the name of a tap rule that is turned on again.
         standing: all standing actions, in order.
+        rows_at_open: as of ``StartMessage``.
     """
 
     config: dict[str, Any]
@@ -170,6 +171,7 @@ class Change(TypedDict, total=False):
     revoked: dict[str, RevokedRow]
     tap_rule: str
     standing: list[StandingRow]
+    rows_at_open: bool
 
 
 class _Asked(TypedDict):
@@ -442,14 +444,14 @@ class QuestionNotice(TypedDict):
 
     Attributes:
         number: later requests have greater numbers.
-        desk: the queue, ``listener:NAME`` or ``upstream:NAME``.
+        queue: the queue, ``listener:NAME`` or ``upstream:NAME``.
         address: of the client, in the form of ``limits.client_key``; empty: it has none.
         row: of that kind (``credentials``).
     """
 
     type: Literal["question"]
     number: int
-    desk: str
+    queue: str
     address: str
     kind: str
     row: dict[str, Any]

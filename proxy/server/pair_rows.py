@@ -7,7 +7,7 @@ from librt.strings import read_i16_be
 from mypy_extensions import i64
 
 from framegate.proxy.cause import Cause
-from framegate.proxy.errors import FrameTooLargeError, NegativeSizeError
+from framegate.proxy.errors import AuthenticationError, FrameTooLargeError, NegativeSizeError
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.connection_id import format_connection_id
@@ -50,6 +50,7 @@ __all__ = [
     "opened_line",
     "refused_frame_row",
     "refused_line",
+    "reported_frame_row",
 ]
 
 NS_PER_MS: Final = 1_000_000
@@ -156,6 +157,7 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
         pending_send=int(pending),
         leased=int(leased),
         unsent=TrafficRow(request=_unsent(upstream), response=_unsent(client)),
+        limit_rule="" if pair.limit_rule is None else pair.limit_rule.name,
         last_active_ns=int(last_active_ns(pair) + wall_offset_ns),
     )
     if pair.route.brokers is not None:
@@ -189,9 +191,16 @@ def access_line(pair: Pair, wall_offset_ns: i64) -> str:
 def closed_line(pair: Pair, wall_offset_ns: i64) -> str:
     """A pair that is CLOSED, as a line of the notice ``closed``."""
     lost = _lost_text(pair.lost_bytes(pair.client), pair.lost_bytes(pair.upstream))
-    end = _end_text(pair.cause or Cause.INTERNAL, pair.detail, pair.side, pair.state_at_end, pair.closed_ns + wall_offset_ns)
+    end = _end_text(pair.cause or Cause.INTERNAL, pair.detail, pair.side, pair.state_at_end, pair.opened_ns, pair.closed_ns, wall_offset_ns)
     head = _pair_head(pair, wall_offset_ns)
-    return f'{pair.opened_ns} {pair.id} {head}, {end}, "lost": {lost}, "mutes": {{{_mutes_text(pair.client.channel)}}}}}'
+    told = None if pair.pairing is None else pair.pairing.client
+    names = ""
+    if told is not None:
+        names = f', "client_id": {_text(told.client_id)}, "software": {_text(told.software)}, "software_version": {_text(told.version)}'
+    error = None if pair.client.channel is None else pair.client.channel.error
+    if isinstance(error, AuthenticationError) and error.attempted:
+        names += f', "attempted_user": {_text(error.attempted)}'
+    return f'{pair.opened_ns} {pair.id} {head}{names}, {end}, "lost": {lost}, "mutes": {{{_mutes_text(pair.client.channel)}}}}}'
 
 
 def refused_line(
@@ -211,7 +220,7 @@ def refused_line(
         traffic=(0, 0, 0, 0),
         opening=_NEVER,
     )
-    end = _end_text(cause, detail, "internal", PairState.HANDSHAKING, now_ns + wall_offset_ns)
+    end = _end_text(cause, detail, "internal", PairState.HANDSHAKING, accepted_ns, now_ns, wall_offset_ns)
     return f'{accepted_ns} {pair_id} {head}, {end}, "lost": {_lost_text(0, 0)}, "mutes": {{}}}}'
 
 
@@ -276,9 +285,10 @@ def _opening_text(pair: Pair, client: Channel | None, wall_offset_ns: i64) -> st
     return f'"handshake_ns": {handshake}, "connect_ns": {connect}, "connect_started_ns": {started}, "attempts": {pair.attempts}'
 
 
-def _end_text(cause: Cause, detail: str, side: str, state: PairState, closed_ns: i64) -> str:
+def _end_text(cause: Cause, detail: str, side: str, state: PairState, opened_ns: i64, closed_ns: i64, wall_offset_ns: i64) -> str:
     return (
-        f'"cause": "{_CAUSE_WORDS[cause]}", "detail": {_text(detail)}, "side": "{side}", "state": "{_STATE_WORDS[state]}", "closed_ns": {closed_ns}'
+        f'"cause": "{_CAUSE_WORDS[cause]}", "detail": {_text(detail)}, "side": "{side}", "state": "{_STATE_WORDS[state]}", '
+        f'"closed_ns": {closed_ns + wall_offset_ns}, "duration_ms": {(closed_ns - opened_ns) // NS_PER_MS}'
     )
 
 
@@ -337,12 +347,37 @@ def refused_frame_row(pair: Pair, leg: Leg, wall_offset_ns: i64) -> RefusedFrame
     if channel is None or client is None:
         return None
     error, receive = channel.error, channel.read_half.receive
-    limit = receive.limit
-    cause: Literal["frame_too_large", "negative_size"] = "negative_size"
+    time_ns = channel.closed_ns + wall_offset_ns
     if isinstance(error, FrameTooLargeError):
-        cause, limit = "frame_too_large", error.limit
-    elif not isinstance(error, NegativeSizeError):
+        return _refused_row(pair, leg, receive.faulty_size, error.limit, error.rule, receive.refused_head, time_ns)
+    if not isinstance(error, NegativeSizeError):
         return None
+    return _refused_row(pair, leg, receive.faulty_size, receive.most, receive.max_size.rule, receive.refused_head, time_ns, cause="negative_size")
+
+
+def reported_frame_row(pair: Pair, size: i64, head: bytes, wall_offset_ns: i64) -> RefusedFrameRow:
+    """A frame of a client that is passed on, above the size of a limit rule with ``report_only``."""
+    channel = pair.client.channel
+    assert channel is not None, "it was received"
+    limit = channel.read_half.receive.max_size
+    return _refused_row(pair, pair.client, size, limit.value, limit.rule, head, pair.owner.selector.now_ns + wall_offset_ns, report_only=True)
+
+
+def _refused_row(
+    pair: Pair,
+    leg: Leg,
+    size: i64,
+    limit: i64,
+    rule: str,
+    head: bytes,
+    time_ns: i64,
+    *,
+    cause: Literal["frame_too_large", "negative_size"] = "frame_too_large",
+    report_only: bool = False,
+) -> RefusedFrameRow:
+    channel, client = leg.channel, pair.client.channel
+    assert channel is not None, "a frame came through it"
+    assert client is not None, "the client came first"
     told = None if pair.pairing is None else pair.pairing.client
     return RefusedFrameRow(
         id=int(pair.id),
@@ -352,10 +387,12 @@ def refused_frame_row(pair: Pair, leg: Leg, wall_offset_ns: i64) -> RefusedFrame
         principal=client.principal,
         client_id="" if told is None else told.client_id,
         cause=cause,
-        size=int(receive.faulty_size),
+        size=int(size),
         limit=int(limit),
-        head=head_text(receive.refused_head, authenticates=leg.is_client and pair.route.authenticates),
-        time_ns=int(channel.closed_ns + wall_offset_ns),
+        rule=rule,
+        report_only=report_only,
+        head=head_text(head, authenticates=leg.is_client and pair.route.authenticates),
+        time_ns=int(time_ns),
     )
 
 

@@ -30,6 +30,11 @@ class Refusals:
         self._first = self._first or refusal
         self._count += 1
 
+    @property
+    def waiting(self) -> bool:
+        """Whether ``take`` has a row."""
+        return self._first is not None
+
     def take(self) -> KafkaRefusedRow | None:
         """The row about those since the last call; None: there were none."""
         first, count = self._first, self._count

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Literal, NotRequired, TypedDict, final
 
-RateLevel = Literal["node", "listener", "address"]
+RateLevel = Literal["node", "listener", "rule", "address"]
 EndpointState = Literal["up", "full", "failing", "down", "ejected"]
 """The last one is the worst."""
 RateCounter = Literal["request_bytes", "request_frames", "response_bytes", "response_frames"]
@@ -86,6 +86,7 @@ class OpenRow(ChannelRow):
         in_flight: requests without a response; 0 without pairing. ``oldest_ns``: when the oldest of them came; 0: there is none.
         pending_send, leased: bytes of both channels.
         unsent: bytes that the peer has not taken, of those that framegate or its kernel has for the upstream, and for the client.
+        limit_rule: the name of the limit rule that it matches; empty: none.
         throttle: missing: an operator gave it no rates.
     """
 
@@ -104,6 +105,7 @@ class OpenRow(ChannelRow):
     pending_send: int
     leased: int
     unsent: TrafficRow
+    limit_rule: str
     throttle: NotRequired["ThrottleRow"]
     last_active_ns: int
 
@@ -157,14 +159,22 @@ class ClosedRow(OpeningRow):
         cause: of ``framegate.proxy.cells.CAUSES``.
         side: who ended it: ``downstream``, ``upstream`` or ``internal``.
         state: when the cause occurred; empty: not known.
+        duration_ms: from ``opened_ns`` to ``closed_ns``.
         mutes: of the client, by cause.
+        client_id, software, software_version: as of ``OpenRow``; missing: not known.
+        attempted_user: the name with which a client's login failed, printable and cut to 200 characters; missing: none.
     """
 
+    client_id: NotRequired[str]
+    software: NotRequired[str]
+    software_version: NotRequired[str]
+    attempted_user: NotRequired[str]
     cause: str
     detail: str
     side: str
     state: str
     closed_ns: int
+    duration_ms: int
     lost: LostRow
     mutes: dict[str, MuteRow]
 
@@ -197,7 +207,7 @@ class ThrottleRow(TypedDict):
 
 
 class RefusedFrameRow(TypedDict):
-    """A frame whose size was refused, for which the connection was closed.
+    """A frame whose size was refused, for which the connection was closed; or, with ``report_only``, counted as too large.
 
     Attributes:
         id: of the connection.
@@ -205,6 +215,8 @@ class RefusedFrameRow(TypedDict):
         principal, client_id: of the client; empty: none, or not known yet.
         cause: ``frame_too_large`` or ``negative_size``.
         size, limit: of its body, in bytes; of text with a delimiter ``size`` is what had arrived.
+        rule: the name of the limit rule whose limit it is; empty: it is the listener's, or the upstream's.
+        report_only: the frame was passed on.
         head: its first 16 bytes, as far as they had arrived, in hexadecimal; empty for frames of an authentication.
     """
 
@@ -217,6 +229,8 @@ class RefusedFrameRow(TypedDict):
     cause: Literal["frame_too_large", "negative_size"]
     size: int
     limit: int
+    rule: str
+    report_only: bool
     head: str
     time_ns: int
 

@@ -5,12 +5,13 @@ connections use what is in force when they are taken over. Open connections keep
 limits, quotas, rules, endpoints.
 """
 
-from collections.abc import Callable, Container, Iterable, Sequence
+import collections
+from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from framegate.proxy.cells import LISTENER, CellLayout
 from framegate.proxy.config import model
-from framegate.proxy.config.limits import LimitsInForce, limits_in_force
+from framegate.proxy.config.limits import MAX_RECEIVE_SIZE, LimitsInForce, limits_in_force
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.receive import ReceiveLimit
@@ -28,6 +29,7 @@ from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.standing import Standing
 from framegate.proxy.server.in_force import NS_PER_MS, InForce
 from framegate.proxy.server.messages import Change, StartMessage
+from framegate.proxy.server.refusals import Refusals
 from framegate.proxy.server.rows import listener_owner, upstream_owner
 from framegate.proxy.server.schema import schema_of
 from framegate.proxy.server.standing_rows import standing_of
@@ -62,11 +64,12 @@ class _Prepared(NamedTuple):
 
 
 class _Replaced(NamedTuple):
-    """A route that new connections do not get any more, and what it was made of."""
+    """A route that new connections do not get any more, what it was made of, and what its rules about Kafka have refused."""
 
     route: Route
     listener: model.ListenerConfig
     upstream: model.UpstreamConfig | None
+    refusals: Refusals | None
 
 
 class ChangeError(Exception):
@@ -105,9 +108,11 @@ class Settings:
         self.counters: Final = Counters([], [])
         start = cast(Change, {name: message[name] for name in ("endpoints", "stores", "brokers") if name in message})
         self.in_force: InForce = InForce(None, config, start, layout, pool, self.counters.loop)
+        collections.deque(self.in_force.build(), maxlen=0)  # all of it
         self.routes: dict[str, Route] = {}
         self.leaving: set[str] = set()
         self._replaced: list[_Replaced] = []
+        self._preparing: int | None = None
         self._prepared: _Prepared | None = None
         self._relay: Relay | None = None
         self._tap: TapWriter | None = None
@@ -144,6 +149,7 @@ class Settings:
         self._attach_requests()
         relay.pairs.quotas.show_in(self.counters)
         relay.pairs.standing = self._standing
+        relay.pairs.retirement = retirement
         self.set_parts(self._part, [])
         relay.pairs.quotas.set_limits(_quotas(self.config))
         self._watch_sessions()
@@ -197,14 +203,22 @@ class Settings:
 
     # Changes.
 
-    def prepare(self, change_id: int, asked: dict[str, Any]) -> None:
-        """Make what a change needs, and keep it.
+    def prepare(self, change_id: int, asked: dict[str, Any]) -> Generator[None, None, None]:
+        """Make what a change needs, in pieces of about a millisecond, and keep it. If the generator is closed before its end, nothing is kept.
 
         Raises:
             ChangeError: it is impossible, and is not kept.
         """
-        if self._prepared is not None:
-            raise ChangeError(f"change {self._prepared.number} is prepared and not decided")
+        other = self._preparing if self._prepared is None else self._prepared.number
+        if other is not None:
+            raise ChangeError(f"change {other} is prepared and not decided")
+        self._preparing = change_id
+        try:
+            self._prepared = yield from self._make(change_id, asked)
+        finally:
+            self._preparing = None
+
+    def _make(self, change_id: int, asked: dict[str, Any]) -> Generator[None, None, _Prepared]:
         _check_known("cannot change", asked, Change.__annotations__)
         fault = schema_of(Change).fault(asked)
         if fault:
@@ -212,11 +226,12 @@ class Settings:
         change = cast(Change, asked)
         before = self.in_force
         try:
-            config = model.changed_from_wire(before.config, change.get("config", {}))
+            config = yield from model.changed_from_wire(before.config, change.get("config", {}))
             layout = _layout(change["cells"]) if "cells" in change else before.layout
             _check_known("no cells for", [item.name for item in config.listeners], layout.names(LISTENER))
             _check_sizes(config, change.get("share", int(self.pool.size)))
             fresh = InForce(before, config, change, layout, self.pool, self.counters.loop)
+            yield from fresh.build()
             standing = standing_of(change["standing"]) if "standing" in change else None
         except (ConfigError, KeyError, TypeError, ValueError) as error:
             raise ChangeError(f"a configuration that cannot be: {error}" if not isinstance(error, ConfigError) else str(error)) from error
@@ -230,7 +245,7 @@ class Settings:
                 mapping = self._publisher.map(layout)
             except (OSError, ValueError) as error:
                 raise ChangeError(f"the cells cannot be mapped: {error}") from error
-        self._prepared = _Prepared(change_id, change, fresh, rules, limits, standing, mapping)
+        return _Prepared(change_id, change, fresh, rules, limits, standing, mapping)
 
     def _limits(self, config: model.ProxyConfig) -> LimitsInForce | None:
         """The quotas, if they are other ones."""
@@ -297,6 +312,7 @@ class Settings:
             relay.pairs.quotas.set_limits(prepared.limits)
         if prepared.standing is not None:
             relay.pairs.standing = prepared.standing
+        relay.pairs.reports_open = change.get("rows_at_open", relay.pairs.reports_open)
         for name, row in change.get("revoked", {}).items():
             for route in self._routes(name):
                 if route.revoked is not None:
@@ -307,6 +323,7 @@ class Settings:
         config = fresh.config
         for item in config.listeners:
             fresh.limits[item.name].value = item.max_receive_size
+            fresh.limit_rules[item.name].put(item.limits.rules)
         for upstream in config.upstreams:
             fresh.upstream_limits[upstream.name].value = upstream.max_receive_size
         self.counters.listeners, self.counters.upstreams, self.counters.endpoints = fresh.counters, fresh.upstream_counters, fresh.endpoint_counters
@@ -333,12 +350,18 @@ class Settings:
         for name, listener in before.listeners.items():
             route = before.routes[name]
             if fresh.routes.get(name) is not route:
-                self._replaced.append(_Replaced(route, listener, before.upstream_configs.get(listener.upstream or "")))
+                behind = before.upstream_configs.get(listener.upstream or "")
+                self._replaced.append(_Replaced(route, listener, behind, before.refusals.get(name)))
             if name not in fresh.listeners and self._retirement is not None:
                 self._retirement.removed(name)
 
     def _forget_replaced(self, used: set[Route]) -> None:
-        self._replaced = [each for each in self._replaced if each.route in used]
+        self._replaced = [each for each in self._replaced if each.route in used or (each.refusals is not None and each.refusals.waiting)]
+
+    @property
+    def refusals(self) -> list[Refusals]:
+        """What rules about Kafka have refused, on all connections."""
+        return [*self.in_force.refusals.values(), *(each.refusals for each in self._replaced if each.refusals is not None)]
 
     def _routes(self, listener: str) -> list[Route]:
         """The routes of a listener's connections."""
@@ -432,14 +455,12 @@ def _quotas(config: model.ProxyConfig) -> LimitsInForce:
 def _check_sizes(config: model.ProxyConfig, share: int) -> None:
     """A share must hold every frame that passes whole, and no limit is out of its range."""
     for listener in config.listeners:
-        size = listener.max_receive_size
-        if not model.MAX_RECEIVE_SIZE.takes(size):
-            raise ChangeError(
-                f"max_receive_size {size} of {listener.name} is not within {model.MAX_RECEIVE_SIZE.least} and {model.MAX_RECEIVE_SIZE.most}"
-            )
-        whole = model.whole_request(size, model.forwarding_of(listener).requests)
-        if whole > share:
-            raise ChangeError(f"the share of {share} bytes is below the max_receive_size of {listener.name}, {whole}")
+        for size in model.receive_sizes(listener):
+            if not MAX_RECEIVE_SIZE.takes(size):
+                raise ChangeError(f"max_receive_size {size} of {listener.name} is not within {MAX_RECEIVE_SIZE.least} and {MAX_RECEIVE_SIZE.most}")
+            whole = model.whole_request(size, listener)
+            if whole > share:
+                raise ChangeError(f"the share of {share} bytes is below the max_receive_size of {listener.name}, {whole}")
     answer = model.largest_whole(config)[1]
     if answer > share:
         raise ChangeError(f"the share of {share} bytes is below the max_receive_size of an upstream whose answers pass whole, {answer}")

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 from mypy_extensions import i64
 
-from framegate.proxy.config.model import MAX_INT32, TapRule
+from framegate.proxy.config.limits import MAX_INT32
+from framegate.proxy.config.model import TapRule
 from framegate.proxy.config.selection import api_key, byte_range, overlap
 from framegate.proxy.tap.frame_tap import FrameTap
 from framegate.proxy.tap.point import TapPoint

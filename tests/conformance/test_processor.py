@@ -293,12 +293,14 @@ def test_connections_are_listed_page_by_page_under_ids_that_count_the_hand_overs
     assert processor.ask("describe", connection=5)["row"] is None
 
 
-@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize(("starts", "tells"), [(True, True), (False, False), (False, True), (True, False)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_a_connection_it_tells_that_it_opened_where_that_is_wanted_then_that_it_is_open_then_that_it_closed(
-    kind: str, tells: bool, upstream: ScriptedUpstream
+    kind: str, starts: bool, tells: bool, upstream: ScriptedUpstream
 ) -> None:
-    with started(kind, upstream, rows_at_open=tells) as processor:
+    with started(kind, upstream, rows_at_open=starts) as processor:
+        number, answer = processor.prepare(rows_at_open=tells)
+        assert (answer, processor.decide("commit", number)) == ("prepared", "committed")
         clients = [processor.connect() for _ in range(3)]
         day_ns = 86_400 * 10**9
         asked = {"limit": 2, "every_ms": 10_000, "since_ns": time.monotonic_ns(), "until_ns": time.monotonic_ns() + day_ns}

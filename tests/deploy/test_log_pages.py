@@ -48,7 +48,7 @@ def test_a_row_is_valid_also_with_what_any_may_have(row: dict[str, Any], more: d
     ("name", "change", "told"),
     [
         ("closed", {"event": "clsoed"}, "clsoed"),
-        ("closed", {"level": "error"}, "error"),
+        ("closed", {"level": "debug"}, "debug"),
         ("closed", {"colour": "red"}, "colour"),
         ("closed", {"lost": {"bytes": 1, "request": 1}}, "response"),
         ("closed", {"attempts": "1"}, "'1'"),

@@ -9,7 +9,7 @@ from ruamel.yaml import YAML
 from framegate.control.configuration import capacity
 from framegate.control.configuration.capacity import memory_need, memory_warning
 from framegate.control.configuration.load import validate
-from framegate.proxy.config.limits import RateLimits
+from framegate.proxy.config.limits import ListenerLimits
 from framegate.proxy.config.model import KIB, MIB, ListenerConfig, ListenerTls, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig, UpstreamTls
 from tests.fakes.cases import each_of
 
@@ -51,7 +51,7 @@ def config_of(row: list[str]) -> ProxyConfig:
         address="127.0.0.1:0",
         upstream="u",
         max_receive_size=int(bytes_of(frame)),
-        limits=RateLimits(connections=int(bytes_of(connections))),
+        limits=ListenerLimits(connections=int(bytes_of(connections))),
         tls=ListenerTls(certificate="c", key="k") if int(sides) else None,
     )
     return ProxyConfig(
@@ -79,5 +79,5 @@ def test_the_example_of_the_deployment_fits_its_container_with_3000_connections(
     document = YAML(typ="safe").load(DEPLOY / "kustomize/example/framegate.yaml")
     del document["listeners"][0]["tls"]  # its files are in the pod only
     config = validate(document)
-    listener = dataclasses.replace(config.listeners[0], tls=ListenerTls(certificate="c", key="k"), limits=RateLimits(connections=3_000))
+    listener = dataclasses.replace(config.listeners[0], tls=ListenerTls(certificate="c", key="k"), limits=ListenerLimits(connections=3_000))
     assert memory_warning(dataclasses.replace(config, listeners=(listener,)), 1, int(limit[1]) * MIB) is None

@@ -23,9 +23,9 @@ from framegate.control.fleet.slot_cells import ProcessorTotals, SlotCells
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import Levels, RowLog
 from framegate.control.meters import Meters
+from framegate.control.rotation.questions import answer
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
-from framegate.control.rotation.validator import answer
 from framegate.control.steering.identities import Identities
 from framegate.control.steering.pool import equal_shares
 from framegate.control.steering.steering import Steering

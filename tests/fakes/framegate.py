@@ -30,7 +30,7 @@ Row = dict[str, Any]
 def processor_pids(control_pid: int) -> list[int]:
     """The processors, and handler processes, that a control process started."""
     pids = Path(f"/proc/{control_pid}/task/{control_pid}/children").read_text().split()
-    return [int(pid) for pid in pids if b"framegate.control.rotation.validator" not in _command(pid)]
+    return [int(pid) for pid in pids if b"framegate.control.rotation.questions" not in _command(pid)]
 
 
 def _command(pid: str) -> bytes:

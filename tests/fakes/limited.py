@@ -4,7 +4,7 @@ import dataclasses
 import socket
 from typing import Any
 
-from framegate.proxy.config.limits import UNLIMITED, AddressLimits, LimitOverride, LimitsInForce, RateLimits
+from framegate.proxy.config.limits import UNLIMITED, AddressLimits, LimitOverride, LimitsInForce, ListenerLimits, RateLimits
 from framegate.proxy.relay.pair import Pair
 from framegate.proxy.relay.throttle import Meter
 from tests.fakes.network import RecorderSink
@@ -14,10 +14,15 @@ MS = 1_000_000
 
 
 def limits(
-    *, node: RateLimits = UNLIMITED, listener: RateLimits = UNLIMITED, address: RateLimits = UNLIMITED, overrides: tuple[LimitOverride, ...] = ()
+    *,
+    node: RateLimits = UNLIMITED,
+    listener: RateLimits | ListenerLimits = UNLIMITED,
+    address: RateLimits = UNLIMITED,
+    overrides: tuple[LimitOverride, ...] = (),
 ) -> LimitsInForce:
     """Quotas of a world, whose one listener is ``l``."""
-    return LimitsInForce(node, {"l": listener}, AddressLimits(address, overrides))
+    own = listener if isinstance(listener, ListenerLimits) else ListenerLimits(**dataclasses.asdict(listener))
+    return LimitsInForce(node, {"l": own}, AddressLimits(address, overrides))
 
 
 @dataclasses.dataclass

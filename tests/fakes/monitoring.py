@@ -20,10 +20,10 @@ from typing import Any, Self
 from prometheus_client.parser import text_string_to_metric_families
 
 from framegate.control.status import Attributes
-from framegate.control.telemetry.provider import start
 from framegate.proxy.cells import LISTENER, METRICS, Metric
 from framegate.proxy.config.model import PrometheusConfig, TelemetryConfig
 from tests.fakes.plane import FakePlane, fake_config
+from tests.fakes.tracing import metered
 
 STEP_S = 15
 """Between two scrapes."""
@@ -46,8 +46,7 @@ def scrapes(count: int, grow: float = 10) -> Samples:
     config = dataclasses.replace(fake_config("unix:unused", None), telemetry=TelemetryConfig(prometheus=PrometheusConfig(address="127.0.0.1:0")))
     plane = FakePlane(config)
     try:
-        telemetry = start(plane, config, {"listener/kafka": time.time() + 5 * 86_400})
-        assert telemetry is not None, "Prometheus is asked for"
+        telemetry = metered(plane, config.telemetry, {"listener/kafka": time.time() + 5 * 86_400})
         found = []
         for number in range(count):
             _count(plane, round(number * grow))

@@ -112,6 +112,9 @@ class RecorderSink(ChannelSink):
     def was_read(self) -> None:
         self._recorder.reads.append(int(self.channel.bytes_received))
 
+    def aged(self) -> None:
+        self._recorder.note("aged", self.channel)
+
     def room_for(self) -> tuple[int, bool]:
         return self._recorder.room
 

@@ -31,6 +31,7 @@ from framegate.control.identity.users_file import name_fault
 from framegate.control.logs import Levels
 from framegate.control.meters import Meters
 from framegate.control.rotation.rotation import Rotation
+from framegate.control.rotation.source import Source
 from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.status import (
     RETIRED,
@@ -73,7 +74,7 @@ from framegate.control.steering.transactions import Changed, Transactions, etag_
 from framegate.control.steering.users import Users
 from framegate.proxy.auth.auth_requests import ScramCredential
 from framegate.proxy.cells import CellLayout, CellReader, CellWriter, create
-from framegate.proxy.config.limits import LimitsConfig, RateLimits
+from framegate.proxy.config.limits import LimitsConfig, ListenerLimits
 from framegate.proxy.config.model import (
     AdminConfig,
     DrainAccept,
@@ -117,7 +118,7 @@ def fake_config(admin: str, health: str | None = "127.0.0.1:0", tap: TapConfig |
         node="edge-1",
         listeners=(
             ListenerConfig(name="kafka", address="127.0.0.1:0", upstream="brokers", protocol="kafka", kafka=KafkaRules()),
-            ListenerConfig(name="plain", address="127.0.0.1:0", upstream="brokers", limits=RateLimits(connections=10)),
+            ListenerConfig(name="plain", address="127.0.0.1:0", upstream="brokers", limits=ListenerLimits(connections=10)),
         ),
         upstreams=(UpstreamConfig(name="brokers", endpoints=("broker:9092",)),),
         processors=2,
@@ -285,7 +286,7 @@ class NotedDrain(Drain):
     async def run(
         self, timeout_ms: int | None = None, *, wait: bool = True, accept: DrainAccept | None = None, by: str = "", reason: str = ""
     ) -> DrainResult:
-        self.fake.asked.append(("drain", timeout_ms, wait, accept, by.partition(",")[0], reason))
+        self.fake.asked.append(("drain", timeout_ms, wait, accept, by, reason))
         self.fake._fail()
         return await super().run(timeout_ms, wait=wait, accept=accept, by=by, reason=reason)
 
@@ -323,12 +324,24 @@ class FakeSupervisor:
 
     change_config: Any = Supervisor.change_config
 
-    async def start_slots(self, numbers: Sequence[int]) -> None:
+    async def start_slots(self, numbers: Sequence[int], *, held: bool) -> None:
         self.fake._fail()
         for slot in numbers:
             self.fake.hire(slot)
+            self.slots[slot].held = held
+
+    def release_slots(self, numbers: Sequence[int]) -> None:
+        for slot in numbers:
+            self.slots[slot].held = False
+
+    def leave_slots(self, numbers: Sequence[int]) -> None:
+        for slot in numbers:
+            self.slots[slot].leaving = True
 
     async def remove_slots(self, numbers: Sequence[int], timeout_ms: int) -> None:
+        await self.discard_slots(numbers)
+
+    async def discard_slots(self, numbers: Sequence[int]) -> None:
         for slot in numbers:
             del self.slots[slot]
 
@@ -413,6 +426,10 @@ class FakeRotation(Rotation):
 
     def __init__(self, fake: "FakePlane") -> None:
         self.fake = fake
+        self.sources: list[Source] = []
+
+    def watch(self, source: Source) -> None:
+        self.sources.append(source)
 
     async def reload(self) -> list[ReloadOutcome]:
         self.fake.asked.append(("reload",))
@@ -506,6 +523,10 @@ class FakeAudit(Audit):
     def __init__(self, fake: "FakePlane") -> None:
         self.fake = fake
 
+    @property
+    def warning(self) -> str:
+        return "" if self.fake.audit_failure is None else str(self.fake.audit_failure)
+
     async def reserve(self, *, urgent: bool = False) -> Place:
         if self.fake.audit_failure is not None and not urgent:
             raise self.fake.audit_failure
@@ -579,12 +600,12 @@ class FakePlane(State):
         drain = NotedDrain(supervisor, acceptor, listeners, pool, transactions, self._events)
         drain.fake = self
         channels, upstreams = NotedChannels(self, supervisor, transactions), Upstreams(supervisor, resolver, log)
-        engine = FakeConfiguration(self)
+        engine, audit = FakeConfiguration(self), FakeAudit(self)
         self.parts = Parts(
             state=self,
             events=self._events,
             rows=self.written,
-            audit=FakeAudit(self),
+            audit=audit,
             log=LogRows(supervisor, log),
             channels=channels,
             explanations=Explanations(supervisor, channels, listeners, upstreams, pool, lambda: self.now_ns),
@@ -609,6 +630,7 @@ class FakePlane(State):
                 pool,
                 _answered,
                 Rotation(config.rotation, self._events, meters, task_monitor),
+                audit,
                 self._events,
                 meters,
             ),
@@ -678,7 +700,7 @@ class FakePlane(State):
         return {listener.name: listener.max_receive_size for listener in self.config.listeners}
 
     @property
-    def quotas(self) -> dict[str, RateLimits]:
+    def quotas(self) -> dict[str, ListenerLimits]:
         return {listener.name: listener.limits for listener in self.config.listeners}
 
     @property
@@ -737,7 +759,7 @@ class FakePlane(State):
             image[self._layout.index("framegate.queue.usage", "tap")] = 7
             self.writers[slot].publish(image)
         self._slots[slot] = self._readers[slot]
-        self._supervisor.slots[slot] = SimpleNamespace(generation=1, wanted=True)
+        self._supervisor.slots[slot] = SimpleNamespace(generation=1, wanted=True, held=False, leaving=False)
 
     def measurements(self) -> Mapping[tuple[str, Attributes], float]:
         return dict(self.measured)

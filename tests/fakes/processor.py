@@ -143,6 +143,16 @@ def facts_of(config: ProxyConfig) -> dict[str, Any]:
     return facts
 
 
+def _changed(before: ProxyConfig, row: dict[str, Any]) -> ProxyConfig:
+    """The configuration with what a change has, read at once."""
+    work = changed_from_wire(before, row)
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
 class FakeProcessor:
     def __init__(self, slot: int, handover: socket.socket, commands: socket.socket, cells: int) -> None:
         mode, _, where = os.environ.get("FAKE_PROCESSOR", "").partition("@")
@@ -275,7 +285,7 @@ class FakeProcessor:
         if fault:
             return f"a change that cannot be read: change{fault}"
         try:
-            config = changed_from_wire(self.config, change.get("config", {}))
+            config = _changed(self.config, change.get("config", {}))
             fits = all(MAX_RECEIVE_SIZE.takes(item.max_receive_size) for item in config.listeners)
         except TypeError as error:
             return f"a configuration that cannot be: {error}"
@@ -309,7 +319,8 @@ class FakeProcessor:
             return
         change = self.prepared[1]
         self.prepared = None
-        self.config = changed_from_wire(self.config, change.get("config", {}))
+        self.reports_open = change.get("rows_at_open", self.reports_open)
+        self.config = _changed(self.config, change.get("config", {}))
         self.facts.update(facts_of(self.config))
         assert self.writer is not None
         if "cells" in change:
@@ -356,6 +367,7 @@ class FakeProcessor:
                 pending_send=0,
                 leased=0,
                 unsent=TrafficRow(request=0, response=0),
+                limit_rule="",
                 last_active_ns=1,
             )
             for _, number, item in self.connections.values()
@@ -567,7 +579,7 @@ class FakeProcessor:
         connection.close()
         self.cell("framegate.connection.closed", handover.listener, cause)
         self.publish()
-        end = {"cause": cause, "detail": "", "side": "downstream", "state": "open", "closed_ns": handover.accepted_ns}
+        end = {"cause": cause, "detail": "", "side": "downstream", "state": "open", "closed_ns": handover.accepted_ns, "duration_ms": 0}
         line = self.line(number, handover, **end, lost=LOST, mutes={})
         self.commands.sendall(encode(RowsNotice(type="closed"), [line]))
         if self.draining and not self.connections:

@@ -43,6 +43,7 @@ def open_row(**changes: Any) -> OpenRow:
         pending_send=7,
         leased=11,
         unsent=TrafficRow(request=0, response=7),
+        limit_rule="",
         last_active_ns=OPENED_NS + 10**9,
     )
     judged: OpenRow = _judged(OpenRow, {**row, **changes})
@@ -60,6 +61,8 @@ def refused_frame_row(**changes: Any) -> RefusedFrameRow:
         cause="frame_too_large",
         size=2_000_000,
         limit=1_000_000,
+        rule="",
+        report_only=False,
         head="001e8480000000030000000700046164",
         time_ns=OPENED_NS,
     )
@@ -97,6 +100,7 @@ def closed_row(**changes: Any) -> ClosedRow:
         side="downstream",
         state="open",
         closed_ns=OPENED_NS + 2 * 10**9,
+        duration_ms=2_000,
         lost=LostRow(bytes=5, request=5, response=0),
         mutes={"peer": MuteRow(count=2, ns=1_500_000)},
     )

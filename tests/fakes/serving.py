@@ -55,7 +55,7 @@ async def serving(
     config = fake_config(f"unix:{folder}/admin.sock", tap=tap)
     plane = FakePlane(config if admin is None else dataclasses.replace(config, admin=admin))
     try:
-        service = await start(plane.parts, plane.config, observe, tracer)
+        service = await start(plane.parts, plane.config, observe, lambda: tracer)
         try:
             async with grpc.aio.insecure_channel(service.address) as channel:
                 yield Serving(plane, service, channel)

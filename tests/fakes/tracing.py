@@ -1,17 +1,20 @@
 """Spans and log records of ours on their way to a real OTLP receiver."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.resources import Resource
 
-from framegate.control.telemetry.environment import Signal, Target
-from framegate.control.telemetry.exporters import Account
+from framegate.control.steering.state import State
+from framegate.control.telemetry.environment import Signal, Target, judge
+from framegate.control.telemetry.exporters import Account, otlp_exporter
 from framegate.control.telemetry.log_records import LogRecords
+from framegate.control.telemetry.provider import Telemetry
 from framegate.control.telemetry.traces import Traces
+from framegate.proxy.config.model import TelemetryConfig
 from tests.fakes.otlp_receiver import OtlpReceiver
 
 RESOURCE = Resource({"service.name": "framegate"})
@@ -39,6 +42,13 @@ def _target(receiver: OtlpReceiver, signal: Signal) -> Target:
     return Target(signal=signal, protocol="grpc", endpoint=receiver.endpoint.removeprefix("http://"), secure=False, timeout_s=5.0)
 
 
+def metered(plane: State, telemetry: TelemetryConfig, ends: Mapping[str, float] | None = None) -> Telemetry:
+    """Running metrics that go where a configuration says."""
+    made = Telemetry(plane, ends or {})
+    made.follow(made.stage(judge(telemetry)))
+    return made
+
+
 class Tracing:
     """Attributes: ``traces``, the ``receiver`` of its spans, and the ``account`` of what was dropped."""
 
@@ -58,7 +68,7 @@ def tracing(**settings: Any) -> Iterator[Tracing]:
     with OtlpReceiver() as receiver:
         account = Account()
         with _environment("BSP", **settings):
-            traces = Traces(_target(receiver, "traces"), RESOURCE, "1.2.3", account)
+            traces = Traces(otlp_exporter(_target(receiver, "traces")), RESOURCE, "1.2.3", account)
         try:
             yield Tracing(receiver, traces, account)
         finally:
@@ -71,7 +81,7 @@ def recording(**batch: int) -> Iterator[tuple[LogRecords, OtlpReceiver, Account]
     with OtlpReceiver() as receiver:
         account = Account()
         with _environment("BLRP", **batch):
-            records = LogRecords(_target(receiver, "logs"), RESOURCE, "1.2.3", account)
+            records = LogRecords(otlp_exporter(_target(receiver, "logs")), RESOURCE, "1.2.3", account)
         try:
             yield records, receiver, account
         finally:

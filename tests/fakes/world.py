@@ -69,6 +69,7 @@ class Told(PairWatcher):
         self.rows: list[ClosedRow] = []
         self.muted: list[int] = []
         self.cut_off: list[int] = []
+        self.reported: list[tuple[int, bytes]] = []
         self.endpoints: list[EndpointDownRow | EndpointUpRow] = []
 
     def pair_opened(self, pair: Pair) -> None:
@@ -79,6 +80,9 @@ class Told(PairWatcher):
 
     def pair_muted(self, pair: Pair) -> None:
         self.muted.append(int(pair.id))
+
+    def frame_reported(self, pair: Pair, size: int, head: bytes) -> None:
+        self.reported.append((size, head))
 
     def drained(self, cut_off: int) -> None:
         self.cut_off.append(cut_off)

@@ -1,6 +1,7 @@
 """A cluster behind a whole framegate: each broker has a port or a name here, and clients read no other address."""
 
 import contextlib
+import json
 import signal
 import socket
 import ssl
@@ -268,3 +269,59 @@ def test_with_hosts_the_broker_is_the_one_that_the_client_names(tmp_path: Path, 
         until(lambda: [proxy.metric("framegate_broker_connections", framegate_kafka_broker=str(node)) for node in mine] == [1, 1])
         for client in clients:
             client.close()
+
+
+def test_standing_actions_stay_in_force_while_brokers_and_listeners_are_applied(tmp_path: Path, cluster: dict[int, KafkaBroker]) -> None:
+    """A standing action matches by the name of a listener: also where a range of brokers moves, and where a listener of that name comes again."""
+    ports = free_ports(8)
+    first = first_of(ports)
+    servers = [broker.address for broker in cluster.values()]
+
+    def configured(name: str, brokers: range) -> dict[str, Any]:
+        given = config_of(servers, {"ports": f"{brokers[0]}-{brokers[-1]}"}, address=f"127.0.0.1:{first}", name=name)
+        return {
+            **given,
+            "listeners": [*given["listeners"], {"name": "plain", "address": "127.0.0.1:0", "upstream": "other", "max_receive_size": "1MiB"}],
+            "processors": 2,
+        } | {"upstreams": [*given["upstreams"], {"name": "other", "endpoints": servers[:1]}]}
+
+    def stands_still(port: int) -> bool:
+        client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+        client.settimeout(0.4)
+        client.sendall(frame(QUESTION))
+        with contextlib.suppress(TimeoutError):
+            return not client.recv(4)
+        return True
+
+    def apply(name: str, brokers: range) -> None:
+        changed = {**proxy.config, **configured(name, brokers)}
+        (tmp_path / "new.yaml").write_text(json.dumps(changed))
+        done = proxy.cli("config", "apply", str(tmp_path / "new.yaml"), "--reason", "another range")
+        assert done.returncode == 0, done.stderr
+
+    near, far = range(first + 1, first + 4), range(first + 4, first + 7)
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(Framegate(tmp_path, configured("kafka", near)))
+        until(lambda: reaches(near[2]))
+        act = ("channels", "mute", "--filter", "listener=kafka", "--standing", "--reason", "incident 7")
+        muted = proxy.json(*act)["action"]["id"]
+        act = ("channels", "throttle", "--filter", "listener=kafka", "--standing", "--request-rate", "1MB", "--reason", "incident 7")
+        throttled = proxy.json(*act)["action"]["id"]
+        for turn, brokers in enumerate((near, far, near)):
+            apply("kafka", brokers)
+            until(lambda brokers=brokers: reaches(brokers[0]) and reaches(brokers[2]), brokers)
+            assert not reaches((near if brokers is far else far)[2]), "the other range is gone"
+            assert all(stands_still(port) for port in (first, brokers[0], brokers[2])), turn
+            rates = {row["throttle"]["request_bytes_per_second"] for row in proxy.json("channels", "list", "--filter", "waiting=admin")}
+            assert rates == {1_000_000}
+            assert not stands_still(proxy.address("plain")[1]), "other listeners are not concerned"
+        apply("renamed", near)
+        assert not any(stands_still(port) for port in (first, near[0], near[2])), "no listener has that name"
+        listed = [(row["id"], row["filter"], row["standing"]) for row in proxy.json("channels", "actions")]
+        assert listed == [(muted, "listener=kafka", True), (throttled, "listener=kafka", True)], "they wait for one"
+        apply("kafka", near)
+        assert all(stands_still(port) for port in (first, near[2]))
+        for action in (muted, throttled):
+            assert proxy.cli("channels", "undo", action).returncode == 0
+        assert not stands_still(near[0])
+        assert proxy.json("channels", "actions") == []

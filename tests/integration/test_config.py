@@ -1,17 +1,24 @@
 """The configuration file applied to a framegate that runs: by SIGHUP, by itself, or not."""
 
+import hashlib
 import json
 import os
+import shutil
 import signal
 import socket
+import ssl
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fakes.framegate import Framegate, run_cli
+from framegate.control.identity.users_file import changing
+from tests.fakes.certificates import Authority
+from tests.fakes.framegate import Framegate, run_cli, until
+from tests.fakes.sasl_frames import handshake, plain_token, stored, token
 from tests.fakes.upstream import ask
 
 Row = dict[str, Any]
@@ -90,15 +97,23 @@ def test_what_was_set_by_hand_is_saved_and_loads_to_what_is_in_force(tmp_path: P
         assert (limit(proxy), proxy.metric("framegate_config_differences")) == (8192, 0)
 
 
-def swap(folder: Path, config: Row | str, number: int) -> None:
-    """Exchange the files of a mounted ConfigMap as the kubelet does: ``..data`` is a link to a folder, and the file a link into it."""
+def swap(folder: Path, config: Row | str, number: int, **files: bytes) -> None:
+    """Exchange the files of a mounted ConfigMap as the kubelet does: ``..data`` is a link to a folder, which is renamed over the former one, and each
+    file a link into it; the former folder is removed. ``files``: more of them, by name with ``_`` for the dot.
+    """
+    former = (folder / "..data").readlink() if (folder / "..data").is_symlink() else None
     (folder / f"..{number}").mkdir()
     write(folder / f"..{number}" / "framegate.yaml", config)
+    for name, content in files.items():
+        (folder / f"..{number}" / name.replace("_", ".")).write_bytes(content)
     (folder / "..new").symlink_to(f"..{number}")
     os.rename(folder / "..new", folder / "..data")
-    if not (folder / "framegate.yaml").is_symlink():
-        (folder / "framegate.yaml").unlink()
-        (folder / "framegate.yaml").symlink_to("..data/framegate.yaml")
+    for name in ("framegate.yaml", *(name.replace("_", ".") for name in files)):
+        if not (folder / name).is_symlink():
+            (folder / name).unlink()
+            (folder / name).symlink_to(f"..data/{name}")
+    if former is not None:
+        shutil.rmtree(folder / former)
 
 
 def test_a_config_map_is_applied_by_itself_only_when_wanted_and_a_bad_one_is_reported_once(tmp_path: Path, plain: Row) -> None:
@@ -191,3 +206,125 @@ def test_a_hundred_listeners_come_and_go_while_traffic_flows(tmp_path: Path, pla
         assert min(counts) > 100
         assert proxy.metric("framegate_config_differences") == 0
         print(f"100 listeners applied in {min(took):.2f} to {max(took):.2f} s with the command, {sum(counts)} frames meanwhile")
+
+
+def shown(proxy: Framegate, listener: str, context: ssl.SSLContext) -> tuple[str, str]:
+    """The fingerprint of the certificate that a new connection meets, and its version of TLS."""
+    with proxy.connect(listener, context) as client:
+        assert isinstance(client, ssl.SSLSocket)
+        assert ask(client, b"new") == b"new"
+        return hashlib.sha256(client.getpeercert(binary_form=True) or b"").hexdigest(), str(client.version())
+
+
+def fingerprint(pem: bytes) -> str:
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem.decode())).hexdigest()
+
+
+def log_in(client: socket.socket, user: str) -> bool:
+    """With the user's name as password."""
+    for request in (handshake("PLAIN", 1), token(plain_token(user, user), 2)):
+        answer = ask(client, request)
+    return answer[5:7] == b"\0\0"
+
+
+class Opening(threading.Thread):
+    """Opens connections one after the other, each of which must be served."""
+
+    def __init__(self, open_one: Callable[[], bool]) -> None:
+        super().__init__()
+        self.count, self.ended, self.fault = 0, False, ""
+        self._open_one = open_one
+        self.start()
+
+    def run(self) -> None:
+        try:
+            while not self.ended:
+                if not self._open_one():
+                    raise ValueError("not served")
+                self.count += 1
+        except (OSError, ValueError, EOFError) as error:
+            self.fault = repr(error)
+
+    def end(self) -> int:
+        self.ended = True
+        self.join(10)
+        assert self.fault == ""
+        return self.count
+
+
+def test_tls_and_sasl_change_under_load_for_new_connections_and_nothing_is_lost(tmp_path: Path, plain: Row) -> None:
+    authority = Authority(tmp_path)
+    leaves = [authority.leaf(name) for name in ("one", "two")]
+    for name, users in (("some", ("alice",)), ("all", ("alice", "bob"))):
+        with changing(tmp_path / name) as file:
+            for user in users:
+                file.add(user, {"SCRAM-SHA-256": stored("SCRAM-SHA-256", user)})
+    (listener,) = plain["listeners"]
+
+    def config(number: int) -> Row:
+        certificate, key = leaves[number]
+        tls = {"certificate": certificate, "key": key, "min_version": ("1.2", "1.3")[number]}
+        sasl = {"mechanisms": [["PLAIN"], ["PLAIN", "SCRAM-SHA-256"]][number], "users": ("some", "all")[number]}
+        secured = {**listener, "protocol": "kafka", "timeouts": {"failed_authentication": "0ms"}, "sasl": sasl}
+        return {**plain, "processors": 2, "listeners": [{**listener, "name": "tls", "tls": tls}, {**secured, "name": "sasl"}]}
+
+    trusting = ssl.create_default_context(cafile=str(authority.path))
+    with Framegate(tmp_path, config(0)) as proxy:
+
+        def logged_in(user: str) -> bool:
+            with proxy.connect("sasl") as client:
+                return log_in(client, user) and ask(client, b"new") == b"new"
+
+        clients = [proxy.connect("sasl") for _ in range(3)]
+        assert all(log_in(client, "alice") for client in clients)
+        talks = [Talk(client) for client in (*clients, *(proxy.connect("tls", trusting) for _ in range(3)))]
+        opening = [Opening(lambda: bool(shown(proxy, "tls", trusting))), Opening(lambda: logged_in("alice"))]
+        for number in (1, 0, 1, 0, 1):
+            write(tmp_path / "framegate.yaml", {**proxy.config, **config(number)})
+            assert reload(proxy).startswith("applied, ")
+            assert shown(proxy, "tls", trusting)[0] == fingerprint(Path(leaves[number][0]).read_bytes())
+            assert logged_in("bob") is bool(number)
+        counts = [each.end() for each in (*talks, *opening)]
+        old = ssl.create_default_context(cafile=str(authority.path))
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            proxy.connect("tls", old)
+    assert min(counts) > 5, counts
+
+
+def test_a_config_map_brings_a_certificate_and_a_configuration_at_once(tmp_path: Path, plain: Row) -> None:
+    authority = Authority(tmp_path)
+    pairs = [authority.leaf_pem("server") for _ in range(5)]
+    for name, content in zip(("tls.crt", "tls.key"), pairs[0], strict=True):
+        (tmp_path / name).write_bytes(content)
+    tls: Row = {"certificate": "tls.crt", "key": "tls.key"}
+    plain |= {"rotation": FAST, "config": {"watch": True}, "listeners": [{**plain["listeners"][0], "tls": tls}]}
+    context = ssl.create_default_context(cafile=str(authority.path))
+    with Framegate(tmp_path, plain) as proxy:
+
+        def swapped(number: int, config: Row | str, certificate: bytes, key: bytes) -> None:
+            swap(tmp_path, config, number, tls_crt=certificate, tls_key=key)
+
+        def served(number: int) -> None:
+            until(lambda: shown(proxy, "plain", context)[0] == fingerprint(pairs[number][0]), number)
+
+        talk = Talk(proxy.connect("plain", context))
+        served(0)
+        tls["min_version"] = "1.3"
+        swapped(1, limited(proxy.config, 4096), *pairs[1])
+        served(1)
+        assert (until(lambda: limit(proxy) == 4096), shown(proxy, "plain", context)[1]) == (True, "TLSv1.3")
+        swapped(2, "node: [", *pairs[2])  # a certificate that is good beside a file that is not
+        served(2)
+        proxy.wait_row(lambda row: row["event"] == "files_refused" and row["kind"] == "configuration")
+        swapped(3, limited(proxy.config, 5000), pairs[3][0], pairs[2][1])  # the key of another certificate
+        proxy.wait_row(lambda row: row["event"] == "files_refused" and row["kind"] == "tls")
+        until(lambda: [row for row in proxy.events("files_refused") if "is not the key" in row["reason"] and row["kind"] == "configuration"])
+        served(2)
+        assert limit(proxy) == 4096
+        tls["min_version"] = "1.2"
+        swapped(4, limited(proxy.config, 6000), *pairs[4])
+        served(4)
+        until(lambda: limit(proxy) == 6000)
+        until(lambda: proxy.metric("framegate_config_file_changed") == 0)
+        assert talk.end() > 5

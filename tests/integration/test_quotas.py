@@ -1,6 +1,7 @@
 """Connection quotas of a whole framegate: real processors, limits changed under load. Numbers are those of the reference's list."""
 
 import contextlib
+import json
 import socket
 import time
 from pathlib import Path
@@ -88,3 +89,33 @@ def test_a_storm_on_the_protected_listener_closes_the_idlest_of_the_other(tmp_pa
         brokers[0].close()
         assert read_frame(waits) == b"late"
         assert proxy.metric("framegate_connection_closed_total", framegate_cause="limit") == 5
+
+
+@pytest.mark.slow
+def test_limit_rules_apply_to_open_connections_of_every_processor_and_are_named_in_what_is_reported(tmp_path: Path, plain: dict[str, Any]) -> None:
+    base = {**plain, "listeners": [{**plain["listeners"][0], "max_receive_size": "4KiB"}], "processors": 2}
+    rule = {"name": "near", "networks": ["127.0.0.0/8"], "max_receive_size": 1000}
+    file = tmp_path / "rules.yaml"
+    with Framegate(tmp_path, base) as proxy:
+        clients = opened(proxy, "plain", 4)
+        file.write_text(json.dumps({"rules": [{**rule, "report_only": True}]}))
+        assert proxy.cli("limits", "set", "--listener", "plain", "--rules", str(file)).returncode == 0
+        assert {row["limit_rule"] for row in proxy.json("channels", "list")} == {"near"}
+        assert all(echoes(sock, bytes(size)) for sock in clients for size in (1000, 1001, 4096))
+        assert proxy.metric("framegate_frame_reported_total") == 8
+        told = proxy.json("listeners", "refused", "plain")
+        assert {(row["limit_rule"], row["limit_bytes"], row["report_only"]) for row in told} == {("near", 1000, True)}
+        assert {row["size_bytes"] for row in told} <= {1001, 4096}
+        assert not echoes(clients[0], bytes(4097))
+        assert "exceeds the limit of 4096" in proxy.closed_row(clients[0])["detail"]
+        file.write_text(json.dumps({"rules": [rule]}))
+        assert proxy.cli("limits", "set", "--listener", "plain", "--rules", str(file)).returncode == 0
+        assert all(echoes(sock, bytes(1000)) for sock in clients[1:])
+        assert not echoes(clients[1], bytes(1001))
+        assert proxy.closed_row(clients[1])["detail"].endswith("exceeds the limit of 1000 of the limit rule near")
+        newest = proxy.json("listeners", "refused", "plain")[0]
+        assert (newest["limit_rule"], newest["size_bytes"], newest["report_only"]) == ("near", 1001, False)
+        assert "limit rule near" in proxy.cli("explain", proxy.json("channels", "list")[0]["id"]).stdout
+        assert proxy.cli("config", "apply").returncode == 0, "the file has no rules"
+        assert echoes(clients[2], bytes(4096))
+        assert {row["limit_rule"] for row in proxy.json("channels", "list")} == {""}

@@ -72,11 +72,12 @@ def sinks() -> Iterator[Sinks]:
 
 @pytest.mark.slow  # what passes is measured for seconds, from two seconds after a change of demand
 @pytest.mark.extended
-@pytest.mark.parametrize("where", ["node", "listener", "address"])
+@pytest.mark.parametrize("where", ["node", "listener", "rule", "address"])
 def test_two_processors_keep_to_one_rate_and_one_that_dies_leaves_its_part(tmp_path: Path, sinks: Sinks, where: str) -> None:
     rate = {"request_bytes_rate": RATE}
+    own = {"listener": rate, "rule": {"rules": [{"name": "r", "networks": ["127.0.0.0/8"], **rate}]}}.get(where)
     config = {
-        **config_before(sinks.upstream.address, **({"limits": rate} if where == "listener" else {})),
+        **config_before(sinks.upstream.address, **({} if own is None else {"limits": own})),
         "memory_pool": {"size": "256MiB"},
         "processors": 2,
         "limits": rate if where == "node" else {"per_address": rate} if where == "address" else {},
@@ -88,7 +89,7 @@ def test_two_processors_keep_to_one_rate_and_one_that_dies_leaves_its_part(tmp_p
         assert 0.8 * RATE <= sinks.rate(3) <= 1.2 * RATE
         assert proxy.metric("framegate_throttle_time_seconds_total", framegate_side="downstream") > 1
         assert proxy.metric("framegate_rate_throttled", framegate_rate_level=where) >= 1
-        if where != "address":
+        if where in ("node", "listener"):
             name = "framegate_rate_node_io_limit_bytes_per_second" if where == "node" else "framegate_rate_io_limit_bytes_per_second"
             shown = [value for key, value in proxy.metrics().items() if key.startswith(name) and 'framegate_direction="request"' in key]
             assert [round(sum(shown) / RATE, 1)] == [1.0]

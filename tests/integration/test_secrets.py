@@ -238,7 +238,7 @@ def test_all_that_can_fail_has_failed(said: tuple[Secretive, dict[str, bytes]]) 
 
 
 def test_all_processes_were_looked_at(said: tuple[Secretive, dict[str, bytes]]) -> None:
-    for command in (b"serve --config", b"framegate.proxy.server", b"framegate.proxy.handler", b"framegate.control.rotation.validator"):
+    for command in (b"serve --config", b"framegate.proxy.server", b"framegate.proxy.handler", b"framegate.control.rotation.questions"):
         assert command in said[1]["commands"], command
 
 

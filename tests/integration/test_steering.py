@@ -25,19 +25,6 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Framegate]:
 
 
 @pytest.mark.slow
-def test_a_lowered_limit_is_in_force_when_the_call_returns(proxy: Framegate) -> None:
-    with proxy.connect("plain") as client, Witness(proxy, "plain") as witness:
-        assert len(ask(client, bytes(1000))) == 1000
-        assert proxy.cli("limits", "set", "--listener", "plain", "--max-receive-size", "500").returncode == 0
-        client.sendall(struct.pack(">i", 501))
-        assert proxy.ended_row(client)["cause"] == "frame_too_large"
-        with proxy.connect("plain") as another:
-            assert len(ask(another, bytes(500))) == 500
-        assert proxy.cli("limits", "set", "--listener", "plain", "--max-receive-size", "1MiB").returncode == 0
-        witness.check()
-
-
-@pytest.mark.slow
 def test_a_muted_client_stands_still_and_goes_on_in_order(proxy: Framegate) -> None:
     with proxy.connect("plain", timeout=0.3) as client, Witness(proxy, "plain") as witness:
         assert ask(client, b"before") == b"before"
@@ -54,19 +41,6 @@ def test_a_muted_client_stands_still_and_goes_on_in_order(proxy: Framegate) -> N
         assert proxy.cli("channels", "close", identifier, "--reason", "test").returncode == 0
         assert proxy.ended_row(client)["cause"] == "admin"
         assert proxy.cli("channels", "mute", identifier, "--reason", "test").returncode == 3
-
-
-@pytest.mark.slow
-def test_processors_come_and_go_while_frames_pass(proxy: Framegate) -> None:
-    with Witness(proxy, "plain") as one, Witness(proxy, "plain") as two:
-        for count in (3, 2):
-            assert proxy.cli("pool", "set", "--processors", str(count)).returncode == 0
-            assert len(proxy.processors) == count
-            one.check()
-            two.check()
-            shares = proxy.json("pool", "get")["memory_pool"]["shares"]
-            assert sum(int(item["size_bytes"]) for item in shares) == 8 << 20
-            assert len(shares) == count
 
 
 def set_limit(proxy: Framegate, size: int, timeout: float) -> grpc.StatusCode:

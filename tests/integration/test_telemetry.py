@@ -19,6 +19,7 @@ from tests.fakes.certificates import Authority
 from tests.fakes.framegate import Framegate, Row
 from tests.fakes.otlp_receiver import GrpcReceiver, HttpReceiver, OtlpReceiver, attributes_of
 from tests.fakes.upstream import ask
+from tests.integration.test_config import reload, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -171,3 +172,46 @@ def test_the_environment_alone_is_enough(tmp_path: Path, plain: dict[str, Any], 
     assert (resource["service.name"], resource["service.instance.id"]) == ("orders", "test")
     names = {metric.name for scope in received.request.resource_metrics[0].scope_metrics for metric in scope.metrics}
     assert {"framegate.connection.active", "framegate.ready", "framegate.telemetry.exports", "cpython.gc.collections"} <= names
+
+
+def test_targets_change_while_framegate_runs(tmp_path: Path, plain: Row, receiver: OtlpReceiver) -> None:
+    path = tmp_path / "framegate.yaml"
+    with Framegate(tmp_path, {**plain, "telemetry": {}}, environment=ENVIRONMENT) as proxy, GrpcReceiver() as other:
+
+        def applied(**telemetry: Any) -> str:
+            write(path, {**proxy.config, "telemetry": telemetry})
+            return reload(proxy)
+
+        def spans(collector: Any, listener: str = "plain") -> list[Span]:
+            found = [span for received in collector.received for span in received.items("trace") if span.name == "framegate.upstream.connect"]
+            return [span for span in found if attributes_of(span)["framegate.listener"] == listener]
+
+        def talk() -> None:
+            with proxy.connect("plain") as client:
+                assert ask(client, b"hello") == b"hello"
+
+        talk()
+        otlp = {"signals": SIGNALS, "interval": "100ms"}
+        assert applied(otlp={**otlp, "endpoint": receiver.endpoint}) == "applied, 1 value changed"
+        talk()
+        receiver.wait(lambda: len(spans(receiver)) == 1 and receiver.metrics)
+        receiver.wait(lambda: "framegate.configuration_applied" in [row.event_name for row in receiver.logs])
+        assert applied(otlp={**otlp, "endpoint": other.endpoint}) == "applied, 1 value changed"
+        other.nth()
+        former = len(receiver.received)
+        talk()
+        other.wait(lambda: len(spans(other)) == 1)
+        with socket.create_server(("127.0.0.1", 0)) as used:
+            taken = f"127.0.0.1:{used.getsockname()[1]}"
+            assert applied(otlp=otlp, prometheus={"address": taken}).startswith("refused: ")
+        count = len(other.received)
+        other.nth(count + 2)
+        address = f"127.0.0.1:{free_port()}"
+        assert applied(prometheus={"address": address}) == "applied, 2 values changed"
+        proxy.serving["prometheus"] = address
+        assert proxy.metric("framegate_connection_accepted_total") == 3
+        assert len(receiver.received) == former
+        talk()
+        assert proxy.stop() == 0
+        assert (len(spans(receiver)), len(spans(other))) == (1, 1)
+        assert not [row for row in proxy.rows if row["event"] in ("task_failed", "subscriber_failed", "library_log", "stop_failed")]

@@ -1,13 +1,14 @@
 """The listening sockets: what they are told, when they are open, and what waits in them."""
 
 import contextlib
+import dataclasses
 import errno
 import socket
 from typing import Any
 
 import pytest
 
-from framegate.control.accept.listening import Listening
+from framegate.control.accept.listening import Listening, rebound
 from framegate.proxy.config.model import KeepAlive, SocketConfig
 from framegate.proxy.server.link import receive_handovers
 from tests.control.accept.test_acceptor import Rig, listening
@@ -53,6 +54,16 @@ def test_a_port_is_taken_at_once_and_open_with_the_start() -> None:
             other.bind(port_of(bound))
         bound.listen()
         socket.create_connection(port_of(bound), timeout=5).close()
+
+
+def test_of_several_listeners_with_port_zero_one_gets_the_socket_of_a_listener_that_goes() -> None:
+    was = listening()
+    made = rebound({"a": was}, {}, [dataclasses.replace(was.config, name=name) for name in "bcd"])
+    try:
+        assert len({item.address for item in made.values()} | {was.address}) == 3
+    finally:
+        for item in (was, *made.values()):
+            item.close()
 
 
 def test_as_many_clients_wait_as_the_backlog_says() -> None:

@@ -203,6 +203,21 @@ def test_other_endpoints_are_looked_up_without_forgetting_those_that_stay() -> N
     assert names.ask()["2"].texts() == (), "what is not watched is forgotten"
 
 
+def test_an_upstream_that_is_added_keeps_its_addresses_when_the_first_look_up_fails() -> None:
+    added = upstream("a:1", name="added")
+    found = Names([added], Server(a=["10.0.0.1"])).ask()
+
+    async def main() -> None:
+        with resolving(Names([], Server(a=unknown())), {}, MemoryLog(), interval_s=0.01) as (resolver, rounds):
+            resolver.start()
+            resolver.follow([added], found)
+            resolver.follow([added, upstream("10.0.0.2:1", name="other")], {"other": Resolution([["10.0.0.2", 2, "10.0.0.2", 1]])})
+            await asyncio.wait_for(rounds.get(), 10)
+            assert (resolver.current["added"].texts(), resolver.current["added"].error) == (("10.0.0.1:1",), "a:1: Name or service not known")
+
+    asyncio.run(main())
+
+
 def test_thousands_of_names_need_few_threads() -> None:
     here = {"now": 0, "most": 0}
     lock = threading.Lock()

@@ -190,5 +190,5 @@ def test_beside_a_framegate_that_runs_its_own_process_and_file_are_looked_at(tmp
         framegate.cli("limits", "set", "--listener", "plain", "--max-receive-size", "2MiB")
         changed = next(row for row in rows(framegate.cli("doctor", "--config", path, "--output", "json").stdout) if row["subject"] == same["subject"])
         assert changed["level"] == "warning"
-        assert "listener plain, max_receive_size is 2097152, in the file 1048576; it was changed 1 times over the API" in changed["found"]
+        assert "listeners[plain].max_receive_size is 2MiB, in the file 1MiB; it was changed 1 times over the API" in changed["found"]
     upstream.close()

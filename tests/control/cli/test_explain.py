@@ -57,7 +57,7 @@ def test_an_unknown_key_ends_with_3_and_names_those_near_it() -> None:
     assert (result.exit_code, result.stdout) == (3, "")
     assert result.stderr == (
         "framegate: there is no key listeners.max_recieve_size; similar keys: listeners[].max_receive_size, upstreams[].max_receive_size, "
-        "listeners[].tls.max_version\n"
+        "listeners[].limits.rules[].max_receive_size, listeners[].tls.max_version\n"
     )
     assert explain("qqqq").stderr == "framegate: there is no key qqqq; framegate config explain lists all sections\n"
     assert explain("no\x1b[31mkey\n").stderr.startswith("framegate: there is no key no\\x1b[31mkey\\n; ")

@@ -1,9 +1,12 @@
 """``framegate limits``."""
 
+import pathlib
+
 import pytest
 
 from framegate.control.bounds import FIELD_NAMES
-from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
+from framegate.control.configuration.limit_rules import read_limit_rules
+from framegate.proxy.config.limits import LimitOverride, LimitRule, LimitsConfig, ListenerLimits, RateLimits
 from tests.fakes.cells import fill
 from tests.fakes.cli import Cli
 from tests.fakes.plane import FakePlane
@@ -12,8 +15,8 @@ from tests.fakes.plane import FakePlane
 def test_get_shows_all_or_one(cli: Cli) -> None:
     unlimited = dict.fromkeys([name for name, own in FIELD_NAMES.items() if own in RateLimits.__dataclass_fields__], 0)
     assert [{name: value for name, value in limit.items() if name != "etag"} for limit in cli.json("limits", "get")] == [
-        {"listener": "kafka", "max_receive_size_bytes": 104857600, **unlimited},
-        {"listener": "plain", "max_receive_size_bytes": 104857600, **unlimited, "max_connection_count": 10},
+        {"listener": "kafka", "max_receive_size_bytes": 104857600, "rules": [], **unlimited},
+        {"listener": "plain", "max_receive_size_bytes": 104857600, "rules": [], **unlimited, "max_connection_count": 10},
     ]
     assert "100 MiB" in cli("limits", "get", "--listener", "plain").stdout
 
@@ -82,8 +85,37 @@ def test_an_unknown_listener_exits_with_3(cli: Cli) -> None:
 def test_quotas_of_a_listener_are_set_with_units_and_shown(cli: Cli) -> None:
     result = cli("limits", "set", "--listener", "kafka", "--connections", "5", "--request-bytes-rate", "1MiB", "--response-frames-rate", "9")
     assert result.exit_code == 0
-    assert cli.plane.quotas["kafka"] == RateLimits(connections=5, request_bytes_rate=1 << 20, response_frames_rate=9)
+    assert cli.plane.quotas["kafka"] == ListenerLimits(connections=5, request_bytes_rate=1 << 20, response_frames_rate=9)
     assert result.stdout.splitlines()[1].split() == ["kafka", "100", "MiB", "104857600", "5", "-", "1", "MiB", "-", "-", "9"]
+
+
+def test_limit_rules_are_set_from_a_file_and_shown_in_the_form_that_set_reads(cli: Cli, tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "rules.yaml"
+    text = "rules: [{name: etl, client_ids: [etl-*], max_receive_size: 4MiB, request_bytes_rate: 10MiB}, "
+    file.write_text(text + "{name: all, report_only: true, max_receive_size: 5}]")
+    etl = LimitRule(name="etl", client_ids=("etl-*",), max_receive_size=4 << 20, request_bytes_rate=10 << 20)
+    rules = etl, LimitRule(name="all", max_receive_size=5, report_only=True)
+    assert cli("limits", "set", "--listener", "kafka", "--connections", "5").exit_code == 0
+    assert cli("limits", "set", "--listener", "kafka", "--rules", str(file), "--dry-run").exit_code == 0
+    assert cli.plane.quotas["kafka"].rules == ()
+    assert cli("limits", "set", "--listener", "kafka", "--rules", str(file), "--max-receive-size", "1MiB").exit_code == 0
+    assert (cli.plane.quotas["kafka"], cli.plane.limits["kafka"]) == (ListenerLimits(connections=5, rules=rules), 1 << 20)
+    shown = cli("limits", "get", "--listener", "kafka").stdout
+    assert read_limit_rules(shown[shown.index("rules:") :]) == rules
+    several = cli("limits", "get")
+    assert ("rules:" in several.stdout, "there are limit rules, which --listener shows: kafka" in several.stderr) == (False, True)
+    assert [rule["name"] for rule in cli.json("limits", "get", "--listener", "kafka")[0]["rules"]] == ["etl", "all"]
+    file.write_text("rules: [{name: etl, networks: [x]}]")
+    wrong = cli("limits", "set", "--listener", "kafka", "--rules", str(file))
+    assert (wrong.exit_code, "--rules[0].networks[0]: is no network" in wrong.stderr) == (2, True)
+    file.write_text("rules: [{nam: etl}]")
+    wrong = cli("limits", "set", "--listener", "kafka", "--rules", str(file))
+    assert (wrong.exit_code, "rules[0].nam" in wrong.stderr) == (2, True)
+    assert cli("limits", "set", "--node", "--rules", str(file)).exit_code == 2
+    assert cli.plane.quotas["kafka"].rules == rules
+    file.write_text("{}")
+    assert cli("limits", "set", "--listener", "kafka", "--rules", str(file)).exit_code == 0
+    assert cli.plane.quotas["kafka"] == ListenerLimits(connections=5)
 
 
 def test_quotas_of_the_node_and_of_addresses_are_set_and_shown(cli: Cli) -> None:
@@ -131,7 +163,7 @@ def test_an_override_is_added_changed_and_removed_beside_others(cli: Cli) -> Non
 )
 def test_what_says_nothing_or_two_things_is_wrong_usage(cli: Cli, words: tuple[str, ...]) -> None:
     assert cli("limits", *words).exit_code == 2
-    assert (cli.plane.node_quotas, cli.plane.quotas["kafka"]) == (LimitsConfig(), RateLimits())
+    assert (cli.plane.node_quotas, cli.plane.quotas["kafka"]) == (LimitsConfig(), ListenerLimits())
 
 
 def test_a_dry_run_of_a_size_says_what_it_would_have_refused(cli: Cli) -> None:

@@ -52,9 +52,9 @@ def test_list_shows_each_broker_with_its_state_and_why(cli: Cli) -> None:
 def test_refused_frames_are_a_table_with_their_first_bytes(cli: Cli) -> None:
     assert "no frames were refused" in cli("listeners", "refused", "kafka").stderr
     cli.plane.parts.refused_frames.note(refused_frame_row())
-    cli.plane.parts.refused_frames.note(refused_frame_row(principal="", client_id="", head="", side="upstream"))
+    cli.plane.parts.refused_frames.note(refused_frame_row(principal="", client_id="", head="", side="upstream", rule="etl", report_only=True))
     headings, second, first = cli("listeners", "refused", "kafka").stdout.splitlines()
-    assert headings.split() == ["TIME", "ID", "SIDE", "ADDRESS", "PRINCIPAL", "CLIENT", "ID", "SIZE", "LIMIT", "FIRST", "BYTES"]
-    assert " ".join(first.split()[4:]) == "downstream 10.0.0.9:51000 CN=client billing-7 2000000 1000000 001e8480 00000003 00000007 00046164"
-    assert second.split()[4:] == ["upstream", "10.0.0.9:51000", "-", "-", "2000000", "1000000", "-"]
+    assert headings.split() == ["TIME", "ID", "SIDE", "ADDRESS", "PRINCIPAL", "CLIENT", "ID", "SIZE", "LIMIT", "RULE", "REFUSED", "FIRST", "BYTES"]
+    assert " ".join(first.split()[4:]) == "downstream 10.0.0.9:51000 CN=client billing-7 2000000 1000000 - yes 001e8480 00000003 00000007 00046164"
+    assert second.split()[4:] == ["upstream", "10.0.0.9:51000", "-", "-", "2000000", "1000000", "etl", "no", "-"]
     assert cli("listeners", "refused", "none").exit_code == 3

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from framegate.control.errors import FailedPreconditionError
 from framegate.proxy.config.model import TapConfig
 from tests.fakes.cli import Cli
 from tests.fakes.plane import holder
@@ -82,9 +81,8 @@ def test_a_size_out_of_range_names_the_option(cli: Cli) -> None:
 
 
 def test_a_refusal_of_the_state_exits_with_1(cli: Cli) -> None:
-    cli.plane.failure = FailedPreconditionError("a share would be too small", reason="POOL_TOO_SMALL")
     result = cli("pool", "set", "--size", "64KiB")
-    assert (result.exit_code, result.stderr) == (1, "framegate: a share would be too small (POOL_TOO_SMALL)\n")
+    assert (result.exit_code, result.stderr.rpartition(" (")[2]) == (1, "POOL_BELOW_MAX_RECEIVE_SIZE)\n")
 
 
 def test_who_decides_a_size_is_said_where_it_is_not_the_configuration(cli: Cli) -> None:

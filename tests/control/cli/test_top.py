@@ -18,7 +18,7 @@ def test_without_a_terminal_processors_and_channels_are_shown_once(cli: Cli) -> 
     assert [line.split()[0] for line in lines[2:5]] == ["PROCESSOR", "0", "1"]
     assert [line.split()[0] for line in lines[6:]] == ["ID", "1-1-8", "0-1-7"]
     found = cli.json("top", "--every", "20ms")
-    assert ([item["slot"] for item in found["processors"]], len(found["channels"]), found["more"]) == ([0, 1], 3, False)
+    assert ([item["slot"] for item in found["processors"]], len(found["channels"]), found["total_count"]) == ([0, 1], 3, 3)
     assert "--filter: character 1" in cli("top", "--filter", "colour=red").stderr
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from framegate.control.configuration.capacity import UNLIMITED_POOL, fitted, memory_need, memory_warning
 from framegate.control.configuration.cgroup import Container
-from framegate.proxy.config.limits import LimitsConfig, RateLimits
+from framegate.proxy.config.limits import LimitsConfig, ListenerLimits
 from framegate.proxy.config.model import (
     KIB,
     MIB,
@@ -30,9 +30,10 @@ def config(pool: int, tap: TapConfig | None = None, upstream_tls: UpstreamTls | 
 
 
 def test_what_is_needed_is_the_sum_of_its_parts() -> None:
-    need = memory_need(config(256 * MIB, TapConfig(directory="t"), limits=RateLimits(connections=1024)), 2)
+    need = memory_need(config(256 * MIB, TapConfig(directory="t"), limits=ListenerLimits(connections=1024)), 2)
     assert dict(need.parts) == {
         "processes": (64 + 2 * 29) * MIB,
+        "validator": 21 * MIB,
         "memory pool": 320 * MIB,
         "a frame beyond it in each processor": 250 * MIB + 640 * KIB,
         "tap queues": 16 * MIB,
@@ -56,8 +57,8 @@ def test_a_configuration_that_does_not_fit_the_container_is_warned_about_with_it
     assert memory_warning(config(256 * MIB), 2, None) is None
     assert memory_warning(config(256 * MIB), 2, 1024 * MIB) is None
     assert memory_warning(config(256 * MIB), 2, 512 * MIB) == (
-        "does not fit into the container's 512MiB: 693MiB may be needed, and 435MiB can be used (15 % are left to the kernel's buffers): "
-        "processes 122MiB, memory pool 320MiB, a frame beyond it in each processor 251MiB; connections of a are not counted, for "
+        "does not fit into the container's 512MiB: 714MiB may be needed, and 435MiB can be used (15 % are left to the kernel's buffers): "
+        "processes 122MiB, validator 21MiB, memory pool 320MiB, a frame beyond it in each processor 251MiB; connections of a are not counted, for "
         "limits.connections is not set"
     )
 
@@ -75,7 +76,7 @@ def test_the_nodes_limit_bounds_all_connections_but_those_of_the_protected_liste
         (100, "a", (20, 0), 20 * 51 + 100 * 12, ()),
     ):
         listeners = tuple(
-            dataclasses.replace(base.listeners[0], name=name, limits=RateLimits(connections=most), tls=tls if name == "a" else None)
+            dataclasses.replace(base.listeners[0], name=name, limits=ListenerLimits(connections=most), tls=tls if name == "a" else None)
             for name, most in zip("ab", own, strict=True)
         )
         limits = LimitsConfig(connections=node, protected_listener=protected)
@@ -86,13 +87,15 @@ def test_the_nodes_limit_bounds_all_connections_but_those_of_the_protected_liste
 
 
 def chosen(limit: int | None, cpus: int = 1, processors: int = 0, **listener: Any) -> tuple[int, int]:
-    found = fitted(dataclasses.replace(config(0, limits=RateLimits(connections=1024), **listener), processors=processors), Container(cpus, limit, 2))
+    found = fitted(
+        dataclasses.replace(config(0, limits=ListenerLimits(connections=1024), **listener), processors=processors), Container(cpus, limit, 2)
+    )
     return found.processors, found.memory_pool.size // MIB
 
 
 def test_a_pool_of_0_is_the_largest_that_fits() -> None:
     for cpus, size, tap in itertools.product((1, 2, 4), (256, 512, 1000, 4096), (None, TapConfig(directory="t"))):
-        asked = config(0, tap, max_receive_size=16 * MIB, limits=RateLimits(connections=1000))
+        asked = config(0, tap, max_receive_size=16 * MIB, limits=ListenerLimits(connections=1000))
         found = fitted(asked, Container(cpus, size * MIB, 2))
         pool = found.memory_pool
         larger = dataclasses.replace(found, memory_pool=dataclasses.replace(pool, size=pool.size + MIB))

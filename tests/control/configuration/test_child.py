@@ -91,7 +91,7 @@ def test_a_process_that_is_asked_gives_the_same(tmp_path: Path, monkeypatch: pyt
     text = EXAMPLE.replace("timeouts: {idle: 1m}", "tls: {certificate: server.crt, key: server.key}")
     path.write_text(text)
     monkeypatch.setenv("FRAMEGATE_ZONE", "other")
-    question = {"path": str(path), "text": None, "zone": "here"}
+    question = {"path": str(path), "text": None, "zone": "here", "named": None}
     loaded = loaded_from_row(json.loads(json.dumps(load_row(question))))
     assert (loaded.config, loaded.config.zone) == (load(path), "here")
     assert (loaded.path, loaded.digest) == (str(path), digest({str(path): text.encode()}))

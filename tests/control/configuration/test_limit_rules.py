@@ -7,8 +7,10 @@ import pytest
 
 from framegate.control.configuration.cgroup import Container
 from framegate.control.configuration.document import ConfigurationError, document_of
+from framegate.control.configuration.limit_rules import MOST_RULES, listener_limit_faults, read_limit_rules
 from framegate.control.configuration.load import judge, validate
-from framegate.proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitOverride, RateLimits
+from framegate.proxy.config.limits import UNLIMITED_NODE, LimitOverride, LimitRule, ListenerLimits, RateLimits
+from framegate.proxy.config.model import ListenerConfig
 from tests.fakes.configuration import faults, misnamed, put, warnings
 
 UPSTREAMS = [{"name": "u", "endpoints": ["127.0.0.1:1"]}]
@@ -40,7 +42,7 @@ def test_quotas_are_read_with_their_units() -> None:
         LimitOverride(network="10.0.0.0/8", request_bytes_rate=3072, connections=0),
         LimitOverride(network="::/0", access="deny"),
     )
-    assert [listener.limits for listener in config.listeners] == [RateLimits(connection_rate=7), UNLIMITED]
+    assert [listener.limits for listener in config.listeners] == [ListenerLimits(connection_rate=7), ListenerLimits()]
 
 
 def test_without_quotas_nothing_is_limited() -> None:
@@ -94,6 +96,78 @@ def test_a_quota_out_of_range_is_named() -> None:
 def test_a_listener_refuses_a_limit_below_zero() -> None:
     """Number 193: a limit that cannot be is refused (here 0 is unlimited, so it is one below)."""
     assert quota_faults({}, [{**LISTENERS[0], "limits": {"connections": -1}}]) == [("listeners[0].limits.connections", "must be from 0 to 10000000")]
+
+
+def test_limit_rules_are_read_with_their_units_and_each_fault_is_named() -> None:
+    def ruled(*rules: Any, **listener: Any) -> dict[str, Any]:
+        return quotas({}, [{**LISTENERS[0], "limits": {"rules": rules}, "protocol": "kafka", "framing": "int32", **listener}])
+
+    full = {"name": "etl", "principals": ["A*"], "client_ids": ["etl-*"], "networks": ["10.0.0.0/8"], "max_receive_size": "4KiB"}
+    rates = {"request_bytes_rate": "1MiB", "response_bytes_rate": 7, "request_frames_rate": 8, "response_frames_rate": 9, "report_only": True}
+    (listener,) = validate(ruled({**full, **rates}, {"name": "b"})).listeners
+    pairs = {**full, **rates, "max_receive_size": 4096, "request_bytes_rate": 1 << 20, "principals": ("A*",)}
+    assert listener.limits.rules == (LimitRule(**{**pairs, "client_ids": ("etl-*",), "networks": ("10.0.0.0/8",)}), LimitRule(name="b"))
+    wrong = {}
+    cases: list[tuple[dict[str, Any], list[str]]] = [
+        (ruled({}), ["[0].name"]),
+        (ruled({"name": "A"}, {"name": "b"}, {"name": "b"}), ["[0].name", "[2].name"]),
+        (ruled({"name": "a", "principals": [""], "client_ids": ["x", ""]}), ["[0].principals[0]", "[0].client_ids[1]"]),
+        (ruled({"name": "a", "networks": ["10.0.0.1/8", "host", "::/0"]}), ["[0].networks[0]", "[0].networks[1]"]),
+        (ruled({"name": "a", "max_receive_size": 0}), ["[0].max_receive_size"]),
+        (ruled({"name": "a", "max_receive_size": "2GiB"}), ["[0].max_receive_size"]),
+        (ruled({"name": "a", "request_bytes_rate": "2TiB", "report_only": "yes"}), ["[0].request_bytes_rate", "[0].report_only"]),
+        (ruled({"name": "a", "report_only": True}), ["[0].report_only"]),
+        (ruled({"name": "a", "client_ids": ["x"]}, protocol="framed"), ["[0].client_ids"]),
+        (ruled({"name": "a", "max_receive_size": 9, "report_only": True}, protocol="framed", framing="lines"), ["[0].report_only"]),
+        (ruled({"name": "a", "connections": 9}), ["[0].connections"]),
+        (ruled(*({"name": f"r{number}", "networks": ["::/0"]} for number in range(MOST_RULES + 1))), [""]),
+        (ruled(*({"name": f"r{number}", "networks": ["::/0"]} for number in range(MOST_RULES))), []),
+        (ruled("x"), ["[0]"]),
+    ]
+    for data, keys in cases:
+        document = document_of(data)
+        judge(document, machine=False)
+        found = [fault.key for fault in document.faults if fault.key.startswith("listeners[0].limits.rules")]
+        if found != [f"listeners[0].limits.rules{key}" for key in keys]:
+            wrong[str(data["listeners"])[:200]] = found
+    assert wrong == {}
+
+
+def test_a_limit_rule_without_an_effect_is_a_warning() -> None:
+    rules = [
+        {"name": "a", "principals": ["CN=*"], "max_receive_size": "200MiB", "report_only": True},
+        {"name": "b", "max_receive_size": 1},
+        {"name": "c", "networks": ["::/0"]},
+    ]
+    document = document_of({**quotas({}, [{**LISTENERS[0], "limits": {"rules": rules}}]), "memory_pool": {"size": "1GiB"}, "processors": 1})
+    judge(document, machine=False)
+    assert [fault.key.removeprefix("listeners[0].limits.") for fault in document.warnings] == [
+        "rules[0].principals",
+        "rules[0].max_receive_size",
+        "rules[1]",
+        "rules[2]",
+    ]
+
+
+def test_the_size_of_a_limit_rule_fits_into_a_processors_part(data: dict[str, Any]) -> None:
+    rule = {"name": "a", "max_receive_size": "4MiB"}
+    assert faults(put(data, "listeners.1.limits", {"rules": [rule]})) == []
+    ((key, reason),) = faults(put(data, "listeners.1.limits", {"rules": [{**rule, "max_receive_size": "4097KiB"}]}))
+    assert (key, "listeners[1].limits.rules[0].max_receive_size is 4097KiB" in reason) == ("memory_pool.size", True)
+
+
+def test_limit_rules_are_read_from_a_text_and_those_of_the_api_have_the_same_faults() -> None:
+    assert read_limit_rules("rules:\n- {name: a, max_receive_size: 4KiB, networks: [10.0.0.0/8]}\n") == (
+        LimitRule(name="a", max_receive_size=4096, networks=("10.0.0.0/8",)),
+    )
+    assert read_limit_rules("rules: []") == read_limit_rules("{}") == ()
+    with pytest.raises(ConfigurationError) as raised:
+        read_limit_rules("rules:\n- {nam: a}\nconnections: 5\n")
+    assert [fault.key for fault in raised.value.faults] == ["connections", "rules[0].nam", "rules[0].name"]
+    listener = ListenerConfig(
+        name="l", address="127.0.0.1:0", limits=ListenerLimits(rules=(LimitRule(name="a", networks=("x",), request_frames_rate=-1),))
+    )
+    assert [key for key, _ in listener_limit_faults(listener)] == ["rules[0].request_frames_rate", "rules[0].networks[0]"]
 
 
 def test_what_a_denied_network_is_given_besides_has_no_effect() -> None:

@@ -240,7 +240,7 @@ def test_a_pool_beyond_the_container_is_a_warning(folder: pathlib.Path, monkeypa
     monkeypatch.setattr("framegate.control.configuration.machine.container", lambda: Container(1, 64 * MIB, 1))
     ((key, value, reason),) = warnings(write(folder))
     assert (key, value) == ("memory_pool.size", "1MiB")
-    assert reason.startswith("does not fit into the container's 64MiB: 96MiB may be needed, and 54MiB can be used")
+    assert reason.startswith("does not fit into the container's 64MiB: 117MiB may be needed, and 54MiB can be used")
 
 
 def test_an_exporter_that_is_not_installed_is_named(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

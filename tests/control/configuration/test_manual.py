@@ -58,7 +58,7 @@ def test_facts_of_a_key_come_from_the_code() -> None:
         "listeners.tls": ["Default: none.", NEW],
         "listeners.timeouts": [NEW],
         "listeners.close_revoked": ["Default: true.", NEW],
-        "telemetry.otlp.signals": ["One of: metrics, traces, logs.", "Default: none.", RESTART],
+        "telemetry.otlp.signals": ["One of: metrics, traces, logs.", "Default: none.", NOW],
         "tap.rules": ["Default: [].", NOW],
         "tap.rules.sample_frames": ["Range: 0.0 to 1.0.", "Default: 1.0.", NOW],
         "upstreams.sasl.user": ['Default: "".', NEW],

@@ -53,3 +53,9 @@ def test_a_good_rule_has_no_faults_even_when_its_time_is_over() -> None:
     )
     assert tap_rule_faults(rule, LISTENERS) == []
     assert tap_rule_faults(TapRule(name="x"), {}) == []
+
+
+def test_a_key_that_has_no_effect_beside_capture_is_a_fault_of_a_call() -> None:
+    rule = TapRule(name="x", capture="lengths", blank=("0-3",), max_frame_bytes=5, on_full="mute", max_loss_percent=3.0)
+    reason = "has no effect: capture is lengths, which keeps no bytes of bodies"
+    assert tap_rule_faults(rule, LISTENERS) == [("max_frame_bytes", reason), ("blank", reason)]

@@ -14,7 +14,7 @@ from framegate.control.doctor.finding import Finding
 from framegate.control.doctor.running import Running
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.control.status import ProcessorState, ProcessorStatus
-from framegate.proxy.config.model import ProxyConfig
+from framegate.proxy.config.model import ListenerTimeouts, ProxyConfig
 from tests.fakes.cli import Cli, answering, served
 from tests.fakes.surroundings import around, config_of, one
 
@@ -103,13 +103,19 @@ def test_a_file_that_differs_from_what_runs_is_a_warning_with_its_keys(tmp_path:
 
     config = cli.plane.config
     first, *rest = config.listeners
-    cases = {"max_receive_size is": {"max_receive_size": 7}, "listeners is": {"name": "other"}, "address is": {"address": "127.0.0.1:19"}}
+    name = first.name
+    cases = {
+        f"listeners[{name}].max_receive_size": {"max_receive_size": 7},
+        "listeners[other]": {"name": "other"},
+        f"listeners[{name}].address": {"address": "127.0.0.1:19"},
+        f"listeners[{name}].timeouts.idle": {"timeouts": ListenerTimeouts(idle_ms=5)},
+    }
     for words, listener in cases.items():
         changed: Any = dataclasses.replace(first, **listener)  # type: ignore[arg-type]
         differs = found(dataclasses.replace(config, listeners=(changed, *rest)))
         assert (differs.level, words in differs.found) == ("warning", True), words
-    assert "upstreams is" in found(dataclasses.replace(config, upstreams=config_of().upstreams)).found
-    assert found(dataclasses.replace(config, processors=0)).level == "ok", "chosen at the start"
+    assert "upstreams[up]" in found(dataclasses.replace(config, upstreams=config_of().upstreams)).found
+    assert found(config).level == found(dataclasses.replace(config, zone="")).level == "ok"
     assert found(dataclasses.replace(config, processors=63)).level == "warning"
 
 

@@ -1,14 +1,14 @@
 from pathlib import Path
 
 from framegate.control.doctor.surroundings import most_connections
-from framegate.proxy.config.limits import LimitsConfig, RateLimits
+from framegate.proxy.config.limits import LimitsConfig, ListenerLimits
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig
 from tests.fakes.surroundings import around
 
 
 def test_the_most_connections_are_what_node_and_listeners_let_in() -> None:
     def most(listeners: dict[str, int], node: int, protected: str | None) -> int | None:
-        sides = (ListenerConfig(name=name, address="127.0.0.1:0", limits=RateLimits(connections=most)) for name, most in listeners.items())
+        sides = (ListenerConfig(name=name, address="127.0.0.1:0", limits=ListenerLimits(connections=most)) for name, most in listeners.items())
         return most_connections(
             ProxyConfig(node="n", listeners=tuple(sides), upstreams=(), limits=LimitsConfig(connections=node, protected_listener=protected))
         )

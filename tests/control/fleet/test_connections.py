@@ -11,6 +11,7 @@ from framegate.control.events import Event
 from framegate.control.fleet.connections import end_cause, lost_connection_row
 from framegate.control.fleet.processor import AssignedConnection
 from framegate.control.service.convert import channel_message
+from framegate.proxy.cause import ORDERLY_CAUSES, Cause
 from framegate.proxy.config.limits import LimitsConfig, RateLimits
 from framegate.proxy.config.log import AccessConfig, LogConfig
 from framegate.proxy.network.connection_id import format_connection_id, make_connection_id
@@ -174,3 +175,20 @@ async def test_the_row_of_a_lost_connection_has_its_client_and_no_counts(made: F
     assert not message.HasField("request")
     assert not message.HasField("response")
     assert not message.close.HasField("lost_bytes")
+
+
+@run_by(run, 1)
+async def test_the_level_of_a_closed_row_follows_its_cause(made: Fleet) -> None:
+    processor = made.supervisor.running[0]
+    faults = {Cause.INTERNAL, Cause.HANDLER_FAILED, Cause.PROCESSOR_DIED}
+    lines = []
+    for number, cause in enumerate(Cause, 1):
+        made.acceptor.listeners["a"].count.handed += 1
+        text = closed_row(id=number, listener="a", cause=str(cause), detail='"cause": "internal"')
+        handover = Handover(number, socket.AF_INET, "a", "192.0.2.1:1")
+        made.acceptor.handed.append(PassedConnection(made.supervisor.connections.token(processor), handover))
+        lines.append(line_of(text, number))
+    subscription = made.supervisor.connections._events.subscribe(("closed",))
+    made.supervisor._notice(processor, {"type": "closed", "rows": lines})
+    levels = {event.row["cause"]: event.level for event in subscription.take() if isinstance(event, Event)}
+    assert levels == {cause: "error" if cause in faults else "info" if cause in ORDERLY_CAUSES else "warning" for cause in Cause}

@@ -8,7 +8,7 @@ from framegate.proxy.server.protocol import WIRE_VERSION
 from framegate.proxy.server.rows import StandingRow, Store
 from tests.fakes.fleet import fleet_config
 
-CELLS = [["framegate.listener", "a"], ["framegate.upstream", "u"]]
+CELLS = [["framegate.listener", "a"], ["framegate.upstream", "u"], ["endpoint", "u", "127.0.0.1", "1", ""]]
 ENDPOINTS = {"u": [["127.0.0.1", 2, "127.0.0.1", 1]]}
 STORES = {"contents": ["secret"], "stores": {"listener/a": {"number": 4, "shown": "f0", "files": {"tls.key": 0}}}}
 
@@ -42,7 +42,15 @@ def test_a_processor_starts_with_all_there_is_and_the_share_of_its_slot() -> Non
 
 def test_all_that_can_change_is_one_change() -> None:
     desired = state(TapConfig(directory="tap", rules=(TapRule(name="all"),)))
-    whole = {"config": to_wire(desired.config), "cells": CELLS, "share": 7 * MIB, "endpoints": ENDPOINTS, "stores": STORES, "standing": []}
+    whole = {
+        "config": to_wire(desired.config),
+        "cells": CELLS,
+        "share": 7 * MIB,
+        "endpoints": ENDPOINTS,
+        "stores": STORES,
+        "standing": [],
+        "rows_at_open": False,
+    }
     assert desired.whole(0) == whole
 
 

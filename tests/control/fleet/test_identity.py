@@ -82,7 +82,7 @@ class Rig(Process):
     async def ask(self, kind: str, auth_queue: str = "listener:a", **row: Any) -> tuple[str, dict[str, Any]]:
         """What a question of a processor's is answered with."""
         self.asked += 1
-        notice = QuestionNotice(type="question", number=self.asked, desk=auth_queue, address="", kind=kind, row=row)
+        notice = QuestionNotice(type="question", number=self.asked, queue=auth_queue, address="", kind=kind, row=row)
         self.identity.auth_requests.hear(child(self), notice)
         while not self.told:
             await asyncio.sleep(0.001)
@@ -213,8 +213,8 @@ class Slow(AuthResponder):
         return Secret(auth_request.credential)
 
 
-def asked(number: int, credential: str = "c", desk: str = "upstreams") -> QuestionNotice:
-    return QuestionNotice(type="question", number=number, desk=desk, address="", kind="WantSecret", row={"credential": credential})
+def asked(number: int, credential: str = "c", queue: str = "upstreams") -> QuestionNotice:
+    return QuestionNotice(type="question", number=number, queue=queue, address="", kind="WantSecret", row={"credential": credential})
 
 
 def answered(number: int, text: str = "c") -> dict[str, Any]:
@@ -278,7 +278,7 @@ def test_a_request_that_the_pool_does_not_take_is_unavailable_at_once_and_counte
         await until(lambda: slow.asked)
         auth_requests.hear(child(one), asked(2))
         auth_requests.hear(child(one), asked(3))
-        auth_requests.hear(child(one), asked(4, desk="nobody"))
+        auth_requests.hear(child(one), asked(4, queue="nobody"))
         unavailable = [(row["number"], row["kind"], row["row"]["reason"]) for row in one.told]
         assert unavailable == [
             (3, "Unavailable", "1 requests wait in the queue upstreams, 1 of them of this address"),
@@ -297,7 +297,7 @@ def test_a_refusal_without_work_is_delayed_and_a_known_result_is_not(monkeypatch
 
     def check(number: int, password: str) -> QuestionNotice:
         row = {"user": "u", "password": password}
-        return QuestionNotice(type="question", number=number, desk="upstreams", address="a", kind="CheckPassword", row=row)
+        return QuestionNotice(type="question", number=number, queue="upstreams", address="a", kind="CheckPassword", row=row)
 
     async def scenario(auth_requests: AuthRequests, slow: Slow, auth_pool: AuthWorkerPool) -> None:
         slow.at_once = lambda auth_request, address: found[auth_request.password]  # type: ignore[method-assign, union-attr]

@@ -43,7 +43,7 @@ def run(path: Path, body: Callable[[Made], Awaitable[None]]) -> None:
 
 def test_rows_are_in_the_file_when_write_returns_in_their_order_and_readers_see_no_room(tmp_path: Path) -> None:
     async def body(made: Made) -> None:
-        assert await made.file.fault() is None
+        assert await made.file.reserve() is None
         assert made.path.read_bytes() == b""
         assert made.path.stat().st_mode & 0o777 == 0o600
         assert made.path.stat().st_blocks * 512 >= ROOM
@@ -72,7 +72,7 @@ def test_a_full_disk_is_found_before_a_change_and_rows_wait_whole_until_there_is
         async def body(made: Made) -> None:
             await made.put(1)
             fill(tmp_path / "disk/filler")
-            fault = await made.file.fault()
+            fault = await made.file.reserve()
             assert fault is not None
             for number in range(2, 202):  # more than the room that was kept before
                 made.file.add(audit_line({"n": number, "x": "x" * 600}))
@@ -82,9 +82,32 @@ def test_a_full_disk_is_found_before_a_change_and_rows_wait_whole_until_there_is
             before = made.numbers()
             assert before == list(range(1, len(before) + 1)), "each is whole"
             (tmp_path / "disk/filler").unlink()
-            assert await made.file.fault() is None
+            assert await made.file.reserve() is None
             assert made.numbers() == list(range(1, 202))
             assert made.changes == ["No space left on device", ""]
+
+        run(tmp_path / "disk/audit.log", body)
+
+
+def test_each_change_in_progress_has_room_of_its_own_for_the_longest_row(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "disk") as mounted:
+        if not mounted:
+            pytest.skip("no disk can be mounted here")
+
+        async def body(made: Made) -> None:
+            faults = await asyncio.gather(*(made.file.reserve() for _ in range(64)))
+            places = faults.count(None)
+            assert 1 < places < 64
+            fill(tmp_path / "disk/filler")
+            cancelled = asyncio.create_task(made.file.reserve())
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            for number in range(places):
+                made.file.add(audit_line({"n": number, "x": "x" * (ROOM - 1_000)}), reserved=True)
+            await made.file.write()
+            assert (made.numbers(), made.unwritten) == (list(range(places)), 0)
+            made.path.unlink()
+            assert await made.file.reserve() is None
 
         run(tmp_path / "disk/audit.log", body)
 
@@ -106,13 +129,26 @@ def test_what_waits_is_bounded_tried_again_and_written_at_the_end(tmp_path: Path
     run(tmp_path / "missing/audit.log", body)
 
 
+def test_room_that_was_missing_is_looked_for_also_without_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("framegate.control.logs.audit_file.RETRY_S", 0.01)
+
+    async def body(made: Made) -> None:
+        assert await made.file.reserve() is made.file.error is not None
+        made.path.parent.mkdir()
+        while made.file.error is not None:
+            await asyncio.sleep(0.01)
+        assert made.changes == ["No such file or directory", ""]
+
+    run(tmp_path / "missing/audit.log", body)
+
+
 def test_what_is_no_ordinary_file_is_never_written(tmp_path: Path) -> None:
     async def body(made: Made) -> None:
         made.path.symlink_to(tmp_path / "elsewhere")
-        assert await made.file.fault() is not None
+        assert await made.file.reserve() is not None
         made.path.unlink()
         made.path.mkdir()
-        assert await made.file.fault() is not None
+        assert await made.file.reserve() is not None
         assert not (tmp_path / "elsewhere").exists()
 
     run(tmp_path / "audit.log", body)

@@ -6,13 +6,14 @@ import fcntl
 import json
 import logging
 import os
+import random
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from framegate.control.errors import InvalidArgumentError
-from framegate.control.events import Event
+from framegate.control.events import Bus, Event
 from framegate.control.logs import Levels, LibraryRows, RowLog, check_silenced
 from framegate.control.logs import row_log as module
 from framegate.proxy.config.log import LEVELS, LogLevel
@@ -302,6 +303,7 @@ def test_what_a_library_logs_becomes_a_row_with_its_error(pipe: Pipe) -> None:
     logger = logging.Logger("opentelemetry.exporter")
     logger.addHandler(LibraryRows(log))
     logger.info("not worth a row")
+    logger.error("the client has gone", exc_info=type("ExecuteBatchError", (Exception,), {})("failed"))
     try:
         raise ConnectionRefusedError("nobody there")
     except ConnectionRefusedError:
@@ -360,3 +362,24 @@ def test_an_event_is_silenced_whatever_its_level() -> None:
 def test_an_event_that_does_not_exist_is_not_silenced() -> None:
     with pytest.raises(InvalidArgumentError, match="there is no event 'clsoed'"):
         check_silenced({"clsoed"})
+
+
+def test_sampled_rows_stand_for_those_left_out_and_bad_ones_are_always_written(pipe: Pipe) -> None:
+    reader, writer = pipe
+    total = 400
+    good = [f'{{"id": "0-1-{number}", "lost": {{"bytes": 0, "request": 0}}, "mutes": {{}}}}' for number in range(total)]
+    random.seed(28)
+    for share, least, most in ((0.0, 0, 0), (0.25, 60, 140), (1.0, total, total)):
+        log = RowLog(writer, levels=Levels("info", share))
+        failures: list[Exception] = []
+        bus = Bus((log,), on_failure=failures.append)
+        bus.publish_lines("closed", [(number, text, dict) for number, text in enumerate(good)])
+        bus.publish_lines("closed", [(0, text, dict) for text in good[:3]], level="warning")
+        bus.publish_lines("closed", [(0, good[0].replace('"bytes": 0', '"bytes": 7'), dict)])
+        log.close()
+        rows = lines(reader)
+        bad = [row for row in rows if row["level"] == "warning" or row["lost"]["bytes"]]
+        well = [row for row in rows if row not in bad]
+        assert (len(bad), any("sampled" in row for row in bad), failures) == (4, False, [])
+        assert least <= len(well) <= most
+        assert sum(row.get("sampled", 1) for row in well) + log._alike == total

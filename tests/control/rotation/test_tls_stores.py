@@ -1,5 +1,6 @@
 """New certificates go to every processor or to none; the processors are fakes, the judge is the real one."""
 
+import dataclasses
 import os
 import signal
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from framegate.control.configuration.child import Loaded
+from framegate.control.configuration.tls_files import describe_files, read_tls_files
 from framegate.proxy.config.tls import ListenerTls
 from tests.fakes.certificates import Authority
 from tests.fakes.fleet import Fleet, facts, run, until
@@ -86,3 +89,21 @@ def test_what_is_no_good_asks_no_processor(files: Renewable) -> None:
         assert made.desired.revision == revision
 
     run(scenario, tls=files.tls)
+
+
+def test_a_listener_that_is_removed_meanwhile_keeps_no_other_back(files: Renewable) -> None:
+    async def scenario(made: Fleet) -> None:
+        async def judge(question: Any) -> Any:
+            answer = await made._check(question)
+            config = dataclasses.replace(made.desired.config, listeners=made.desired.config.listeners[:1])
+            await made.steering.configuration.apply(Loaded(config, [], read_tls_files(config), described))
+            return answer
+
+        described = describe_files(read_tls_files(made.desired.config))
+        made.certificates._validator = judge
+        files.renew()
+        assert results(await made.rotation.reload()) == [("listener/a", "replaced"), ("listener/b", "unchanged")]
+        assert {owner: store.number for owner, store in made.desired.stores.items()} == {"listener/a": 2}
+        assert made.log.events("task_failed") == []
+
+    run(scenario, tls=files.tls, others=("b",))

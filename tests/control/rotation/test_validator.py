@@ -1,7 +1,5 @@
 """Rules 100 to 109 of Kafka's network layer, as far as they can apply (those about stores of the JVM do not)."""
 
-import io
-import json
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -10,12 +8,10 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from framegate.control.rotation.source import Refusal
-from framegate.control.rotation.validator import answer, refusal_of, serve
+from framegate.control.rotation.validator import answer, refusal_of
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig, to_wire
 from framegate.proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
 from tests.fakes.certificates import Authority
-from tests.fakes.plane import fake_config
 
 DAY = timedelta(days=1)
 SERVER = ListenerTls(certificate="c", key="k")
@@ -101,33 +97,6 @@ def test_authorities_must_be_some_and_one_of_them_in_force(authority: Authority)
     assert why(section, old, {**files(authority), "a": ended + old["a"]}) == ""
     assert why(UpstreamTls(ca="a"), old, {"a": b"rubbish"}) == "a: holds no certificate in PEM form, or one that is broken"
     assert why(UpstreamTls(ca="a"), old, {"a": old["a"]}) == ""
-
-
-def test_it_answers_one_question_after_another_and_keys_are_in_nothing_that_it_says(authority: Authority) -> None:
-    config = fake_config("unix:unused", None)
-    row = to_wire(config)
-    row["listeners"][0]["tls"] = to_wire_tls(SERVER)
-    old, new = files(authority), files(authority)
-    text = {name: {path: data.decode() for path, data in each.items() if path != "a"} for name, each in (("old", old), ("new", new))}
-    bad = {"old": text["old"], "new": {**text["new"], "k": text["old"]["k"]}}
-    owner = f"listener/{config.listeners[0].name}"
-    asked = [json.dumps({"config": row, "stores": {owner: store}}).encode() for store in (text, bad, text)]
-    out = io.BytesIO()
-    serve(io.BytesIO(b"".join(len(each).to_bytes(4, "big") + each for each in asked) + b"\0\0"), out)
-    out.seek(0)
-    for refusals in ({}, {owner: ["k", "is not the key of the certificate"]}, {}):
-        found = json.loads(out.read(int.from_bytes(out.read(4), "big")))
-        assert found["refusals"] == refusals
-        assert found["certificates"][owner]["c"][0]["subject"] == "CN=server,O=Test"
-    assert out.read() == b""
-    assert b"PRIVATE" not in out.getvalue()
-    assert Refusal("k", "x") != Refusal("k", "y")
-
-
-def to_wire_tls(tls: ListenerTls) -> dict[str, Any]:
-    import dataclasses
-
-    return dataclasses.asdict(tls)
 
 
 def test_certificates_for_certain_hosts_and_revocation_lists_are_judged_too(authority: Authority) -> None:

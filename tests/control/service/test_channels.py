@@ -7,8 +7,12 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from framegate.control.errors import UnavailableError
 from framegate.control.events import Event, Gap, Row
 from framegate.control.service.channels import CAPACITY, ClosedChannels
+from framegate.control.status import Outcome
+from framegate.control.steering.filter import CLOSED_FIELDS, Filter
+from framegate.control.steering.transactions import Changed
 from framegate.control.v1 import channel_service_pb2 as pb2
 from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 from framegate.proxy.network.connection_id import format_connection_id, parse_connection_id
@@ -79,9 +83,38 @@ async def test_close_is_listed_afterwards_with_its_cause(at: Serving) -> None:
     at.plane.tell(closed_row("0-1-6", "idle"))
     await stub.CloseChannels(pb2.CloseChannelsRequest(selector=ids("0-1-7"), reason="bye"))
     listed = await stub.ListClosedChannels(pb2.ListClosedChannelsRequest())
-    filtered = await stub.ListClosedChannels(pb2.ListClosedChannelsRequest(cause=pb2.CAUSE_IDLE))
     assert [(item.id, item.close.cause) for item in listed.channels] == [("0-1-7", pb2.CAUSE_ADMIN), ("0-1-6", pb2.CAUSE_IDLE)]
-    assert [item.id for item in filtered.channels] == ["0-1-6"]
+
+
+@served()
+async def test_closed_channels_are_filtered_and_ordered_as_open_ones(at: Serving) -> None:
+    stub, ages_s = ChannelServiceStub(at.channel), (3, 9, 7, 8)
+    for number, age_s in enumerate(ages_s, 1):
+        frames = {"request": number, "response": 0}
+        row = closed_row(f"0-1-{number}", "idle" if number < 4 else "admin", client_id=f"c-{number}", frames=frames)
+        at.plane.tell({**row, "closed_ns": row["opened_ns"] + age_s * 10**9})
+    unknown = {"request": None, "response": None}
+    at.plane.tell(closed_row("1-1-1", "processor_died", "plain", frames=unknown, bytes=unknown, lost={"bytes": None, **unknown}))
+    for chosen, order, wanted in (
+        ("cause=idle listener=kafka", "", [3, 2, 1]),
+        ("cause=idle client_id=c-[12]", "", [2, 1]),
+        ("age>7s", "age", [4, 2]),
+        ("age>7s", "age desc", [2, 4]),
+        ("request_frames>=3 side=downstream", "request_frames desc", [4, 3]),
+        ("lost<1", "", [101]),
+        ("cause=limit", "", []),
+    ):
+        answer = await stub.ListClosedChannels(pb2.ListClosedChannelsRequest(filter=chosen, order_by=order, page_size=1))
+        more = pb2.ListClosedChannelsRequest(filter=chosen, order_by=order, page_token=answer.next_page_token)
+        rest = (await stub.ListClosedChannels(more)).channels if answer.next_page_token else []
+        found = [100 * item.processor_slot + int(item.id.rpartition("-")[2]) for item in (*answer.channels, *rest)]
+        assert (found, answer.total_count) == (wanted, len(wanted)), (chosen, order)
+    assert answer.next_page_token == ""
+    (channel,) = (await stub.ListClosedChannels(pb2.ListClosedChannelsRequest(filter="client_id=c-2"))).channels
+    assert channel.client_id == "c-2"
+    for request, field in (("held>1", "filter"), ("", "order_by")):
+        code, _, named = await refused(stub.ListClosedChannels(pb2.ListClosedChannelsRequest(filter=request, order_by="held")))
+        assert (code, set(named)) == (grpc.StatusCode.INVALID_ARGUMENT, {field})
 
 
 @pytest.mark.parametrize(
@@ -107,7 +140,6 @@ async def test_naming_only_channels_that_are_gone_is_not_found(at: Serving) -> N
     for call in (
         stub.CloseChannels(pb2.CloseChannelsRequest(selector=ids("0-1-7"))),
         stub.GetChannel(pb2.GetChannelRequest(id="0-1-7")),
-        stub.ListClosedChannels(pb2.ListClosedChannelsRequest(listener="nobody")),
     ):
         assert await code_of(call) is grpc.StatusCode.NOT_FOUND
 
@@ -136,18 +168,18 @@ def unread(text: str, read: Callable[[], Row]) -> Event:
     return Event(1, 0, "closed", "info", read, subject=int(parse_connection_id(text)))
 
 
-def texts(closed: ClosedChannels, **chosen: str) -> list[str]:
-    return [format_connection_id(row["id"]) for row in asyncio.run(closed.latest(**chosen))]
+def texts(closed: ClosedChannels, chosen: str = "") -> list[str]:
+    return [format_connection_id(look.row["id"]) for look in asyncio.run(closed.latest(Filter(chosen, fields=CLOSED_FIELDS)))]
 
 
-def test_the_latest_rows_are_kept_without_gaps_and_chosen_by_listener_and_cause() -> None:
+def test_the_latest_rows_are_kept_without_gaps_and_chosen_by_a_filter() -> None:
     closed = Closed(capacity=3)
     for number, cause, listener in ((1, "idle", "kafka"), (2, "idle", "kafka"), (3, "idle", "plain"), (4, "admin", "plain")):
         closed.record(event(closed_row(f"0-1-{number}", cause, listener)))
     closed.record(Gap(1, 3, 2))
     assert texts(closed) == ["0-1-4", "0-1-3", "0-1-2"]
     assert closed.get(parse_connection_id("0-1-1")) is None
-    assert texts(closed, listener="plain", cause="idle") == ["0-1-3"]
+    assert texts(closed, "listener=plain cause=idle") == ["0-1-3"]
 
 
 def test_a_row_is_read_once_and_not_before_somebody_asks() -> None:
@@ -188,7 +220,7 @@ def test_the_event_loop_serves_others_while_many_rows_are_decoded() -> None:
         closed = Closed()
         for number in range(1, 200):
             closed.record(unread(f"0-1-{number}", lambda number=number: closed_row(f"0-1-{number}", "idle")))  # type: ignore[misc]
-        reading = asyncio.ensure_future(closed.latest())
+        reading = asyncio.ensure_future(closed.latest(Filter(fields=CLOSED_FIELDS)))
         await asyncio.sleep(0)
         assert not reading.done()
         closed.record(event(closed_row("0-1-200", "idle")))
@@ -274,3 +306,14 @@ async def test_an_answer_says_that_clients_can_come_back_and_bounds_are_checked(
     throttle = pb2.ThrottleChannelsRequest(selector=selector, max_affected_count=100_001, request_bytes_per_second=-1, ttl=Duration(nanos=1))
     _, _, named = await refused(stub.ThrottleChannels(throttle))
     assert set(named) == {"max_affected_count", "request_bytes_per_second", "ttl"}
+
+
+@served()
+async def test_what_was_done_although_the_call_failed_is_in_its_audit_row_and_not_done_again(at: Serving) -> None:
+    at.plane.failure = UnavailableError("processor 1 has not confirmed it", reason="CHANGE_PENDING")
+    at.plane.failure.changed = Changed(None, Outcome(affected=(parse_connection_id("0-1-7"),), missing=()))
+    request = pb2.MuteChannelsRequest(selector=ids("0-1-7"), reason="x", request_id="7f1e8a52-0b3c-4d7e-9a66-0d5f4c1b2a39")
+    for _ in range(2):
+        assert await refused(ChannelServiceStub(at.channel).MuteChannels(request)) == (grpc.StatusCode.UNAVAILABLE, "CHANGE_PENDING", [])
+        at.plane.failure = None
+    assert at.plane.audits[0]["after"] == {"affected": ["0-1-7"], "affected_count": 1, "missing": []}

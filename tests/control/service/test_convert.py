@@ -4,7 +4,7 @@ import typing
 
 import pytest
 
-from framegate.control.service.convert import cause_name, channel_message, channel_number, duration
+from framegate.control.service.convert import channel_message, channel_number, duration
 from framegate.control.status import ProcessorState
 from framegate.control.v1 import channel_service_pb2 as channel_pb2
 from framegate.control.v1 import pool_service_pb2 as pool_pb2
@@ -29,7 +29,7 @@ def test_causes_and_states_are_the_same_words_in_the_api_the_cells_and_the_netwo
 def test_every_cause_of_a_closed_row_arrives() -> None:
     for cause in Cause:
         close = channel_message(closed_row("0-1-1", cause.value)).close
-        assert cause_name(close.cause) == cause.value
+        assert channel_pb2.Cause.Name(close.cause) == f"CAUSE_{cause.value.upper()}"
 
 
 def test_a_closed_row_says_what_was_lost_and_what_muted() -> None:

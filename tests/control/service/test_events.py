@@ -133,7 +133,7 @@ async def test_a_filter_that_leaves_rows_out_still_moves_the_token(at: Serving) 
 
 
 @served()
-async def test_a_hundred_watchers_get_every_row_one_more_is_refused_and_the_end_ends_them_in_order(at: Serving) -> None:
+async def test_as_many_watchers_as_may_be_get_every_row_one_more_is_refused_and_the_end_ends_them_in_order(at: Serving) -> None:
     calls = [(await watch(at))[0] for _ in range(MAX_WATCHERS)]
     more = EventServiceStub(at.channel).WatchEvents(pb2.WatchEventsRequest())
     assert (await refused(more.read()))[:2] == (grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_WATCHERS")

@@ -9,7 +9,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from framegate.control.service.limits import NODE, node_message
 from framegate.control.service.validate import Violations
 from framegate.control.v1 import limit_service_pb2 as pb2
-from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
+from framegate.proxy.config.limits import LimitOverride, LimitsConfig, ListenerLimits, RateLimits
 from tests.control.service.served import code_of, failure_of, served
 from tests.fakes.cells import fill
 from tests.fakes.serving import Serving
@@ -42,11 +42,11 @@ async def test_the_largest_int32_is_in_range(at: Serving) -> None:
 async def test_quotas_of_a_listener_change_alone_and_are_audited(at: Serving) -> None:
     limit = pb2.Limit(listener="plain", max_connection_count=5, request_bytes_per_second=1 << 40)
     updated = await at.api.UpdateLimit(pb2.UpdateLimitRequest(limit=limit))
-    assert at.plane.quotas["plain"] == RateLimits(connections=5, request_bytes_rate=1 << 40)
+    assert at.plane.quotas["plain"] == ListenerLimits(connections=5, request_bytes_rate=1 << 40)
     assert (updated.limit.max_connection_count, updated.limit.max_receive_size_bytes) == (5, 100 * 1024 * 1024)
     zero = pb2.Limit(listener="plain", max_connection_count=0)
     await at.api.UpdateLimit(pb2.UpdateLimitRequest(limit=zero, update_mask=FieldMask(paths=["max_connection_count"])))
-    assert at.plane.quotas["plain"] == RateLimits(request_bytes_rate=1 << 40)
+    assert at.plane.quotas["plain"] == ListenerLimits(request_bytes_rate=1 << 40)
     first, second = at.plane.audits
     assert (first["before"], first["after"]) == (
         {"max_connection_count": 10, "request_bytes_per_second": 0},

@@ -1,11 +1,19 @@
 """framegate.control.service.peers: whom a connection is of. Real sockets and certificates: test_sockets."""
 
 import asyncio
+import math
 import os
+import pwd
 import socket
 import ssl
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from framegate.control.service import peers as service_peers
 from framegate.control.service.peers import CertificatePeers, Peer, Peers, role_name, unix_peer
 from framegate.control.v1.options_pb2 import Role
 from framegate.proxy.config.model import AdminTcp
@@ -29,6 +37,51 @@ def test_the_kernel_says_who_is_at_the_other_end() -> None:
         peer = asyncio.run(unix_peer(Role.ROLE_OPERATE, ours, None))  # type: ignore[arg-type]
     assert (peer.role, peer.fields["uid"], peer.fields["gid"], peer.fields["pid"]) == (Role.ROLE_OPERATE, os.geteuid(), os.getegid(), os.getpid())
     assert role_name(peer.role) == "operate"
+    assert (peer.local, peer.ends_s) == (True, math.inf)
+
+
+def test_a_directory_service_that_does_not_answer_delays_one_connection_a_moment_and_the_user_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+
+    def slow(uid: int) -> Any:
+        gate.wait(10)
+        raise KeyError(uid)
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            found = [(await unix_peer(Role.ROLE_VIEW, ours, None)).fields["who"] for _ in range(3)]  # type: ignore[arg-type]
+            assert found == [f"uid:{os.geteuid()}"] * 3
+            assert len([thread for thread in threading.enumerate() if thread.name == "framegate-work"]) == 1, "it is asked once"
+            gate.set()
+            while service_peers._asked:
+                await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(pwd, "getpwuid", slow)
+    monkeypatch.setattr(service_peers, "_NAME_S", 0.01)
+    monkeypatch.setattr(service_peers, "_names", {})
+    asyncio.run(main())
+
+
+def test_nothing_is_read_from_a_connection_while_one_of_its_refusals_waits() -> None:
+    holds: list[bool] = []
+    peers = Peers()
+    name = peers.add(Peer(Role.ROLE_VIEW, {}), holds.append)
+    with peers.held(f"unix-abstract:{name}"), peers.held("unix:"):
+        with peers.held(f"unix-abstract:{name}"):
+            pass
+        assert holds == [True, True, True]
+    assert holds[-1] is False
+
+
+class Tls:
+    """A connection with a client's certificate."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def getpeercert(self, binary_form: bool = False) -> Any:
+        return ssl.PEM_cert_to_DER_cert(Path(self.path).read_text()) if binary_form else ssl._ssl._test_decode_cert(self.path)  # type: ignore[attr-defined]
 
 
 def test_a_principal_has_the_highest_role_whose_list_has_it(tmp_path: Path) -> None:
@@ -41,6 +94,7 @@ def test_a_principal_has_the_highest_role_whose_list_has_it(tmp_path: Path) -> N
     ):
         files = dict.fromkeys(("certificate", "key", "client_ca"), "unread")
         config = AdminTcp(address="127.0.0.1:0", **files, principal=PrincipalConfig(rules=rules), **names)
-        peer = CertificatePeers(config).peer(ssl.PEM_cert_to_DER_cert(Path(authority.leaf("ada")[0]).read_text()), "10.0.0.1:5")
+        peer = CertificatePeers(config).peer(Tls(authority.leaf("ada")[0]), "10.0.0.1:5")  # type: ignore[arg-type]
         assert (peer.fields["who"], peer.role) == expected
-        assert (len(peer.fields["certificate"]), peer.fields["address"]) == (64, "10.0.0.1:5")
+        assert (len(peer.fields["certificate"]), peer.fields["address"], peer.local) == (64, "10.0.0.1:5", False)
+        assert time.time() < peer.ends_s < math.inf

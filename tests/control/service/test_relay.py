@@ -45,7 +45,7 @@ def run(folder: Path, body: Callable[[Callable[[], Awaitable[tuple[Streams, Stre
             backend.close()
             for _, writer in opened:
                 writer.close()
-        assert peers._peers == {}
+        assert peers._connections == {}
 
     asyncio.run(main())
 
@@ -81,6 +81,26 @@ def test_a_side_that_is_not_read_stops_the_other(tmp_path: Path) -> None:
             except TimeoutError:
                 break
         assert taken < 8 * MIB
+        assert len(await inner_reader.readexactly(taken)) == taken
+
+    run(tmp_path, body)
+
+
+def test_nothing_is_read_of_a_connection_while_it_is_held_and_then_all_of_it(tmp_path: Path) -> None:
+    async def body(connect: Callable[[], Awaitable[tuple[Streams, Streams]]], relay: Relay, peers: Peers) -> None:
+        (_, writer), (inner_reader, inner_writer) = await connect()
+        name = inner_writer.get_extra_info("peername")[1:].decode()
+        taken, block = 0, bytes(MIB)
+        with peers.held(name):
+            while taken < 8 * MIB:
+                writer.write(block)
+                taken += MIB
+                try:
+                    await asyncio.wait_for(writer.drain(), 0.1)
+                except TimeoutError:
+                    break
+            assert taken < 8 * MIB
+            assert inner_reader._buffer == b""  # type: ignore[attr-defined]
         assert len(await inner_reader.readexactly(taken)) == taken
 
     run(tmp_path, body)

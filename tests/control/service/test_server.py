@@ -12,7 +12,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from framegate.control.errors import StartError
-from framegate.control.service import start
+from framegate.control.service import interceptor, start
 from framegate.control.service.interceptor import MAX_CALLS, MAX_REQUEST
 from framegate.control.service.server import SERVICE_NAMES
 from framegate.control.status import UpstreamStatus
@@ -178,3 +178,25 @@ async def test_a_request_above_the_bound_is_refused_by_its_size_and_one_at_it_ha
     assert (refusal["error"], refusal["request"]) == ("REQUEST_TOO_LARGE", None)
     assert row["request"]["update_mask"].endswith(" characters)")
     assert len(str(row)) < 20_000
+
+
+@pytest.mark.parametrize("size", [MAX_REQUEST + 1, (1 << 20) + 1, 7 << 20])
+@served()
+async def test_a_request_that_is_far_too_large_is_refused_with_a_reason_whatever_its_method(at: Serving, *, size: int) -> None:
+    exhausted = (grpc.StatusCode.RESOURCE_EXHAUSTED, "REQUEST_TOO_LARGE", [])
+    for name in ("ListLimits", "UpdateLimit"):
+        assert await refused(at.channel.unary_unary(f"/framegate.control.v1.LimitService/{name}")(bytes(size))) == exhausted
+    assert await refused(at.channel.unary_stream("/framegate.control.v1.EventService/WatchEvents")(bytes(size)).read()) == exhausted
+    assert [row["error"] for row in at.plane.audits] == ["REQUEST_TOO_LARGE"]
+
+
+@served()
+async def test_few_requests_are_received_at_once_and_one_that_does_not_arrive_makes_room(at: Serving, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interceptor, "_REQUEST_S", 0.2)
+    slow = [at.channel.stream_unary("/framegate.control.v1.LimitService/ListLimits")() for _ in range(interceptor._READS)]
+    await asyncio.sleep(0.1)
+    quick = asyncio.ensure_future(at.channel.unary_unary("/framegate.control.v1.LimitService/ListLimits")(b""))
+    await asyncio.sleep(0.05)
+    assert not quick.done()
+    await quick
+    assert {(await refused(call))[1] for call in slow} == {"REQUEST_TOO_SLOW"}

@@ -9,14 +9,17 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
+from cryptography import x509
 from google.protobuf import descriptor_pool, message_factory
 
 from framegate.control.errors import StartError
-from framegate.control.service import interceptor
+from framegate.control.files import read
+from framegate.control.service import interceptor, relay
 from framegate.control.service.access import METHODS
 from framegate.control.service.peers import ROLES
 from framegate.control.service.relay import MAX_CONNECTIONS
@@ -160,55 +163,122 @@ def test_another_user_opens_what_the_mode_lets_in_and_rows_name_user_group_and_p
         run(folder, body)
 
 
-def test_a_caller_over_tcp_has_the_role_of_its_principal(tmp_path: Path, quick: None) -> None:
-    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
-    server = authority.leaf("server")
-    people = {
-        name: signer.leaf(name, uris=(f"spiffe://x/{name}",) if name != "none" else ())
-        for name, signer in (("ada", authority), ("bob", authority), ("eve", authority), ("none", authority), ("mallory", stranger))
-    }
-    tcp = AdminTcp(
-        address="127.0.0.1:0",
-        certificate=server[0],
-        key=server[1],
-        client_ca=str(authority.path),
-        principal=PrincipalConfig(from_="uri", rules=(r"RULE:spiffe:\/\/x\/(.*)/$1/",)),
-        admin=("ada",),
-        view=("RULE:ada|bob",),
-    )
+class Callers:
+    """Clients of the API over TCP, each with a certificate; ada has the role admin, bob the role view."""
 
-    def credentials(name: str) -> grpc.ChannelCredentials:
-        certificate, key = (Path(path).read_bytes() for path in people[name]) if name else (None, None)
-        return grpc.ssl_channel_credentials(authority.path.read_bytes(), key, certificate)
+    def __init__(self, folder: Path) -> None:
+        self.authority, stranger = Authority(folder), Authority(folder, "stranger")
+        self.server = self.authority.leaf("server")
+        self.people = {
+            name: signer.leaf(name, uris=(f"spiffe://x/{name}",) if name != "none" else ())
+            for name, signer in (*((name, self.authority) for name in ("ada", "bob", "eve", "none")), ("mallory", stranger))
+        }
+        self.revoked = self.authority.revocations()
+        self.tcp = AdminTcp(
+            address="127.0.0.1:0",
+            certificate=self.server[0],
+            key=self.server[1],
+            client_ca=str(self.authority.path),
+            crl=(self.revoked,),
+            principal=PrincipalConfig(from_="uri", rules=(r"RULE:spiffe:\/\/x\/(.*)/$1/",)),
+            admin=("ada",),
+            view=("RULE:ada|bob",),
+        )
+
+    def connected(self, at: Serving, name: str) -> contextlib.AbstractAsyncContextManager[grpc.aio.Channel]:
+        certificate, key = (Path(path).read_bytes() for path in self.people[name]) if name else (None, None)
+        credentials = grpc.ssl_channel_credentials(self.authority.path.read_bytes(), key, certificate)
+        return connected(str(at.service.tcp_address).replace("127.0.0.1", "localhost"), credentials)
+
+    async def reload(self, at: Serving) -> list[str]:
+        """What is wrong with the files that are watched; otherwise they are in force."""
+        (source,) = at.plane.parts.rotation.sources  # type: ignore[attr-defined]
+        found = read(source.paths)
+        assert isinstance(found, dict)
+        return [str(refusal) for refusal in (await source.reloader.take({source.owner: found})).values()]
+
+
+async def listed(channel: grpc.aio.Channel) -> grpc.StatusCode:
+    return await ChannelServiceStub(channel).ListChannels(pb2.ListChannelsRequest(), timeout=10).code()
+
+
+def test_a_caller_over_tcp_has_the_role_of_its_principal(tmp_path: Path, quick: None) -> None:
+    callers = Callers(tmp_path)
+    unavailable = grpc.StatusCode.UNAVAILABLE
 
     async def body(at: Serving, addresses: dict[str, str]) -> None:
-        address = str(at.service.tcp_address).replace("127.0.0.1", "localhost")
         answers = {"ada": (OK, OK), "bob": (OK, DENIED), "eve": (DENIED, DENIED), "none": (DENIED, DENIED)}
-        unavailable = grpc.StatusCode.UNAVAILABLE
         for name, expected in {**answers, "mallory": (unavailable, unavailable), "": (unavailable, unavailable)}.items():
-            async with connected(address, credentials(name)) as channel:
-                stub = ChannelServiceStub(channel)
-                found = [await call.code() for call in (stub.ListChannels(pb2.ListChannelsRequest()), stub.MuteChannels(MUTE))]
-                assert found == list(expected), name
+            async with callers.connected(at, name) as channel:
+                assert (await listed(channel), await ChannelServiceStub(channel).MuteChannels(MUTE).code()) == expected, name
         (row,) = at.plane.audits
         assert (row["who"], row["role"], len(row["certificate"]), row["address"].partition(":")[0]) == ("ada", "admin", 64, "127.0.0.1")
-        async with connected(address) as channel:
+        async with connected(str(at.service.tcp_address)) as channel:
             assert await code_of(ChannelServiceStub(channel).MuteChannels(MUTE)) is unavailable, "without TLS"
 
         async def serial() -> int:
-            _, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]), ssl=insecure())
+            _, writer = await asyncio.open_connection(*str(at.service.tcp_address).split(":"), ssl=insecure())
             certificate = writer.get_extra_info("ssl_object").getpeercert(True)
             writer.close()
             return hash(certificate)
 
         first = await serial()
-        for old, new in zip(server, authority.leaf("renewed"), strict=True):
-            os.replace(new, old)
-        second = await serial()
-        Path(server[0]).write_text("broken")
-        assert first != second == await serial(), "the last good one goes on"
+        async with callers.connected(at, "bob") as channel:
+            watched = await watching(channel)
+            for old, new in zip(callers.server, callers.authority.leaf("renewed"), strict=True):
+                os.replace(new, old)
+            assert await callers.reload(at) == []
+            second = await serial()
+            Path(callers.server[0]).write_text("broken")
+            assert len(await callers.reload(at)) == 1
+            assert first != second == await serial(), "the last good one goes on"
+            assert not watched.done(), "another certificate of the server changes nothing for who is connected"
 
-    run(tmp_path, body, tcp)
+    run(tmp_path, body, callers.tcp)
+
+
+async def watching(channel: grpc.aio.Channel) -> Any:
+    """A stream of rows that has begun."""
+    call = channel.unary_stream("/framegate.control.v1.EventService/WatchEvents")(b"")
+    await call.read()
+    return call
+
+
+def test_open_connections_end_when_their_certificate_is_revoked_or_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    callers = Callers(tmp_path)
+
+    async def body(at: Serving, addresses: dict[str, str]) -> None:
+        async with callers.connected(at, "ada") as ada, callers.connected(at, "bob") as bob:
+            watched = await watching(ada)
+            assert await listed(bob) is OK
+            os.replace(callers.authority.revocations(callers.people["ada"][0]), callers.revoked)
+            assert await callers.reload(at) == []
+            assert await watched.code() is grpc.StatusCode.UNAVAILABLE
+            assert (await listed(ada), await listed(bob)) == (grpc.StatusCode.UNAVAILABLE, OK)
+        ends = x509.load_pem_x509_certificate(Path(callers.people["bob"][0]).read_bytes()).not_valid_after_utc
+        monkeypatch.setattr(relay, "time", SimpleNamespace(time=lambda: ends.timestamp() - 0.5))
+        async with callers.connected(at, "bob") as bob:
+            assert await (await watching(bob)).code() is grpc.StatusCode.UNAVAILABLE, "it has ended half a second later"
+
+    run(tmp_path, body, callers.tcp)
+
+
+def test_who_does_not_finish_a_handshake_or_has_no_role_takes_no_connection_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "MAX_HANDSHAKES", 4)
+    monkeypatch.setattr(relay, "MAX_CONNECTIONS", 1)
+    callers = Callers(tmp_path)
+
+    async def body(at: Serving, addresses: dict[str, str]) -> None:
+        silent = [await asyncio.open_connection(*str(at.service.tcp_address).split(":")) for _ in range(12)]
+        async with callers.connected(at, "eve") as eve, callers.connected(at, "none") as none, callers.connected(at, "bob") as bob:
+            assert await listed(eve) is DENIED
+            assert await listed(none) is grpc.StatusCode.UNAVAILABLE, "another caller without a role is connected"
+            assert await listed(bob) is OK
+        assert [await reader.read() for reader, _ in silent[:8]] == [b""] * 8, "the oldest ones gave way"
+        for _, writer in silent:
+            writer.close()
+
+    run(tmp_path, body, callers.tcp)
 
 
 def insecure() -> Any:
@@ -231,6 +301,22 @@ def test_connections_above_the_bound_are_closed_and_the_others_go_on(tmp_path: P
         await ChannelServiceStub(at.channel).ListChannels(pb2.ListChannelsRequest())
         async with connected(addresses["view"]) as channel:
             await ChannelServiceStub(channel).ListChannels(pb2.ListChannelsRequest(), wait_for_ready=True)
+
+    run(tmp_path, body)
+
+
+def test_the_watchers_of_one_role_take_no_place_from_those_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interceptor, "MAX_WATCHERS", 2)
+
+    async def body(at: Serving, addresses: dict[str, str]) -> None:
+        async with connected(addresses["view"]) as view, connected(addresses["admin"]) as admin:
+            watched = [await watching(channel) for channel in (view, view, admin, admin)]
+            for channel in (view, admin):
+                more = channel.unary_stream("/framegate.control.v1.EventService/WatchEvents")(b"")
+                assert (await refused(more.read()))[1] == "TOO_MANY_WATCHERS"
+            for call in watched:
+                assert not call.done()
+                call.cancel()
 
     run(tmp_path, body)
 

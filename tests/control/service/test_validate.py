@@ -18,8 +18,8 @@ from framegate.control.v1.proxy_service_pb2 import DrainProxyRequest
 from framegate.control.v1.tap_service_pb2 import CreateTapRuleRequest
 from framegate.control.v1.user_service_pb2 import CreateUserRequest
 from framegate.proxy.config.key import Key, keys
-from framegate.proxy.config.limits import RateLimits
-from framegate.proxy.config.model import MAX_PROCESSORS, MAX_RECEIVE_SIZE, POOL_SIZE, DrainConfig, TapConfig, TapRule
+from framegate.proxy.config.limits import MAX_RECEIVE_SIZE, RateLimits
+from framegate.proxy.config.model import MAX_PROCESSORS, POOL_SIZE, DrainConfig, TapConfig, TapRule
 from tests.fakes.serving import Serving, run
 
 

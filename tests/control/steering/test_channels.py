@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from framegate.control.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
+from framegate.control.fleet import two_phases
 from framegate.control.status import ChannelVerb
 from framegate.control.steering.channels import Terms
 from framegate.control.steering.filter import Filter, Order
@@ -57,6 +58,7 @@ async def test_an_error_names_the_silent_processor_and_counts_what_the_other_did
     with pytest.raises(UnavailableError, match=f"{verb} is in force for 2 channels; .*processor 1 ") as caught:
         await made.steering.channels.act(verb, OF_A, TERMS)
     assert (caught.value.reason, caught.value.metadata) == (reason, {"processors": "1", "affected_count": "2", "missing_count": "0"})
+    assert len(caught.value.changed.after.affected) == 2, "for the audit row"
 
 
 @patch("framegate.control.steering.channels.REQUEST_MS", 500)
@@ -261,6 +263,47 @@ async def test_a_mute_with_a_time_unmutes_only_what_nobody_muted_later(made: Fle
     assert channels.actions == []
 
 
+@run_by(run)
+async def test_an_action_with_a_time_is_kept_as_long_as_it_is_in_force_for_an_open_channel(made: Fleet) -> None:
+    channels, now_ns = made.steering.channels, [10**18]
+    channels._now_ns = lambda: now_ns[0]
+    ids = await open_channels(made, 3)
+
+    def kept() -> list[int]:
+        return [action.number for action in channels.actions]
+
+    with patch("framegate.control.steering.channels.MAX_ACTIONS", 3):
+        with pytest.raises(NotFoundError):
+            await channels.act("mute", [ids[2] + 99], Terms(ttl_ms=60_000))
+        assert kept() == [], "it is in force for no channel"
+        await channels.act("mute", ids, Terms(ttl_ms=60_000))
+        await channels.act("throttle", ids[2:], Terms(ttl_ms=60_000, request_rate=1))
+        await channels.act("mute", OF_A, Terms(ttl_ms=60_000, standing=True))
+        assert kept() == [3, 4], "a later mute of the same channels; a standing one stays whatever closes"
+        await channels.act("mute", ids[:2], Terms(ttl_ms=60_000))
+        with pytest.raises(FailedPreconditionError, match="3 actions are kept already"):
+            await channels.act("mute", ids[2:], Terms(ttl_ms=60_000))
+        await channels.act("close", ids[1:], TERMS)
+        await until(lambda: made.acceptor.listeners["a"].open == 1)
+        now_ns[0] += 10**9
+        await channels.expire()
+        assert kept() == [3, 4, 5], "perhaps the processor's row came before control has booked its connection"
+        await channels.act("unmute", ids[:2], TERMS)
+        assert kept() == [3, 4], "what was unmuted need not be undone"
+        now_ns[0] += 1
+        await channels.act("throttle", ids[:1], Terms(ttl_ms=60_000, request_rate=1))
+        await channels.expire()
+        assert kept() == [4, 6]
+    made.supervisor.running[0].kill("died")
+    made.supervisor.running[1].kill("died")
+    await until(lambda: made.acceptor.listeners["a"].open == 0)
+    now_ns[0] += 10**9 + 1
+    await channels.expire()
+    assert kept() == [4]
+    ended = [(row["action"], row["reason"]) for row in made.log.events("channel_action_ended")]
+    assert ended == [(2, "no_channel"), (5, "no_channel"), (3, "no_channel"), (6, "no_channel")]
+
+
 @patch("framegate.control.steering.channels.REQUEST_MS", 500)
 @run_by(run, 2, "deaf@1")
 async def test_an_action_that_cannot_be_undone_everywhere_is_kept_and_tried_again(made: Fleet) -> None:
@@ -312,3 +355,18 @@ async def test_a_page_ends_when_enough_was_looked_at_and_the_next_one_goes_on(ma
             found = await pages(made, Filter(text), 5, lambda: asyncio.sleep(0))
         assert [number for page in found for number in page] == [ids[-1]]
         assert len(found) == -(-7 // scanned)
+
+
+@run_by(run, 1, "unconfirmed")
+async def test_a_standing_action_that_is_decided_and_not_confirmed_is_done_and_its_error_says_what(
+    made: Fleet, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = await open_channels(made, 2)
+    monkeypatch.setattr(two_phases, "PATIENCE_S", 0.05)
+    with pytest.raises(UnavailableError):
+        await made.steering.limits.change("a", {"max_receive_size": 13})
+    with pytest.raises(UnavailableError) as caught:
+        await made.steering.channels.act("mute", OF_A, Terms(standing=True))
+    before, after = caught.value.changed
+    assert (caught.value.reason, before, sorted(after.affected)) == ("CHANGE_PENDING", None, sorted(ids))
+    assert after.action in made.steering.channels.actions

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import ssl
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -16,11 +17,12 @@ import pytest
 
 from framegate.control.configuration.child import Loaded
 from framegate.control.configuration.tls_files import describe_files, read_tls_files
-from framegate.control.errors import AbortedError, ControlError, EtagError, FailedPreconditionError
+from framegate.control.errors import AbortedError, ControlError, EtagError, FailedPreconditionError, UnavailableError
 from framegate.control.fleet import handler_process, two_phases
 from framegate.control.fleet.processor import COMMAND
 from framegate.control.identity.users_file import changing
 from framegate.control.steering.configuration import Applied
+from framegate.control.telemetry.export import Export
 from framegate.proxy.cells import LISTENER
 from framegate.proxy.config.model import (
     MIB,
@@ -32,12 +34,16 @@ from framegate.proxy.config.model import (
     ListenerTimeouts,
     ListenerTls,
     MemoryPoolConfig,
+    OtlpConfig,
+    PrometheusConfig,
     ProxyConfig,
     RotationConfig,
+    TelemetryConfig,
     UpstreamConfig,
 )
 from framegate.proxy.config.sasl import ListenerSasl
 from tests.fakes.brokers import FakeBroker
+from tests.fakes.certificates import Authority
 from tests.fakes.fleet import ECHO, Client, Fleet, facts, fleet, fleet_config, until
 from tests.fakes.sasl_frames import handshake, plain_token, stored, token
 from tests.fakes.scenario import run_by
@@ -337,6 +343,98 @@ async def test_users_come_change_and_go_with_their_listeners(made: Live, *, tmp_
     assert await made.answers("b")
 
 
+def write_users(file: Path, *names: str) -> None:
+    file.unlink(missing_ok=True)
+    with changing(file) as users:
+        for name in names:
+            users.add(name, {"SCRAM-SHA-256": stored("SCRAM-SHA-256", name)})
+
+
+async def logged_in(made: Live, user: str) -> Client | None:
+    """A client of listener b whose password is its name; None: it is refused."""
+    client = await made.connect("b")
+    await client.echo(framed(handshake("PLAIN", 1)))
+    return client if (await client.echo(framed(token(plain_token(user, user), 2))))[9:11] == b"\0\0" else None
+
+
+@run_by(run)
+async def test_users_that_are_gone_with_a_changed_section_end_and_others_go_on(made: Live, *, tmp_path: Path) -> None:
+    file, other = tmp_path / "users", tmp_path / "others"
+    write_users(file, "alice", "bob", "carol")
+    write_users(other, "alice")
+    sasl = ListenerSasl(mechanisms=("PLAIN",), users=str(file))
+    await made.apply(made.added("b", protocol="kafka", sasl=sasl))
+    clients = {name: await logged_in(made, name) for name in ("alice", "bob", "carol")}
+    steps: tuple[tuple[ListenerSasl, tuple[str, ...], set[str]], ...] = (
+        (dataclasses.replace(sasl, mechanisms=("PLAIN", "SCRAM-SHA-256")), ("alice", "carol"), {"bob"}),
+        (dataclasses.replace(sasl, users=str(other)), ("alice", "bob", "carol"), {"carol"}),
+    )
+    for changed, users, gone in steps:
+        b = dataclasses.replace(made.config.listeners[1], sasl=changed)
+        write_users(file, *users)
+        await made.apply(dataclasses.replace(made.config, listeners=(made.config.listeners[0], b)))
+        for name in gone:
+            client = clients.pop(name)
+            assert client is not None
+            assert await client.reader.read(1) == b"", name
+            assert await logged_in(made, name) is None
+    assert [name for name, client in clients.items() if client is not None and not client.reader.at_eof()] == ["alice"]
+
+
+@run_by(run)
+async def test_a_user_that_is_deleted_while_a_configuration_is_staged_stays_deleted(
+    made: Live, *, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "users"
+    write_users(file, "alice", "bob")
+    await made.apply(made.added("b", protocol="kafka", sasl=ListenerSasl(mechanisms=("PLAIN",), users=str(file))))
+    bob = await logged_in(made, "bob")
+    deleting: list[asyncio.Task[Any]] = []
+
+    async def closed() -> None:
+        deleting.append(asyncio.create_task(made.steering.users.delete("b", "bob")))
+        await until(lambda: b"bob" not in file.read_bytes())
+
+    monkeypatch.setattr(made.steering.configuration, "_closed", closed)
+    b = made.config.listeners[1]
+    sasl = ListenerSasl(mechanisms=("PLAIN", "SCRAM-SHA-256"), users=str(file))
+    await made.apply(dataclasses.replace(made.config, listeners=(made.config.listeners[0], dataclasses.replace(b, sasl=sasl))))
+    await deleting[0]
+    assert (bob is not None and await bob.reader.read(1), await logged_in(made, "bob")) == (b"", None)
+    assert await logged_in(made, "alice") is not None
+
+
+@run_by(run)
+async def test_certificates_that_a_changed_section_revokes_end_and_others_go_on(made: Live, *, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server, stolen, kept = (authority.leaf(name) for name in ("server", "stolen", "kept"))
+    lists = [authority.revocations(), authority.revocations(stolen[0])]
+    tls = ListenerTls(certificate=server[0], key=server[1], client_auth="required", client_ca=str(authority.path), crl=(lists[0],))
+    await made.apply(made.added("b", tls=tls))
+
+    async def opened(identity: tuple[str, str]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        context = ssl.create_default_context(cafile=str(authority.path))
+        context.check_hostname = False
+        context.load_cert_chain(*identity)
+        reader, writer = await asyncio.open_connection("127.0.0.1", made.port("b"), ssl=context)
+        writer.write(b"\0\0\0\1x")
+        assert await reader.readexactly(5) == b"\0\0\0\1x"
+        return reader, writer
+
+    (ended, _), (reader, writer) = await opened(stolen), await opened(kept)
+    a, b = made.config.listeners
+    for closes, path in ((False, lists[1]), (True, lists[0]), (True, lists[1])):
+        changed = dataclasses.replace(b, close_revoked=closes, tls=dataclasses.replace(tls, crl=(path,), min_version="1.3" if closes else "1.2"))
+        await made.apply(dataclasses.replace(made.config, listeners=(a, changed)))
+        writer.write(b"\0\0\0\1y")
+        assert await reader.readexactly(5) == b"\0\0\0\1y"
+    assert await ended.read(1) == b""
+    with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+        await opened(stolen)
+    for each in (_, writer):
+        each.close()
+
+
 @run_by(run)
 async def test_a_cluster_comes_with_ports_for_its_brokers_and_goes(made: Live) -> None:
     first = free_ports(3)
@@ -362,13 +460,27 @@ async def test_a_cluster_comes_with_ports_for_its_brokers_and_goes(made: Live) -
         assert (made.desired.brokers, made.steering.brokers.clusters) == ({}, {})
 
 
+def _threads() -> set[str]:
+    """Without the resolver's, which stays."""
+    return {thread.name for thread in threading.enumerate()} - {"framegate-resolver"}
+
+
 @run_by(run_fake, 2, "refuse@1")
-async def test_a_processor_that_refuses_takes_the_change_back_everywhere(made: Fleet) -> None:
-    port = free_port()
+async def test_a_processor_that_refuses_takes_the_change_back_everywhere(made: Fleet, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    port, scraped = free_port(), free_port()
+    export = Export(made.desired.config, made.log, made.task_monitor)
+    export.begin(made.steering.state, {}, made.steering.events)
+    monkeypatch.setattr(made.steering.configuration, "_export", export)
+    otlp = OtlpConfig(endpoint="http://127.0.0.1:1", signals=("metrics", "traces", "logs"))
+    telemetry = TelemetryConfig(otlp=otlp, prometheus=PrometheusConfig(address=f"127.0.0.1:{scraped}"))
     more = ListenerConfig(name="b", address=f"127.0.0.1:{port}", upstream="u", max_receive_size=MIB)
-    config = dataclasses.replace(made.desired.config, listeners=(*made.desired.config.listeners, more))
+    config = dataclasses.replace(made.desired.config, listeners=(*made.desired.config.listeners, more), telemetry=telemetry)
+    before = _threads()
     await refused(made, config, AbortedError, "CHANGE_REFUSED")
     assert not reaches(port)
+    assert not reaches(scraped)
+    await until(lambda: _threads() <= before)
+    assert (export.calls, made.desired.rows_at_open) == (None, False)
     assert [set(each["max_receive_size"]) for each in await facts(made)] == [{"a"}] * 2
 
 
@@ -487,9 +599,176 @@ async def test_the_pool_and_the_number_of_processors_are_applied_too(made: Live)
     assert [len(made.supervisor.running), *made.desired.shares.values()] == [3, 10 * MIB, 10 * MIB, 10 * MIB]
     assert made.config == larger
     assert await made.answers("a", 6)
+    held = await made.connect("a")
+    assert await held.echo(b"\0\0\0\1x") == b"\0\0\0\1x"
     smaller = dataclasses.replace(made.config, processors=1, memory_pool=MemoryPoolConfig(size=12 * MIB))
-    await made.apply(smaller)
-    assert (len(made.supervisor.running), made.desired.shares, made.config) == (1, {0: 12 * MIB}, smaller)
+    applied = await made.apply(smaller)
+    assert (applied.pending, made.config) == (("2 processors of 3 drain before they are removed",), smaller)
+    assert (made.steering.pool.status().processors, sum(made.desired.shares.values())) == (1, 12 * MIB)
+    await until(lambda: made.desired.shares == {0: 12 * MIB})
+    assert (len(made.supervisor.running), made.steering.pool.pending) == (1, ())
+
+
+@run_by(run)
+async def test_processors_that_drain_hold_up_no_change_and_are_removed_even_if_that_fails_at_first(
+    made: Live, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("framegate.control.steering.pool.BALANCE_INTERVAL_S", 0.02)
+    remove, tries = made.supervisor.remove_slots, []
+
+    async def failing(*given: Any) -> None:
+        tries.append(given)
+        if len(tries) == 1:
+            raise OSError("no drain")
+        await remove(*given)
+
+    monkeypatch.setattr(made.supervisor, "remove_slots", failing)
+    pool = made.steering.pool
+    pool._balancer.cancel()
+    pool._balancer = made.task_monitor.repeat("shares", pool._balance, 0.02, 9)
+    await made.apply(dataclasses.replace(made.config, drain=DrainConfig(timeout_ms=60_000, quiet_ms=50)))
+    clients = [await made.connect("a") for _ in range(4)]
+    for client in clients:
+        client.writer.write(b"\0\0\0\x08half")  # the drain waits for the rest of the frame
+    await until(lambda: sum(len(each.open) for each in made.supervisor.alive) == 4)
+    async with asyncio.timeout(10):
+        assert (await made.apply(dataclasses.replace(made.config, processors=1))).pending
+        await made.apply(made.added("b"))
+        assert await made.answers("b")
+        await made.apply(dataclasses.replace(made.config, processors=3))
+        assert await made.answers("b")
+        assert (pool.status().processors, [slot.number for slot in made.supervisor._ordered()]) == (3, [0, 1, 2, 3])
+        assert made.steering.configuration_file.pending == pool.pending == ("1 processor of 4 drain before they are removed",)
+        for client in clients:
+            client.writer.write(b"rest")
+        await until(lambda: made.desired.shares == {0: 4 * MIB, 2: 4 * MIB, 3: 4 * MIB})
+    assert (len(tries), pool.pending) == (2, ())
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((1, 12, 5), (3, 30, 5)),  # processors, MiB of the pool, MiB of the largest frame
+        ((3, 30, 8), (1, 12, 8)),
+        ((3, 30, 8), (1, 8, 8)),
+        ((3, 12, 2), (1, 12, 9)),
+        ((1, 12, 9), (3, 12, 2)),
+        ((2, 30, 10), (3, 12, 2)),
+        ((3, 12, 2), (2, 30, 12)),
+    ],
+)
+def test_processors_pool_and_frames_may_move_in_opposite_directions(before: tuple[int, int, int], after: tuple[int, int, int]) -> None:
+    async def scenario(made: Live) -> None:
+        for processors, pool, largest in (before, after):
+            listener = dataclasses.replace(made.config.listeners[0], max_receive_size=largest * MIB)
+            config = dataclasses.replace(made.config, processors=processors, memory_pool=MemoryPoolConfig(size=pool * MIB), listeners=(listener,))
+            await made.apply(config)
+            frame = framed(bytes(largest * MIB))
+            reader, writer = await asyncio.open_connection("127.0.0.1", made.port("a"))
+            writer.write(frame)
+            assert await reader.readexactly(len(frame)) == frame
+            writer.close()
+            await until(lambda size=pool * MIB: sum(made.desired.shares.values()) == size)
+            assert (made.config, len(made.supervisor.slots)) == (config, processors)
+
+    run(scenario, 1)
+
+
+@run_by(run, 1)
+async def test_processors_that_cannot_start_or_a_cancelled_start_change_nothing(made: Live) -> None:
+    larger = dataclasses.replace(made.added("b"), processors=3, memory_pool=MemoryPoolConfig(size=30 * MIB))
+    kept = made.supervisor._spawn_options
+    made.supervisor._spawn_options = kept._replace(command=("/nonexistent/processor",))
+    error = await refused(made, larger, UnavailableError, "PROCESSOR_START_FAILED")
+    assert error.changed is None
+    made.supervisor._spawn_options = kept
+    for delay_s in (0.0, 0.01, 0.05, 0.1):
+        applying = asyncio.create_task(made.apply(larger))
+        await asyncio.sleep(delay_s)
+        assert applying.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await applying
+        await until(lambda: not made.steering.transactions._running)
+        assert (made.config.processors, list(made.supervisor.slots), made.desired.shares) == (1, [0], {0: 12 * MIB})
+    assert await made.answers("a")
+    await made.apply(larger)
+    assert await made.answers("b", 6)
+
+
+@run_by(run)
+async def test_what_fails_behind_the_decision_is_reported_and_everything_else_is_in_force(made: Live, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step of this process in turn; and a listener whose socket a drain has closed."""
+    steps = [
+        (made.acceptor, "set_limits"),
+        (made.meters, "prepare"),
+        (made.resolver, "follow"),
+        (made.certificates, "follow"),
+        (made.rotation, "configure"),
+        (made.identities, "follow"),
+        (made.steering.configuration._checks, "follow"),
+        (made.steering.brokers, "follow"),
+        (made.steering.taps, "replaced"),
+        (made.steering.taps, "made"),
+        (made.acceptor, "accept_new"),
+    ]
+    for number, (part, method) in enumerate(steps):
+        with monkeypatch.context() as patched:
+            patched.setattr(part, method, lambda *given: 1 / 0)
+            config = made.added(f"b{number}")
+            assert (await made.apply(config)).after == made.config == config, method
+        assert made.log.events("task_failed")[-1]["error"] == "ZeroDivisionError('division by zero')", method
+        made.acceptor.accept_new()
+        assert await made.answers(f"b{number}", 2), method
+        if method == "follow":
+            await made.apply(dataclasses.replace(made.config, rotation=RotationConfig(poll_ms=2_000 + number)))
+    assert len(made.log.events("task_failed")) >= len(steps)
+    made.acceptor.listeners["a"].sock.close()
+    a = dataclasses.replace(made.config.listeners[0], backlog=7)
+    await made.apply(dataclasses.replace(made.config, listeners=(a, *made.config.listeners[1:])))
+    assert made.config.listeners[0].backlog == 7
+
+
+@run_by(run)
+async def test_no_memory_for_counters_changes_nothing(made: Live, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory is mapped before the decision."""
+    with monkeypatch.context() as patched:
+        patched.setattr("framegate.control.fleet.slot_cells.mmap.mmap", lambda *given: (_ for _ in ()).throw(OSError(12, "Cannot allocate memory")))
+        await refused(made, made.added("b"), UnavailableError, "NO_MEMORY")
+    await made.apply(made.added("b"))
+    assert await made.answers("b")
+
+
+@run_by(run)
+async def test_an_address_that_overlaps_with_one_that_goes_is_taken_over_without_a_client_refused(made: Live) -> None:
+    port = free_port()
+    addresses = [f"0.0.0.0:{port}", f"127.0.0.1:{port}", f"[::]:{port}", f"127.0.0.1:{port}", f"0.0.0.0:{port}"]
+    served = refusals = 0
+
+    async def knock() -> None:
+        nonlocal served, refusals
+        while not stop.is_set():
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(b"\0\0\0\1x")
+                served += await reader.readexactly(5) == b"\0\0\0\1x"
+                writer.close()
+            except (ConnectionRefusedError, ConnectionResetError):
+                refusals += 1
+
+    await made.apply(made.added("b", address=addresses[0]))
+    a, b = made.config.listeners
+    stop = asyncio.Event()
+    knocking = asyncio.create_task(knock())
+    for address in addresses[1:]:
+        await made.apply(dataclasses.replace(made.config, listeners=(a, dataclasses.replace(b, address=address))))
+        await until(lambda: not made.acceptor.closing)
+    stop.set()
+    await knocking
+    assert (refusals, served > 4, made.acceptor.listeners["b"].address) == (0, True, addresses[-1])
+    taken = dataclasses.replace(b, name="c", address=f"127.0.0.1:{port}")
+    await refused(
+        made, dataclasses.replace(made.config, listeners=(a, made.config.listeners[1], taken)), FailedPreconditionError, "LISTENER_ADDRESS_UNUSABLE"
+    )
 
 
 @run_by(run, 1)

@@ -4,19 +4,23 @@ import asyncio
 import dataclasses
 import functools
 import tempfile
+import unittest.mock
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from framegate.control.configuration.difference import differences
 from framegate.control.configuration.document import ConfigurationError
 from framegate.control.configuration.writing import as_yaml
-from framegate.control.errors import AbortedError, EtagError, FailedPreconditionError, UnavailableError
+from framegate.control.errors import AbortedError, DeniedError, EtagError, FailedPreconditionError, UnavailableError
 from framegate.control.events import Event, Row
 from framegate.control.files import digest
+from framegate.control.steering.configuration import Applied
 from framegate.control.steering.configuration_file import KIND, ConfigurationFile
-from framegate.proxy.config.model import FileConfig
+from framegate.proxy.config.model import FileConfig, HandlersConfig
+from framegate.proxy.config.sasl import UpstreamSasl
 from tests.fakes.plane import FakePlane, fake_config
 
 SIZE = "listeners[kafka].max_receive_size"
@@ -73,7 +77,9 @@ async def test_a_text_is_applied_and_is_then_what_differs_from_the_file(bench: B
     loaded, applied = await bench.made.apply(bench.text(), etag)
     assert ([item.path for item in applied.differences], loaded.digest, bench.size) == ([SIZE], b"", 4096)
     assert [(item.path, *item.texts) for item in bench.made.by_hand] == [(SIZE, "100MiB", "4KiB")]
-    assert bench.rows() == [{"event": "configuration_applied", "by": "call", "file": "", "count": 1, "keys": [SIZE], "etag": bench.made.etag}]
+    assert bench.rows() == [
+        {"event": "configuration_applied", "by": "call", "file": "", "count": 1, "keys": [SIZE], "etag": bench.made.etag, "pending": []}
+    ]
     with pytest.raises(EtagError):
         await bench.made.apply(bench.text(1), etag)
     await bench.made.apply(bench.text())
@@ -135,13 +141,22 @@ async def test_a_file_that_is_refused_at_a_signal_is_a_row_and_what_was_loaded_s
 
 
 @beside
-async def test_a_change_that_is_decided_but_not_confirmed_is_the_files(bench: Bench) -> None:
+async def test_a_change_that_is_decided_but_not_confirmed_is_the_files_and_only_then(bench: Bench) -> None:
     Path(bench.made.path).write_text(bench.text())
-    bench.plane.failure = UnavailableError("late", reason="CHANGE_PENDING")
-    with pytest.raises(UnavailableError):
-        await bench.made.apply()
-    assert bench.made.config.listeners[0].max_receive_size == 4096
-    assert await bench.made.take({KIND: {bench.made.path: bench.text().encode()}}) == {}
+    for reason in ("PROCESSOR_START_FAILED", "CHANGE_PENDING"):
+        bench.plane.failure = error = UnavailableError("late", reason=reason)
+        if reason == "CHANGE_PENDING":
+            before, after = bench.plane.config, bench.plane.limited(4096)
+            error.changed = Applied(before, after, differences(before, after), ("a processor has not confirmed it",))
+        with pytest.raises(UnavailableError):
+            await bench.made.apply()
+        assert bench.made.config.listeners[0].max_receive_size == (4096 if error.changed else 100 * 1024**2)
+        said = await bench.made.reload()
+        assert said == ("applied, 1 value changed; a processor has not confirmed it" if error.changed else "refused: late")
+        assert [row["event"] for row in bench.rows()] == (["configuration_applied"] * 2 if error.changed else ["configuration_refused"])
+        taken = await bench.made.take({KIND: {bench.made.path: bench.text().encode()}})
+        assert bool(taken) is (error.changed is None)
+        bench.rows()
 
 
 @beside
@@ -186,3 +201,54 @@ async def test_the_file_is_watched_by_its_contents_and_applied_by_itself_only_if
     bench.plane.desired.config = dataclasses.replace(bench.plane.config, config=FileConfig(watch=True))
     await rotation.look()
     assert (bench.made.changed, bench.size) == (False, 8192)
+
+
+@beside
+async def test_what_a_signal_or_the_watch_applies_leaves_an_audit_row_that_chains_with_those_of_calls(bench: Bench) -> None:
+    Path(bench.made.path).write_text(bench.text(4096))
+    await bench.made.reload()
+    assert await bench.made.take({KIND: {bench.made.path: bench.text(8192).encode()}}) == {}
+    Path(bench.made.path).write_text("node: [")
+    await bench.made.reload()
+    bench.plane.audit_failure = UnavailableError("the disk is full", reason="AUDIT_BLOCKED")
+    Path(bench.made.path).write_text(bench.text(1))
+    assert await bench.made.reload() == "refused: the disk is full"
+    found = [(row["who"], row["before"], row["after"], row["result"], row["error"]) for row in bench.plane.audits]
+    assert found == [
+        ("SIGHUP", {SIZE: "100MiB"}, {SIZE: "4KiB"}, "OK", ""),
+        ("config.watch", {SIZE: "4KiB"}, {SIZE: "8KiB"}, "OK", ""),
+        ("SIGHUP", None, None, "FAILED", "ConfigurationError"),
+    ]
+    assert (bench.size, bench.plane.audit_places) == (8192, 0)
+
+
+@beside
+async def test_a_text_of_a_caller_elsewhere_names_no_file_socket_or_handler_that_the_configuration_does_not_name_and_none_is_read(
+    bench: Bench,
+) -> None:
+    await bench.made.apply(bench.text(2048), local=False)
+    kafka, plain = bench.plane.config.listeners
+    brokers, secret = bench.plane.config.upstreams[0], UpstreamSasl(mechanism="PLAIN", user="me", password_file="/etc/shadow")
+    texts = {
+        "handlers.path[0]": bench.text(handlers=HandlersConfig(path=("/root",))),
+        "listeners[1].handler": bench.text(
+            listeners=(kafka, dataclasses.replace(plain, handler="os:system")), upstreams=(dataclasses.replace(brokers, max_receive_size=4096),)
+        ),
+        "upstreams[0].endpoints[0]": bench.text(upstreams=(dataclasses.replace(brokers, endpoints=("unix:/run/docker.sock",)),)),
+        "upstreams[1].sasl.password_file": bench.text(upstreams=(brokers, dataclasses.replace(brokers, name="other", sasl=secret))),
+    }
+    wrong = []
+    with unittest.mock.patch("framegate.control.configuration.load.apply_machine", side_effect=AssertionError("files are looked at")):
+        for key, text in texts.items():
+            for validate_only in (False, True):
+                try:
+                    await bench.made.apply(text, local=False, validate_only=validate_only)
+                except DeniedError as error:
+                    if (error.reason, error.metadata) == ("LOCAL_SOCKET_NEEDED", {"keys": key}):
+                        continue
+                except ConfigurationError as error:
+                    wrong.append(str(error))
+                wrong.append(key)
+        with pytest.raises(ConfigurationError):
+            await bench.made.apply(bench.text(-1, handlers=HandlersConfig(path=("/root",))), local=False)
+    assert (wrong, bench.size) == ([], 2048)

@@ -1,6 +1,7 @@
 """framegate.control.steering.explanation: what channels wait for, from their rows."""
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from framegate.control.errors import NotFoundError
 from framegate.control.steering.explanation import SHOWN, SLOW_NS, UNSENT, Explanation
-from framegate.proxy.config.limits import LimitOverride, LimitsConfig
+from framegate.proxy.config.limits import LimitOverride, LimitRule, LimitsConfig, ListenerLimits
 from framegate.proxy.network.connection_id import parse_connection_id
 from tests.fakes.plane import FakePlane, channel_row, fake_config, holder
 from tests.fakes.rows import OPENED_NS
@@ -144,6 +145,19 @@ def test_the_summary_says_whose_channel_it_is_and_when_a_byte_last_passed() -> N
         "channel 0-1-7: 10.0.0.9:51000 (CN=client; client id billing-7; apache-kafka-java 3.7.0) on listener kafka, to brokers 10.1.0.1:9092; open, "
         "accepted 10s ago, 0 requests in flight; the last byte passed 9s ago"
     )
+    ruled = channel_row("0-1-7", **{**QUIET, "limit_rule": "etl", "muted": ["throttle"], "listener": "plain"})
+    rules = (LimitRule(name="all", response_frames_rate=2), LimitRule(name="etl", request_bytes_rate=1 << 20))
+
+    async def with_rules(plane: FakePlane) -> Explanation:
+        first, second = plane.config.listeners
+        plane.desired.config = dataclasses.replace(
+            plane.config, listeners=(first, dataclasses.replace(second, limits=ListenerLimits(rules=rules, request_frames_rate=3)))
+        )
+        return await of_channel(plane)
+
+    found = explain(with_rules, ruled)
+    assert " on listener plain, limit rule etl, to brokers " in found.summary
+    assert "(limit rule etl: request_bytes_rate 1MiB/s; listener plain: request_frames_rate 3/s)" in found.waits[0].text
     with pytest.raises(NotFoundError):
         explain(of_channel)
 

@@ -15,13 +15,13 @@ ROW = {
     "software_version": "2.3", "upstream": "u", "endpoint": "10.1.0.1:9092", "state": "open", "muted": ["memory"], "muted_upstream": ["peer"],
     "muted_ns": NOW_NS - 2 * 10**9, "muted_upstream_ns": NOW_NS - 5 * 10**9, "in_flight": 3, "oldest_ns": NOW_NS - 10**9,
     "last_active_ns": NOW_NS - 10**8, "leased": MIB, "unsent": {"request": 1, "response": 2}, "bytes": {"request": 300, "response": 200},
-    "frames": {"request": 30, "response": 20},
+    "frames": {"request": 30, "response": 20}, "limit_rule": "etl",
 }  # fmt: skip
 RATES = Rates(1000.0, 24.0, 2.0, 1.0)
 HOLDS = """
 listener=kafka | listener=k* | listener!=plain | listener!=k | listener=k?fka | address=10.1.2.3 | address=10.1.0.0/16 | address!=10.2.0.0/16
 address=10.1.* | principal="CN=a b,O=\\"x\\"" | principal=CN* | client_id=billing-* | software="librdkafka 2.*" | upstream=u | endpoint=10.1.0.1:*
-state=open | waiting=memory | waiting=peer | waiting!=throttle | waiting=*e* | waiting!=none | waiting_time=5s | waiting_time>4999ms
+state=open | limit_rule=e* | waiting=memory | waiting=peer | waiting!=throttle | waiting=*e* | waiting!=none | waiting_time=5s | waiting_time>4999ms
 age=10s | age>=10s | age<=10s | age>9999ms | age<10001ms | idle=100ms | in_flight=3 | in_flight>2 | in_flight<4 | in_flight!=4 | oldest=1s
 held=1MiB | held>=1048576 | held>1048575 | held<1048577 | unsent=3 | request_bytes=300 | response_bytes=200B | request_frames=30 | response_frames=20
 bytes_rate=1024 | bytes_rate>=1KiB | request_bytes_rate=1KB | response_bytes_rate<25 | frames_rate=3 | request_frames_rate=2 | response_frames_rate=1
@@ -30,7 +30,7 @@ listener=kafka client_id=billing-* held>=1MiB waiting=memory |   held>0   age>1s
 FAILS = """
 listener=kafk | listener=Kafka | listener!=kafka | address=10.1.2.4 | address=10.1.2.4/31 address=10.2.0.0/16 | address!=10.1.0.0/16 | address=::/0
 address=10.1.2.3:51000 | principal="" | client_id=billing | waiting=none | waiting!=memory | age>10s | age<10s | age!=10s | in_flight>3 | in_flight<3
-held>1MiB | held<1MiB | held!=1MiB | bytes_rate>1024 | listener=kafka held>1MiB | oldest>1s | idle=0
+limit_rule="" | held>1MiB | held<1MiB | held!=1MiB | bytes_rate>1024 | listener=kafka held>1MiB | oldest>1s | idle=0
 """
 WRONG = {
     "x=1": r"character 1: there is no field x; the fields are listener, address, .*",

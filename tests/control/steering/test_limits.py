@@ -1,15 +1,16 @@
 """framegate.control.steering.limits: limits change everywhere or nowhere."""
 
 import asyncio
+import dataclasses
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from framegate.control.errors import AbortedError, EtagError, InvalidArgumentError
+from framegate.control.errors import AbortedError, EtagError, FailedPreconditionError, InvalidArgumentError
 from framegate.control.steering.limits import Eviction, parts
 from framegate.control.steering.transactions import etag_of
-from framegate.proxy.config.limits import UNLIMITED_NODE, LimitOverride, LimitsConfig, RateLimits
+from framegate.proxy.config.limits import UNLIMITED_NODE, LimitOverride, LimitRule, LimitsConfig, ListenerLimits, RateLimits
 from framegate.proxy.config.model import MIB
 from tests.fakes.fleet import Fleet, facts, open_channels, run, until
 from tests.fakes.processor import limits_of
@@ -53,6 +54,27 @@ async def test_quotas_change_everywhere_and_in_the_acceptor(made: Fleet) -> None
     clients[2].writer.write(b"y")
     await steering.limits.change("a", {"connections": 0})
     assert await clients[2].reader.read(1) == b"y", "a limit that is raised wakes who waits"
+
+
+@run_by(run)
+async def test_limit_rules_change_everywhere_or_are_refused_with_their_path(made: Fleet) -> None:
+    limits, rule = made.steering.limits, LimitRule(name="a", networks=("10.0.0.0/8",), max_receive_size=5)
+    changed = await limits.change("a", {"rules": (rule,), "connections": 3})
+    assert (changed.before.rules, changed.after.rules, limits.get("a")[0].rules) == ((), (rule,), (rule,))
+    assert [each["limits"]["listeners"]["a"]["rules"][0]["max_receive_size"] for each in await facts(made)] == [5, 5]
+    for rules, field in (
+        ((rule, rule), "rules[1].name"),
+        ((dataclasses.replace(rule, networks=("x",)),), "rules[0].networks[0]"),
+        ((LimitRule(name="b", max_receive_size=0),), "rules[0].max_receive_size"),
+    ):
+        with pytest.raises(InvalidArgumentError) as refused:
+            await limits.change("a", {"rules": rules})
+        assert [item.field for item in refused.value.violations] == [field]
+    with pytest.raises(FailedPreconditionError, match="less than the largest frame"):
+        await limits.change("a", {"rules": (dataclasses.replace(rule, max_receive_size=1 << 30),)})
+    await limits.change("a", {"max_receive_size": 7})
+    assert limits.get("a")[0].rules == (rule,), "they stay when something else changes"
+    assert (await limits.change("a", {"rules": ()})).after.connections == 3
 
 
 @run_by(run, 1)
@@ -108,7 +130,7 @@ async def test_two_changes_at_once_both_hold(made: Fleet) -> None:
     )
     assert (steering.state.config.limits, steering.state.config.listeners[0].limits) == (
         LimitsConfig(connections=7, per_address=RateLimits(connections=9)),
-        RateLimits(connections=8),
+        ListenerLimits(connections=8),
     )
     for each in await facts(made):
         assert (each["limits"], each["max_receive_size"]) == (limits_of(steering.state.config), {"a": 5})

@@ -41,7 +41,7 @@ def test_problems_are_named_with_place_extent_and_command_the_worst_first(monkey
     logins = [{"framegate.authentication.count": {((LISTENER, "kafka"), (ERROR_TYPE, "credentials")): count}} for count in (0.0, 60.0)]
     assert watched(monkeypatch, logins[0], {**logins[1], "framegate.upstream.request.age": {ENDPOINT: 31.0}}) == [
         "Requests wait long for their answer (orders kafka-1 9092): 31 s the oldest; `framegate upstreams list`",
-        "Logins of clients are refused (kafka credentials): 6 in a second; `framegate channels list --closed --cause auth_failed`",
+        "Logins of clients are refused (kafka credentials): 6 in a second; `framegate channels list --closed --filter cause=auth_failed`",
     ]
     assert watched(monkeypatch, {"framegate.upstream.endpoint.count": {ENDPOINT: 0.0}}) == [
         "The names of an upstream are not resolved (orders): 0 addresses; `framegate upstreams list`"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from framegate.control.fleet.desired_state import DesiredState, default_part
 from framegate.control.steering.rates import INTERVAL_S, Demand, RateKey, Rates, divided
-from framegate.proxy.config.limits import LimitsConfig, RateLimits
+from framegate.proxy.config.limits import LimitsConfig, ListenerLimits, RateLimits
 from framegate.proxy.relay.bucket import WHOLE, Bucket
 from framegate.proxy.server.rows import DemandRow
 from tests.fakes.fleet import Fleet, fleet_config, run, until
@@ -74,7 +74,7 @@ class FakeSupervisor:
 
     def __init__(self, count: int, limits: LimitsConfig) -> None:
         self.desired = DesiredState(
-            fleet_config(count, node_limits=limits, limits=RateLimits(request_bytes_rate=RATE)), {}, dict.fromkeys(range(count), 1)
+            fleet_config(count, node_limits=limits, limits=ListenerLimits(request_bytes_rate=RATE)), {}, dict.fromkeys(range(count), 1)
         )
         self.alive: list[Any] = []
         self.running: list[Any] = []

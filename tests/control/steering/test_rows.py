@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import time
+from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -10,9 +11,10 @@ import pytest
 
 from framegate.control.errors import UnavailableError
 from framegate.control.events import Bus
+from framegate.control.logs import AuditFile
 from framegate.control.steering import rows as module
 from framegate.control.steering.rows import AccessRows, Audit, Place
-from framegate.proxy.config.log import AccessConfig, LogConfig
+from framegate.proxy.config.log import AccessConfig, LogConfig, OnAuditFailure
 from tests.fakes.fleet import Fleet, MemoryLog, fleet_config, open_channels, run, until
 from tests.fakes.scenario import run_by
 
@@ -36,6 +38,23 @@ async def test_an_audit_row_is_written_or_the_change_is_refused(made: Fleet) -> 
     assert made.meters.value("audit.failures") == 1
     counting = Audit(cast(Any, made.log), Bus(on_failure=made.failures.append), "count", None, made.meters)
     assert await counting.reserve() == Place(kept=False)
+
+
+@run_by(run)
+async def test_status_can_say_that_the_audit_file_is_blocked_and_what_becomes_of_changes(made: Fleet, *, tmp_path: Path) -> None:
+    path = tmp_path / "missing/audit.log"
+    for on_failure, said in (("refuse", "changes are refused"), ("count", "changes are made, and counted in the metric audit.failures")):
+        file = AuditFile(str(path), lambda error: None, lambda: None)
+        audit = Audit(cast(Any, made.log), Bus(on_failure=made.failures.append), cast(OnAuditFailure, on_failure), file, made.meters)
+        assert audit.warning == ""
+        assert await file.reserve() is not None
+        assert audit.warning == f"the audit file {path} cannot be written: No such file or directory; {said}"
+        path.parent.mkdir()
+        assert await file.reserve() is None
+        assert audit.warning == ""
+        await audit.close()
+        path.unlink()
+        path.parent.rmdir()
 
 
 class Looks:

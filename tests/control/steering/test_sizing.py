@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from framegate.control.configuration.capacity import CONTROL_BASE, PROCESSOR_BASE, fitted
+from framegate.control.configuration.capacity import CONTROL_BASE, PROCESSOR_BASE, READER, fitted
 from framegate.control.configuration.cgroup import Container
 from framegate.control.errors import AbortedError
 from framegate.control.steering.sizing import RETRY_LOOKS, Chosen, Sizing
-from framegate.proxy.config.limits import RateLimits
+from framegate.proxy.config.limits import ListenerLimits
 from framegate.proxy.config.model import KIB, MIB
 from tests.fakes.fleet import Fleet, facts, open_channels, run, until
 from tests.fakes.scenario import run_by
 
 SMALL, LARGE = 256 * MIB, 512 * MIB
-LIMITS = RateLimits(connections=1000)
+LIMITS = ListenerLimits(connections=1000)
 
 
 class Following:
@@ -66,7 +66,7 @@ def follow(body: Callable[[Following], Awaitable[None]], seen: Container, count:
 def room(limit: int, processors: int) -> int:
     """MiB of a pool in a container of that size, by the sum of deploy/docs/limits.md."""
     usable = int(limit * 0.85) // MIB * MIB
-    rest = CONTROL_BASE + processors * PROCESSOR_BASE + int(processors * (MIB + 256 * KIB) * 1.25) + 1000 * 12 * KIB
+    rest = CONTROL_BASE + READER + processors * PROCESSOR_BASE + int(processors * (MIB + 256 * KIB) * 1.25) + 1000 * 12 * KIB
     return int((usable - rest) / 1.25) // MIB
 
 

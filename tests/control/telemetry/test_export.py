@@ -3,30 +3,30 @@
 import asyncio
 import dataclasses
 import json
+import socket
 import subprocess
 import sys
 import threading
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.resources import Resource
 
 from framegate.control.errors import StartError
 from framegate.control.events import Bus
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 from framegate.control.task_monitor import TaskMonitor
-from framegate.control.telemetry.environment import judge
 from framegate.control.telemetry.export import Early, Export
-from framegate.control.telemetry.exporters import Account
-from framegate.control.telemetry.provider import Telemetry
 from framegate.proxy.config.model import OtlpConfig, PrometheusConfig, ProxyConfig, TelemetryConfig
 from tests.control.telemetry.test_traces import MADE_NS, SEAL, SEGMENT
+from tests.fakes.cells import fill
 from tests.fakes.jobs import environment
-from tests.fakes.otlp_receiver import OtlpReceiver, attributes_of
-from tests.fakes.plane import fake_config
+from tests.fakes.otlp_receiver import HttpReceiver, OtlpReceiver, attributes_of
+from tests.fakes.plane import FakePlane, fake_config
 
 
 @pytest.fixture(autouse=True)
@@ -52,24 +52,32 @@ class Bench:
 
     def __init__(self, config: ProxyConfig, log: RowLog) -> None:
         self.log = log
+        self.plane = FakePlane(config)
         self.failures: list[Exception] = []
         self.events = Bus((log,), on_failure=self.failures.append)
         self.export = Export(config, log, TaskMonitor(log, Meters()))
-        self.telemetry = Telemetry.__new__(Telemetry)  # who exports, and the account of it; there is no plane to count
-        self.telemetry.settings, self.telemetry.resource, self.telemetry.account = judge(config.telemetry), Resource({"service.name": "f"}), Account()
 
     def begin(self) -> None:
-        self.export.begin(self.telemetry, "1.2.3", self.events)
+        self.export.load(self.plane.config)
+        self.export.begin(self.plane, {}, self.events)
+
+    def change(self, config: ProxyConfig) -> None:
+        self.export.load(config)
+        self.export.follow(self.export.stage(config))
+
+    async def _stop(self) -> None:
+        await self.export.stop_metrics()
+        await self.export.stop()
 
     def stop(self) -> None:
-        asyncio.run(self.export.stop())
+        asyncio.run(self._stop())
+        self.plane.close()
 
 
 def test_rows_and_segments_before_the_exporters_are_ready_are_exported(receiver: OtlpReceiver, log: RowLog) -> None:
     bench = Bench(configured(receiver.endpoint, "traces", "logs"), log)
     log.write("early", a=1)
     bench.events.publish({"event": "files_replaced", "owner": "o", "kind": "tls", "files": []})
-    assert bench.export.on_segment is not None
     bench.export.on_segment(SEGMENT, MADE_NS, SEAL)
     bench.begin()
     log.write("late", a=2)
@@ -84,7 +92,7 @@ def test_rows_and_segments_before_the_exporters_are_ready_are_exported(receiver:
 @pytest.mark.parametrize(("signals", "spans", "rows"), [(("metrics",), 0, 0), (("traces",), 1, 0), (("logs",), 0, 1), (("traces", "logs"), 1, 1)])
 def test_only_what_is_wanted_is_made(receiver: OtlpReceiver, log: RowLog, signals: tuple[str, ...], spans: int, rows: int) -> None:
     bench = Bench(configured(receiver.endpoint, *signals), log)
-    assert ((bench.export.on_segment is not None), (bench.export.traces), (log.copy_to is not None)) == (bool(spans), bool(spans), bool(rows))
+    assert (bench.export.traces, log.copy_to is not None) == (bool(spans), bool(rows))
     bench.begin()
     assert (bench.export.calls is not None) is bool(spans)
     bench.events.publish({"event": "change_settled", "change": "pool", "result": "made", "reason": "x"})
@@ -96,7 +104,7 @@ def test_an_exporter_that_is_not_installed_is_said(receiver: OtlpReceiver, log: 
     bench = Bench(configured(receiver.endpoint, "traces"), log)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.trace_exporter", None)
     with pytest.raises(StartError, match=r"pip install 'framegate\[otlp\]'"):
-        bench.export.load()
+        bench.begin()
 
 
 def test_variables_that_cannot_be_are_a_fault_at_once(log: RowLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,9 +126,15 @@ def test_sections_that_the_environment_disables_are_a_warning(
 ) -> None:
     config = dataclasses.replace(fake_config("unix:unused"), telemetry=telemetry)
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    assert not Export(config, log, TaskMonitor(log, Meters())).wanted
+    bench = Bench(config, log)
+    bench.begin()
+    bench.stop()
+    assert bench.export._telemetry is None
     monkeypatch.delenv("OTEL_SDK_DISABLED")
-    assert Export(config, log, TaskMonitor(log, Meters())).wanted is (sections is not None)
+    bench = Bench(config, log)
+    bench.begin()
+    bench.stop()
+    assert (bench.export._telemetry is None, bench.export.prometheus_address is None) == (sections is None, sections is None)
     log.close()
     rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
     told = [(row["level"], row["event"], row["variable"], row["sections"]) for row in rows]
@@ -172,3 +186,167 @@ def test_nothing_is_lost_between_keeping_and_giving_on() -> None:
     early.hand_over(taken.append)
     thread.join()
     assert sorted(taken) == list(range(20_000))
+
+
+def telling(endpoint: str = "", prometheus: str = "", protocol: Any = "grpc", interval_ms: int = 100) -> ProxyConfig:
+    otlp = OtlpConfig(endpoint=endpoint, protocol=protocol, interval_ms=interval_ms, signals=("metrics", "traces", "logs")) if endpoint else None
+    scraped = PrometheusConfig(address=prometheus) if prometheus else None
+    return dataclasses.replace(fake_config("unix:unused"), telemetry=TelemetryConfig(otlp=otlp, prometheus=scraped))
+
+
+def counted(receiver: Any, value: int, calls: int) -> tuple[int, int]:
+    """The starts of a counter and of the histogram of calls, once a receiver has these values of them."""
+
+    def found() -> tuple[int, int] | None:
+        for received in receiver.received:
+            metrics = received.metrics
+            if metrics and len(metrics["rpc.server.call.duration"].histogram.data_points):
+                (call,), (point,) = metrics["rpc.server.call.duration"].histogram.data_points, metrics["framegate.tap.io"].sum.data_points
+                if (point.as_int, call.count) == (value, calls):
+                    return point.start_time_unix_nano, call.start_time_unix_nano
+        return None
+
+    starts: tuple[int, int] = receiver.wait(found)
+    return starts
+
+
+@pytest.mark.parametrize(("other", "protocol"), [(OtlpReceiver, "grpc"), (HttpReceiver, "http/protobuf")])
+def test_another_collector_gets_the_same_series_and_the_former_nothing_more(receiver: OtlpReceiver, log: RowLog, other: Any, protocol: str) -> None:
+    bench = Bench(telling(receiver.endpoint), log)
+    fill(bench.plane, 0, {("framegate.tap.io",): 5})
+    bench.begin()
+    bench.export.record_call("a.B/C", "OK", 0.1)
+    starts = counted(receiver, 5, 1)
+    log.write("early")
+    receiver.wait(lambda: receiver.logs)
+    with other() as taken:
+        bench.change(telling(taken.endpoint, protocol=protocol))
+        fill(bench.plane, 0, {("framegate.tap.io",): 12})
+        bench.export.record_call("a.B/C", "OK", 0.1)
+        assert counted(taken, 12, 2) == starts
+        former = len(receiver.received)
+        log.write("late")
+        bench.events.publish({"event": "change_settled", "change": "pool", "result": "made", "reason": "x"})
+        for signal in ("trace", "logs"):
+            taken.wait(lambda signal=signal: [item for received in taken.received for item in received.items(signal)])
+        bench.stop()
+    assert (len(receiver.received), [row.event_name for row in receiver.logs]) == (former, ["framegate.early"])
+    account = bench.export._telemetry.account  # type: ignore[union-attr]
+    assert [account.dropped(signal) for signal in ("metrics", "traces", "logs")] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_collector_in_trouble_delays_no_change_and_what_waits_for_it_goes_to_the_other(receiver: OtlpReceiver, log: RowLog, *, hangs: bool) -> None:
+    if hangs:
+        receiver.hold.clear()
+    else:
+        receiver.__exit__(None, None, None)
+    bench = Bench(telling(receiver.endpoint), log)
+    bench.begin()
+    for number in range(1_000):
+        log.write("early", number=number)
+    time.sleep(0.3)  # exports are in progress
+    with OtlpReceiver() as other:
+        began = time.monotonic()
+        bench.change(telling(other.endpoint))
+        assert time.monotonic() - began < 0.5
+        rows = other.wait(lambda: len(other.logs) == 1_000 and other.logs)
+        assert sorted(attributes_of(row)["framegate.number"] for row in rows) == list(range(1_000))
+        bench.stop()
+    assert bench.export._telemetry.account.dropped("logs") == 0  # type: ignore[union-attr]
+
+
+def test_what_cannot_be_used_changes_nothing_and_leaves_nothing(receiver: OtlpReceiver, log: RowLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(telling(receiver.endpoint), log)
+    bench.begin()
+    receiver.nth()
+    threads = ours()
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        for config, name, value in (
+            (telling("http://127.0.0.1:1", f"127.0.0.1:{used.getsockname()[1]}"), "OTEL_X", "1"),
+            (telling("https://127.0.0.1:1", "127.0.0.1:0"), "OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere"),
+            (telling("http://127.0.0.1:1/path"), "OTEL_X", "1"),
+        ):
+            monkeypatch.setenv(name, value)
+            with pytest.raises(StartError):
+                bench.change(config)
+            monkeypatch.delenv(name)
+    count = len(receiver.received) + 2
+    receiver.nth(count)
+    assert bench.export.prometheus_address is None
+    until_threads(threads)
+    bench.stop()
+
+
+def ours() -> list[str]:
+    """The threads of telemetry and of the SDK."""
+    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith(("framegate-", "Otel")))
+
+
+def until_threads(names: list[str]) -> None:
+    deadline = time.monotonic() + 10
+    while ours() != names:
+        assert time.monotonic() < deadline, ours()
+        time.sleep(0.01)
+
+
+def scrape(address: str | None) -> str:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def test_scrapes_move_with_the_address_and_go_on_counting(log: RowLog) -> None:
+    bench = Bench(telling(), log)
+    bench.begin()
+    assert bench.export.prometheus_address is None
+    bench.change(telling(prometheus="127.0.0.1:0"))
+    first = bench.export.prometheus_address
+    assert first is not None
+    bench.export.record_call("a.B/C", "OK", 0.1)
+    assert "rpc_server_call_duration_seconds_count{" in scrape(first)
+    for number in range(3):
+        host, _, port = str(bench.export.prometheus_address).rpartition(":")
+        socket.create_connection((host, int(port)), 10).close()
+        while "framegate_scrape_refused_total 0.0" in scrape(bench.export.prometheus_address):
+            time.sleep(0.01)
+        bench.change(telling(prometheus=f"127.0.0.{2 + number}:0"))
+        text = scrape(bench.export.prometheus_address)
+        assert "framegate_scrape_refused_total 0.0" not in text
+        assert next(line for line in text.splitlines() if line.startswith("rpc_server_call_duration_seconds_count{")).endswith(" 1.0")
+    last = bench.export.prometheus_address
+    bench.change(telling())
+    deadline = time.monotonic() + 10
+    while reached(last) or reached(first):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    bench.stop()
+
+
+def reached(address: str | None) -> bool:
+    host, _, port = str(address).rpartition(":")
+    with socket.socket() as sock:
+        return sock.connect_ex((host, int(port))) == 0
+
+
+def test_signals_come_and_go_and_leave_nothing(receiver: OtlpReceiver, log: RowLog) -> None:
+    bench = Bench(telling(), log)
+    bench.begin()
+    threads = ours()
+
+    def both(number: int) -> None:
+        log.write("row", number=number)
+        bench.events.publish({"event": "change_settled", "change": str(number), "result": "made", "reason": "x"})
+
+    for number in range(3):
+        both(-1)
+        bench.change(telling(receiver.endpoint))
+        assert bench.export.calls is not None
+        both(number)
+        receiver.wait(lambda number=number: receiver.metrics and len(receiver.spans) == number + 1)
+        bench.change(telling())
+        assert (bench.export.calls, log.copy_to, log.span_fields()) == (None, None, {})
+        until_threads(threads)
+    both(-1)
+    assert [attributes_of(span)["framegate.change"] for span in receiver.spans] == ["0", "1", "2"]
+    assert [attributes_of(row)["framegate.number"] for row in receiver.logs if row.event_name == "framegate.row"] == [0, 1, 2]
+    bench.stop()

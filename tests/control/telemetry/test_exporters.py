@@ -72,7 +72,7 @@ def test_accepted_exports_are_counted_and_have_headers_and_compression(protocol:
     with RECEIVERS[protocol]() as receiver:
         for number, target in enumerate(targets(receiver.endpoint, protocol, COMPRESSION="gzip"), 1):
             account, over = Account(), list[int]()
-            exporter = Counted(otlp_exporter(target), target, account, over.append)
+            exporter = Counted(otlp_exporter(target), target.signal, account, over.append)
             exporter.export(MAKE[target.signal](3))
             exporter.shutdown()
             received = receiver.nth(number)
@@ -80,32 +80,53 @@ def test_accepted_exports_are_counted_and_have_headers_and_compression(protocol:
             assert (counted(account, target.signal), over) == (({"": 1}, 0), [3])
 
 
-def test_refused_exports_are_counted_as_lost_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    with GrpcReceiver(refuse) as receiver:
+def test_refused_exports_are_counted_as_lost_and_have_one_row_at_the_begin_and_one_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    refuses = True
+    with GrpcReceiver(lambda context: refuse(context) if refuses else b"") as receiver:
         for target in targets(receiver.endpoint):
+            refuses, rows = True, list[tuple[Any, ...]]()
             account = Account()
-            exporter = Counted(otlp_exporter(target), target, account)
+            account.write = lambda event, *, rows=rows, **fields: rows.append((event, fields))
+            exporter = Counted(otlp_exporter(target), target.signal, account)
             for _ in range(3):
                 exporter.export(MAKE[target.signal](4))
-            exporter.shutdown()
             assert counted(account, target.signal) == ({"failed": 3}, 12)
-    assert 1 <= caplog.text.count("who are you?") <= 3  # once for each signal; the exporter itself leaves out what it said just before
+            refuses = False
+            for _ in range(2):
+                exporter.export(MAKE[target.signal](4))
+            exporter.shutdown()
+            (began, failed), (ended, recovered) = rows
+            assert failed.pop("target") == recovered.pop("target")
+            facts = {"signal": target.signal}
+            assert "who are you?" in failed.pop("error")
+            assert recovered.pop("seconds") >= 0
+            assert (began, failed) == ("telemetry_export_failed", {"level": "warning", **facts, "lost": 4})
+            assert (ended, recovered) == ("telemetry_export_recovered", {"level": "info", **facts, "lost": 12})
+    assert caplog.text == ""
 
 
-def test_an_export_that_raises_is_one_that_failed(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_export_that_raises_is_one_that_failed() -> None:
     class Broken:
         def export(self, batch: Any) -> None:
             raise ValueError("no place for it")
 
-    account, over = Account(), list[int]()
-    Counted(Broken(), targets("http://127.0.0.1:1")[1], account, over.append).export([1, 2])
-    assert (counted(account, "traces"), over, "no place for it" in caplog.text) == (({"failed": 1}, 2), [2], True)
+        def shutdown(self) -> None:
+            pass
+
+    account, over, rows = Account(), list[int](), list[str]()
+    account.write = lambda event, **fields: rows.append(fields["error"])
+    exporter = Counted(Broken(), "traces", account, over.append)
+    exporter.export([1, 2])
+    assert (counted(account, "traces"), over, rows) == (({"failed": 1}, 2), [2], ["ValueError: no place for it"])
+    exporter.shutdown()
+    exporter.export([3])
+    assert (counted(account, "traces"), rows) == (({"failed": 2}, 3), ["ValueError: no place for it"])
 
 
 def test_an_export_of_many_points_goes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporters, "_MAX_POINTS", 4)
     with GrpcReceiver() as receiver:
-        exporter = metric_exporter(targets(receiver.endpoint)[0], Account())
+        exporter = metric_exporter(targets(receiver.endpoint)[0])
         exporter.export(points(10))
         exporter.shutdown()
         sent = [received.request.resource_metrics[0].scope_metrics[0].metrics[0].sum.data_points for received in receiver.received]

@@ -1,7 +1,6 @@
 """The same names and values come out of a scrape and of an export."""
 
 import asyncio
-import dataclasses
 import itertools
 import socket
 import threading
@@ -17,12 +16,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from framegate.control.errors import StartError
 from framegate.control.telemetry.catalogue import EXPORTED, prometheus_name
-from framegate.control.telemetry.provider import Telemetry, start
+from framegate.control.telemetry.provider import Telemetry
 from framegate.proxy.cells import METRICS
 from framegate.proxy.config.model import OtlpConfig, PrometheusConfig, TelemetryConfig
 from tests.fakes.cells import fill
 from tests.fakes.otlp_receiver import GrpcReceiver
 from tests.fakes.plane import FakePlane
+from tests.fakes.tracing import metered
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -46,9 +46,7 @@ def counted(plane: FakePlane) -> None:
 def begin(plane: FakePlane, collector: GrpcReceiver | None = None, interval_ms: int = 3_600_000) -> Telemetry:
     otlp = None if collector is None else OtlpConfig(endpoint=collector.endpoint, interval_ms=interval_ms)
     wanted = TelemetryConfig(otlp=otlp, prometheus=PrometheusConfig(address="127.0.0.1:0"))
-    telemetry = start(plane, dataclasses.replace(plane.config, telemetry=wanted), {})
-    assert telemetry is not None
-    return telemetry
+    return metered(plane, wanted)
 
 
 def scrape(telemetry: Telemetry) -> tuple[Samples, str]:
@@ -146,8 +144,7 @@ def test_counts_are_right_when_a_collector_is_back(plane: FakePlane, monkeypatch
     with GrpcReceiver() as early:
         port = int(early.endpoint.rpartition(":")[2])
     wanted = TelemetryConfig(otlp=OtlpConfig(endpoint=f"http://127.0.0.1:{port}", interval_ms=100, signals=("metrics",)))
-    telemetry = start(plane, dataclasses.replace(plane.config, telemetry=wanted), {})
-    assert telemetry is not None
+    telemetry = metered(plane, wanted)
     exports = "framegate.telemetry.exports"
     threads = threading.active_count()
     deadline = time.monotonic() + 20
@@ -205,22 +202,13 @@ def test_calls_of_the_control_plane_are_measured(plane: FakePlane) -> None:
 def test_a_collector_that_hangs_does_not_hold_up_the_end(plane: FakePlane, protocol: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         otlp = OtlpConfig(endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}", protocol=protocol, interval_ms=100, signals=("metrics",))
-        telemetry = start(plane, dataclasses.replace(plane.config, telemetry=TelemetryConfig(otlp=otlp)), {})
-        assert telemetry is not None
+        telemetry = metered(plane, TelemetryConfig(otlp=otlp))
         time.sleep(0.3)  # an export is under way
         started = time.monotonic()
         asyncio.run(telemetry.stop(500))
         assert time.monotonic() - started < 2
     if protocol == "grpc":  # over HTTP the thread ends with the time-out of the export; it does not keep the process
-        assert not [thread for thread in threading.enumerate() if thread.name.startswith("OtelPeriodic")]
-
-
-@pytest.mark.parametrize("disabled", ["true", "TRUE"])
-def test_nothing_is_started_when_nothing_is_wanted_or_the_sdk_is_disabled(plane: FakePlane, monkeypatch: pytest.MonkeyPatch, disabled: str) -> None:
-    assert start(plane, plane.config, {}) is None
-    monkeypatch.setenv("OTEL_SDK_DISABLED", disabled)
-    wanted = TelemetryConfig(prometheus=PrometheusConfig(address="127.0.0.1:0"))
-    assert start(plane, dataclasses.replace(plane.config, telemetry=wanted), {}) is None
+        assert not [thread for thread in threading.enumerate() if thread.name == "framegate-metrics"]
 
 
 @pytest.mark.parametrize(
@@ -235,5 +223,5 @@ def test_an_extra_that_is_missing_is_named(plane: FakePlane, monkeypatch: pytest
         otlp=OtlpConfig(endpoint="http://127.0.0.1:1") if extra == "otlp" else None,
     )
     with pytest.raises(StartError, match=rf"framegate\[{extra}\]") as caught:
-        start(plane, dataclasses.replace(plane.config, telemetry=wanted), {})
+        metered(plane, wanted)
     assert caught.value.reason == "EXTRA_MISSING"

@@ -1,7 +1,6 @@
 """Metrics pushed to a collector and scraped by Prometheus, with the folded histograms."""
 
 import socket
-import threading
 import time
 from typing import Any
 
@@ -14,10 +13,10 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from framegate.control.errors import StartError
 from framegate.control.telemetry import exposition, readers
 from framegate.control.telemetry.environment import Target, judge
-from framegate.control.telemetry.exporters import Account
+from framegate.control.telemetry.exporters import Account, Counted, metric_exporter
 from framegate.control.telemetry.fold import Fold, Folded, Source
 from framegate.control.telemetry.instruments import observe_fold
-from framegate.control.telemetry.readers import SCOPE, Injector, OtlpReader, PrometheusReader
+from framegate.control.telemetry.readers import SCOPE, Injector, OtlpReader, PrometheusReader, ScrapeListener
 from framegate.proxy.cells import METRICS, HistogramValue
 from framegate.proxy.config.model import OtlpConfig, TelemetryConfig
 from tests.fakes.cells import fill
@@ -77,8 +76,9 @@ def wanted(endpoint: str) -> Target:
 def exporting(plane: FakePlane, collector: GrpcReceiver, interval_ms: int) -> OtlpReader:
     """A reader that exports what the plane's cells say."""
     fold = Fold(plane)
-    reader = OtlpReader(plane, fold, wanted(collector.endpoint), interval_ms, Account(), {})
+    reader = OtlpReader(plane, fold, Counted(metric_exporter(wanted(collector.endpoint)), "metrics", Account()), interval_ms, {})
     observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("x"), fold)
+    reader.start()
     return reader
 
 
@@ -108,15 +108,16 @@ def test_after_the_end_nothing_asks_for_values_any_more(plane: FakePlane) -> Non
     with GrpcReceiver() as early:
         pass
     asked: list[int] = []
-    reader = OtlpReader(plane, Fold(plane), wanted(early.endpoint), 20, Account(), {})
+    reader = OtlpReader(plane, Fold(plane), Counted(metric_exporter(wanted(early.endpoint)), "metrics", Account()), 20, {})
     meter = MeterProvider([reader], shutdown_on_exit=False).get_meter("x")
     meter.create_observable_counter("things", [lambda options: asked.append(1) or []])
+    reader.start()
     deadline = time.monotonic() + 5
     while not asked and time.monotonic() < deadline:
         time.sleep(0.01)
     reader.shutdown(200)
     count = len(asked)
-    assert not any(thread.name.startswith("OtelPeriodic") and thread is reader._daemon_thread for thread in threading.enumerate())
+    assert not reader._thread.is_alive()
     assert len(asked) == count >= 1
 
 
@@ -137,6 +138,12 @@ def test_a_failure_of_the_histograms_loses_one_export_and_not_the_thread(
     assert "our bug" in caplog.text
 
 
+def scraped(plane: FakePlane, fold: Fold) -> PrometheusReader:
+    reader = PrometheusReader(plane, fold, {})
+    reader.listen(ScrapeListener("127.0.0.1:0"))
+    return reader
+
+
 def get(address: str, path: str = "/metrics", accept: str = "*/*") -> tuple[str, str]:
     host, _, port = address.rpartition(":")
     with socket.create_connection((host.strip("[]"), int(port)), 10) as connection:
@@ -147,10 +154,10 @@ def get(address: str, path: str = "/metrics", accept: str = "*/*") -> tuple[str,
 
 
 def test_labels_are_escaped_and_every_family_has_help(plane: FakePlane) -> None:
-    reader = PrometheusReader(plane, Fold(plane), "127.0.0.1:0", {})
+    reader = scraped(plane, Fold(plane))
     provider = MeterProvider([reader], shutdown_on_exit=False)
     provider.get_meter("x").create_counter("odd.name", "{thing}", 'says "hi"').add(3, {"a.b": 'quote " and \\ and \n'})
-    _, text = get(reader.address)
+    _, text = get(str(reader.address))
     reader.shutdown()
     assert 'odd_name_total{a_b="quote \\" and \\\\ and \\n"} 3.0' in text
     assert '# HELP odd_name_total says "hi"' in text
@@ -160,14 +167,14 @@ def test_labels_are_escaped_and_every_family_has_help(plane: FakePlane) -> None:
 def test_connections_that_ask_for_nothing_are_counted(plane: FakePlane) -> None:
     sources: list[Source] = []
     fold = Fold(plane, sources)
-    reader = PrometheusReader(plane, fold, "127.0.0.1:0", {})
-    sources.append(reader.measurements)
+    reader = scraped(plane, fold)
+    sources.append(lambda: {("framegate.scrape.refused", ()): reader.refused})
     observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("x"), fold)
-    assert "framegate_scrape_refused_total 0.0" in get(reader.address)[1]
-    host, _, port = reader.address.rpartition(":")
+    assert "framegate_scrape_refused_total 0.0" in get(str(reader.address))[1]
+    host, _, port = str(reader.address).rpartition(":")
     socket.create_connection((host, int(port)), 10).close()
     deadline = time.monotonic() + 10
-    while "framegate_scrape_refused_total 1.0" not in get(reader.address)[1]:
+    while "framegate_scrape_refused_total 1.0" not in get(str(reader.address))[1]:
         assert time.monotonic() < deadline
     reader.shutdown()
 
@@ -181,13 +188,13 @@ def test_a_server_that_fails_is_logged_and_tried_again(plane: FakePlane, monkeyp
 
     monkeypatch.setattr(exposition, "Scrapes", broken)
     monkeypatch.setattr(readers, "_PAUSE_S", 0.0)
-    reader = PrometheusReader(plane, Fold(plane), "127.0.0.1:0", {})
+    reader = scraped(plane, Fold(plane))
     MeterProvider([reader], shutdown_on_exit=False)
-    assert get(reader.address)[0].startswith("HTTP/1.0 200")
+    assert get(str(reader.address))[0].startswith("HTTP/1.0 200")
     assert "Too many open files" in caplog.text
     reader.shutdown()
 
 
-def test_an_address_of_somebody_else_cannot_be_bound(plane: FakePlane) -> None:
+def test_an_address_of_somebody_else_cannot_be_bound() -> None:
     with pytest.raises(StartError, match=r"192\.0\.2\.1"):
-        PrometheusReader(plane, Fold(plane), "192.0.2.1:9464", {})
+        ScrapeListener("192.0.2.1:9464")

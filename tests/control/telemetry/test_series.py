@@ -13,7 +13,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from framegate.control.telemetry.fold import PER_WORKER, WORKER, Fold, Folded
-from framegate.control.telemetry.provider import start
 from framegate.proxy.cells import CAUSES, LISTENER, METRICS, UPSTREAM, CellLayout, Metric
 from framegate.proxy.cells.metrics import SERVER_ADDRESS
 from framegate.proxy.config.model import ListenerConfig, PrometheusConfig, ProxyConfig, TelemetryConfig, UpstreamConfig
@@ -27,6 +26,7 @@ from framegate.proxy.relay.pairing import Pairing
 from framegate.proxy.relay.publisher import Publisher
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.plane import FakePlane, fake_config
+from tests.fakes.tracing import metered
 
 OURS = tuple(f"framegate_{name}_" for name in ("scrape", "tls_certificate", "container", "memory_usage", "memory_limit", "process"))
 """Of metrics that control measures, also without any traffic."""
@@ -126,7 +126,7 @@ def test_a_scrape_has_no_more_than_all_of_them() -> None:
     """Whatever may happen has happened: then each point is a series, and each histogram one for each bucket and two more."""
     plane = FakePlane(fake_config("unix:unused", None))
     wanted = TelemetryConfig(prometheus=PrometheusConfig(address="127.0.0.1:0"))
-    telemetry = start(plane, dataclasses.replace(plane.config, telemetry=wanted), {})
+    telemetry = metered(plane, wanted)
     assert telemetry is not None
     try:
         seen = []

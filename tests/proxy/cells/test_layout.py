@@ -84,6 +84,10 @@ def test_a_cell_is_where_its_block_begins_and_the_table_says(layout):
         assert layout.start(block, *owner) + block.at(name, *values) == layout.index(name, *owner, *values)
     at = layout.start(SIDE_BLOCK, "plain", "upstream") + SIDE_BLOCK.at("framegate.io", "transmit")
     assert at == layout.index("framegate.io", "upstream", "transmit", "plain")
+    assert [row for row in layout.rows if layout.index(row.metric.name, *row.values) != row.index] == []
+    for unknown in (("framegate.no",), ("framegate.io", "upstream", "transmit"), ("framegate.io", "upstream", "transmit", "nobody")):
+        with pytest.raises(KeyError):
+            layout.index(*unknown)
 
 
 def test_the_values_of_the_last_attribute_lie_one_after_the_other():

@@ -9,6 +9,7 @@ from framegate.control.configuration.manual import SOURCE
 from framegate.control.configuration.reading import read_document
 from framegate.control.configuration.schema import build
 from framegate.proxy.config.key import field_types, keys
+from framegate.proxy.config.limits import LimitRule, ListenerLimits
 from framegate.proxy.config.model import (
     CUT_ABOVE,
     GIB,
@@ -104,4 +105,8 @@ def test_the_largest_frame_kept_whole_follows_from_limits_and_forwarding() -> No
     assert largest_whole(ProxyConfig(node="n", listeners=(front,), upstreams=(cluster,))) == (7, LISTS_WHOLE - 4)
     assert forwarding_of(before) == Forwarding(requests="whole", responses="whole")
     assert forwarding_of(dataclasses.replace(before, handler=None)) == Forwarding()
-    assert (whole_request(GIB, "whole"), whole_request(GIB, "cut_through"), whole_request(5, "cut_through")) == (GIB, CUT_ABOVE - 4, 5)
+    cut = dataclasses.replace(front, forwarding=Forwarding(requests="cut_through"))
+    assert (whole_request(GIB, front), whole_request(GIB, cut), whole_request(5, cut)) == (GIB, CUT_ABOVE - 4, 5)
+    rules = (LimitRule(name="a"), LimitRule(name="b", max_receive_size=8), LimitRule(name="c", max_receive_size=6))
+    ruled = dataclasses.replace(front, limits=ListenerLimits(rules=rules))
+    assert largest_whole(ProxyConfig(node="n", listeners=(ruled,), upstreams=(cluster,)))[0] == 8, "that of a rule"

@@ -5,14 +5,18 @@ import struct
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from librt.strings import BytesWriter
 
-from framegate.proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, NOT_OURS, OK, SASL_TOO_LARGE
+from framegate.proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, NOT_OURS, OK, SASL_TOO_LARGE, Framing
+from framegate.proxy.network.framings import VARINT, framing_of
+from framegate.proxy.network.int32 import INT32
 from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, MemoryPool
 from framegate.proxy.network.receive import JOIN_BELOW, NEVER_CUT, REFUSED_HEAD, VIEW_FROM, Receive, ReceiveLimit
 from framegate.proxy.network.run import PART, PART_FIRST, PART_LAST, Run
 from framegate.proxy.network.stats import SideStats
 from tests.fakes.cases import each_of
 from tests.fakes.clock import FakeClock
+from tests.fakes.network import RecorderSink
 
 FIRST_PIECE = 12  # of a frame that is cut through: the size header and eight bytes
 
@@ -24,11 +28,13 @@ def frame(size: int, fill: int = 0) -> bytes:
 class Bench:
     """A receive with its pool, and what it delivered."""
 
-    def __init__(self, *, pool: int = 1 << 20, limit: int = -1, cut_from: int = NEVER_CUT, first_piece: int = FIRST_PIECE) -> None:
+    def __init__(
+        self, *, pool: int = 1 << 20, limit: int = -1, cut_from: int = NEVER_CUT, first_piece: int = FIRST_PIECE, framing: Framing = INT32
+    ) -> None:
         self.pool = MemoryPool(pool, FakeClock().now_ns)
         self.limit = ReceiveLimit(limit)
         self.stats = SideStats()
-        self.receive = Receive(self.pool.common, self.limit, self.stats, cut_from, first_piece)
+        self.receive = Receive(self.pool.common, self.limit, self.stats, cut_from, first_piece, framing)
         self.runs: list[Run] = []
 
     def feed(self, data: bytes) -> Run | None:
@@ -100,6 +106,66 @@ def test_the_limit_in_force_at_the_fourth_header_byte_decides() -> None:
     assert bench.receive.fault == OK
     bench.feed(frame(2))
     assert bench.receive.fault == FRAME_TOO_LARGE
+
+
+class Reports(RecorderSink):
+    """Remembers the sizes that it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.sizes: list[tuple[int, bytes]] = []
+
+    def frame_reported(self, size: int, head: bytes) -> None:
+        self.sizes.append((size, head))
+
+
+@each_of("framing", [INT32, VARINT, framing_of("int32_inclusive", None, {})])
+def test_sizes_between_the_limit_and_what_is_passed_are_reported_once_however_they_are_read(framing: Framing) -> None:
+    def framed(size: int) -> bytes:
+        writer = BytesWriter()
+        framing.write_header(writer, size, b"")
+        return writer.getvalue() + bytes(size)
+
+    wrong = {}
+    for cut_from in (NEVER_CUT, 15):
+        for sizes in ([10, 11, 5, 20, 12, 3], [11], [20, 20], [4, 21], [11, 21, 4], [20, 10]):
+            data = b"".join(map(framed, sizes))
+            good = sizes[: sizes.index(21)] if 21 in sizes else sizes
+            for first in range(len(data)):
+                bench = Bench(limit=10, cut_from=cut_from, framing=framing)
+                bench.limit.passed_to = 20
+                told = bench.receive.reports_to = Reports()
+                left = data
+                for size in (first, len(data)):
+                    piece, left = left[:size], left[size:]
+                    while piece and bench.receive.fault == OK:
+                        reach = min(len(piece), bench.receive.missing()) if bench.receive.cut else len(piece)
+                        bench.feed(piece[:reach])
+                        piece = piece[reach:]
+                        while bench.receive.has_part:
+                            bench.runs.append(bench.receive.take_part())
+                fault = (FRAME_TOO_LARGE, 21) if 21 in sizes else (OK, 0)
+                found = (bench.delivered(), [size for size, _ in told.sizes], (bench.receive.fault, bench.receive.faulty_size))
+                if found != (b"".join(map(framed, good)), [size for size in good if size > 10], fault):
+                    wrong[cut_from, tuple(sizes), first] = found
+                counted = sum(bench.stats.frame_sizes)
+                if counted != len(good):
+                    wrong[cut_from, tuple(sizes), first, "counted"] = counted
+                bench.check_released()
+    assert wrong == {}
+
+
+def test_what_is_passed_is_never_more_than_a_framing_can_say_and_an_unsound_size_is_refused() -> None:
+    for size, fault in ((20, OK), (21, FRAME_TOO_LARGE), (2**31 - 1, FRAME_TOO_LARGE), (-1, NEGATIVE_SIZE), (-(2**31), NEGATIVE_SIZE)):
+        for before in (b"", frame(1)):
+            bench = Bench(limit=10)
+            bench.limit.passed_to = 20
+            bench.feed(before + struct.pack(">i", size))
+            assert (bench.receive.fault, bench.receive.most) == (fault, 20)
+            bench.check_released()
+    narrow = Receive(Bench().pool.common, ReceiveLimit(10), SideStats(), framing=INT32, onward=framing_of("int16", None, {}))
+    narrow.max_size.passed_to = 1 << 20
+    assert (narrow.limit, narrow.most) == (10, 2**15 - 1)
 
 
 @each_of("first", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\x02\x00\x01"])

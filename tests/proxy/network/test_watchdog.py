@@ -15,6 +15,7 @@ from framegate.proxy.network.options import ChannelOptions
 from framegate.proxy.network.receive import ReceiveLimit
 from framegate.proxy.network.selector import BUDGET_NS, CLOCK_EACH, Selector
 from framegate.proxy.network.stats import SideStats
+from framegate.proxy.network.timer import spread
 from framegate.proxy.network.watchdog import CHECKS, NS_PER_S, window_of
 from tests.fakes.cases import each_of
 from tests.fakes.clock import SECOND, FakeClock
@@ -34,6 +35,29 @@ def test_a_window_lasts_for_one_item_and_begins_again_when_enough_has_moved() ->
     assert window.moves_too_little(5 + 2 * NS_PER_S, 119, OPTIONS)
     assert not window.moves_too_little(5 + 2 * NS_PER_S, 120, OPTIONS)
     assert (window.since_ns, window.moved) == (5 + 2 * NS_PER_S, 120)
+
+
+def test_the_sink_is_told_when_a_channel_is_older_than_allowed_and_no_sooner() -> None:
+    """A tenth sooner or later, by its id; and again at later checks, as long as it is not closed."""
+    ages = []
+    with net_bench() as net:
+        for number in range(1, 40):
+            ours, peer = socket.socketpair()
+            net.keep(peer)
+            options = net.options(stall_ns=60 * SECOND, min_rate=1)
+            options.max_age_ns = 100 * SECOND
+            channel = net.register(ours, number, options)
+            net.poll(2)
+            age_ns = 90 * SECOND + int(spread(number, 20 * SECOND))
+            for passed_ns, times in ((age_ns - 1, 0), (1, 1), (15 * SECOND, 2)):
+                net.clock.advance_ms(passed_ns / 1_000_000)
+                net.poll(2)
+                assert net.listener.words(channel).count("aged") == times, (number, passed_ns)
+            channel.close(Cause.ADMIN)
+            net.poll()
+            ages.append(age_ns / SECOND)
+    assert 90 <= min(ages) < 93
+    assert 107 < max(ages) <= 110
 
 
 # While memory is short, what waits lies in the kernel.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from framegate.proxy.config.limits import UNLIMITED, AddressLimits, LimitOverride, LimitsInForce, RateLimits
+from framegate.proxy.config.limits import UNLIMITED, AddressLimits, LimitOverride, LimitsInForce, ListenerLimits, RateLimits
 from framegate.proxy.network import mute
 from framegate.proxy.relay.bucket import WHOLE
 from framegate.proxy.relay.counters import Counters, LoopCounters
@@ -60,7 +60,11 @@ def test_each_counter_of_each_level_has_a_bucket_of_its_own(net, quotas):
     assert not quotas.active
     assert join(net, quotas) is None
     each = {f"{counter}_rate": number + 1 for number, counter in enumerate(COUNTERS)}
-    quotas.set_limits(LimitsInForce(RateLimits(**each), {"l": RateLimits(request_bytes_rate=10), "m": BYTES}, AddressLimits(BYTES)))
+    quotas.set_limits(
+        LimitsInForce(
+            RateLimits(**each), {"l": ListenerLimits(request_bytes_rate=10), "m": ListenerLimits(request_bytes_rate=1_000_000)}, AddressLimits(BYTES)
+        )
+    )
     assert quotas.active
     assert rates(join(net, quotas)) == [(1_000_000, WHOLE), (10, WHOLE), (1, WHOLE), (2, WHOLE)]
     assert rates(join(net, quotas, requests=False)) == [(3, WHOLE), (4, WHOLE)]
@@ -211,7 +215,7 @@ def test_rates_in_force_and_those_that_throttle_are_shown(net):
     for throttle in throttles:
         throttle.meter.may_read()
         seen.append([int(node[at]) for at in THROTTLED.values()])
-    assert seen == [[1, 0, 0]] * 3
+    assert seen == [[1, 0, 0, 0]] * 3
     quotas.set_limits(limits())
-    assert [int(node[at]) for at in THROTTLED.values()] == [0, 0, 0]
+    assert [int(node[at]) for at in THROTTLED.values()] == [0, 0, 0, 0]
     assert [int(node[at]) for at in NODE_LIMITS] == [0, 0, 0, 0]

@@ -3,6 +3,7 @@
 import pytest
 
 from framegate.proxy.network.options import TlsSettings
+from framegate.proxy.network.timer import spread
 from framegate.proxy.network.transport import Identity
 from framegate.proxy.relay.retirement import AT_BOOTSTRAP, DETAIL, Retirement, moment_of
 from tests.fakes import cluster, kafka_frames
@@ -90,6 +91,39 @@ def test_a_pair_that_is_never_quiet_is_cut_off_in_the_end(make):
         world.pass_time(0.5)
     finish(world, client, upstream)
     assert world.row["cause"] == "drain_timeout"
+
+
+@pytest.mark.parametrize("protocol", ["kafka", "framed"])
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_pair_older_than_allowed_ends_once_nothing_is_in_flight_or_when_its_drain_is_over(make, protocol, is_answered):
+    world = make(protocol)
+    world.relay.pairs.retirement = retirement_of(world, timeout_s=8)
+    world.route.options.max_age_ns = 100 * SECOND
+    client, upstream, pair = world.pair()
+    asked, answer = kafka_frames.request(3, 0, 7), kafka_frames.answer(7)
+    client.sendall(asked if protocol == "kafka" else asked[:6])
+    age_s = 90 + int(spread(int(pair.id), 20 * SECOND)) / SECOND
+    world.pass_time(age_s - 0.001)
+    assert not pair.draining
+    world.pass_time(0.001)
+    world.poll()
+    assert (pair.draining, world.rows) == (True, []), "a request is open, or a frame has begun"
+    if is_answered:
+        client.sendall(b"" if protocol == "kafka" else asked[6:])
+        assert world.read(upstream, len(asked)) == asked
+        upstream.sendall(answer)
+        assert world.read(client, len(answer)) == answer
+        world.pass_time(1)
+        world.pass_time(0.1)
+        assert world.ended(client) == b""
+    else:
+        for _ in range(20):
+            world.pass_time(0.5)
+    finish(world, client, upstream)
+    row = world.row
+    told = (row["cause"], row["detail"]) == ("max_connection_age", "older than timeouts.max_connection_age")
+    assert told if is_answered else (row["cause"], "older than" in row["detail"]) == ("drain_timeout", True), row
+    assert row["lost"]["bytes"] == (0 if is_answered or protocol == "kafka" else 6)
 
 
 @pytest.mark.parametrize("max_age_s", [0, 10])

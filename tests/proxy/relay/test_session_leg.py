@@ -28,7 +28,7 @@ class Rig:
     """A listener whose clients are for 100 s who they say.
 
     Attributes:
-        desk: whom their authenticator asks.
+        queue: whom their authenticator asks.
     """
 
     def __init__(self, *, session_s: int = SESSION_S, **options: Any) -> None:

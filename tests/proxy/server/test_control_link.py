@@ -260,7 +260,7 @@ def test_an_auth_request_is_sent_and_its_response_ends_it() -> None:
         assert bench.loop.run([])
         bench.end()
         (question,) = bench.of("question")
-        assert (question["desk"], question["kind"], question["row"]["user"]) == ("listener:plain", "CheckPassword", "user")
+        assert (question["queue"], question["kind"], question["row"]["user"]) == ("listener:plain", "CheckPassword", "user")
         (closed,) = bench.of("closed")
         assert (closed["row"]["cause"], closed["row"]["detail"]) == ("auth_failed", "PLAIN: no such user")
         (error,) = bench.of("error")

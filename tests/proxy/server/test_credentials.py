@@ -45,7 +45,7 @@ def rig() -> Rig:
 
 def test_a_request_goes_to_its_queue_and_its_response_to_the_authenticator(rig: Rig) -> None:
     first, second = rig.ask(q.CheckPassword("a", "canary"), listener_auth_queue("l")), rig.ask(q.WantSecret("b"), upstream_auth_queue("u"))
-    assert [(row["number"], row["desk"], row["kind"], row["row"]) for row in rig.told] == [
+    assert [(row["number"], row["queue"], row["kind"], row["row"]) for row in rig.told] == [
         (1, "listener:l", "CheckPassword", {"user": "a", "password": "canary"}),
         (2, "upstream:u", "WantSecret", {"credential": "b"}),
     ]

@@ -28,6 +28,7 @@ from framegate.proxy.server.in_force import ADDRESSES_HEAD
 from framegate.proxy.server.messages import AdvertisedRow, BrokerRow, ClusterRow
 from framegate.proxy.server.settings import ChangeError, Settings
 from tests.fakes.cases import each_of
+from tests.fakes.changes import prepare
 from tests.fakes.tls import TlsWorld
 
 INET = int(socket.AF_INET)
@@ -64,7 +65,7 @@ def settings(config: ProxyConfig = CONFIG, cluster: ClusterRow | None = None, **
 
 
 def change(made: Settings, **asked: Any) -> None:
-    made.prepare(1, json.loads(json.dumps(asked)))
+    prepare(made, 1, json.loads(json.dumps(asked)))
     assert made.commit(1)
 
 
@@ -108,7 +109,7 @@ def test_a_change_of_brokers_keeps_the_bootstrap_and_the_reverse() -> None:
     change(made, endpoints={"c": BOOTSTRAP[1:]}, brokers={"c": row()})
     assert endpoints(made) == BOOT[1:]
     assert made.in_force.clusters["c"].brokers == {}
-    made.prepare(1, {"brokers": {"c": row(7)}})
+    prepare(made, 1, {"brokers": {"c": row(7)}})
     made.abort(1)
     assert endpoints(made) == BOOT[1:]
 

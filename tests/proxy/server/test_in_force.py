@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from framegate.proxy.cells import CellLayout
-from framegate.proxy.config.limits import LimitsConfig, RateLimits
+from framegate.proxy.cells import LISTENER, CellLayout
+from framegate.proxy.config.limits import LimitsConfig, ListenerLimits
 from framegate.proxy.config.model import (
     MIB,
     BrokersConfig,
@@ -38,13 +38,14 @@ from framegate.proxy.config.sasl import ListenerSasl, UpstreamSasl
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.server.messages import AdvertisedRow, BrokerRow, ClusterRow
 from framegate.proxy.server.settings import Settings
+from tests.fakes.changes import prepare
 from tests.fakes.world import World
 
 INET = 2
 SHARE = 4096 * MIB
 KEYS: Mapping[str, tuple[object, ...]] = {
     "max_receive_size": (MIB, 2 * MIB),
-    "limits": (RateLimits(), RateLimits(request_bytes_rate=1000)),
+    "limits": (ListenerLimits(), ListenerLimits(request_bytes_rate=1000)),
     "socket": (SocketConfig(), SocketConfig(send_buffer=9000)),
     "timeouts": (ListenerTimeouts(), ListenerTimeouts(idle_ms=1000, half_close_ms=5, handshake_ms=200, stall_ms=2000)),
     "half_close_before_data": ("close", "wait"),
@@ -134,9 +135,9 @@ def rest_of(config: ProxyConfig) -> dict[str, Any]:
 class Node:
     """The settings of a processor over a world of pairs; ``apply`` is what control does."""
 
-    def __init__(self, config: ProxyConfig) -> None:
+    def __init__(self, config: ProxyConfig, layout: CellLayout | None = None) -> None:
         self.world = World()
-        self.layout = CellLayout.of(config)
+        self.layout = layout or CellLayout.of(config)
         start: Any = {"config": to_wire(config), "share": SHARE, "cells": self.layout.wire, **rest_of(config)}
         self.settings = Settings(json.loads(json.dumps(start)), MemoryPool(SHARE, lambda: 0))
         self.settings.attach(self.world.relay, None)
@@ -145,7 +146,7 @@ class Node:
         before = self.settings.config
         self.layout = self.layout.after(config, {place for place in self.layout.places if kept(place)})
         change = {"config": difference_to_wire(before, config), "cells": self.layout.wire, **rest_of(config)}
-        self.settings.prepare(1, json.loads(json.dumps(change)))
+        prepare(self.settings, 1, json.loads(json.dumps(change)))
         assert self.settings.commit(1) is not None
 
 
@@ -186,7 +187,7 @@ def view(node: Node) -> dict[str, Any]:
         "shares": {name: made.accounts[name].percent for name in made.listeners},
         "largest": (int(node.settings.pool.requests.largest), int(node.settings.pool.answers.largest)),
         "quotas": shown(node.world.relay.pairs.quotas.limits),
-        "leaving": node.settings.leaving,
+        "leaving": node.settings.leaving - set(node.layout.names(LISTENER)),
     }
 
 
@@ -204,8 +205,8 @@ def test_a_configuration_on_another_gives_what_a_start_with_it_gives_and_back_ag
     node = Node(first)
     try:
         for config in (*(near(chance, first) for _ in range(6)), second, near(chance, second), first):
-            node.apply(config)
-            fresh = Node(config)
+            node.apply(config, lambda place: chance.random() < 0.5)
+            fresh = Node(config, node.layout)  # with places of owners that it has never known
             assert differing(view(node), view(fresh)) == []
             fresh.world.close()
     finally:

@@ -1,18 +1,20 @@
 """Jobs on real pairs: slices, pages, and answers that wait until what was asked for is in force."""
 
 import contextlib
+import dataclasses
 import struct
 
 import pytest
 
 from framegate.proxy.cause import Cause
+from framegate.proxy.cells import CellLayout
 from framegate.proxy.config.limits import LimitsConfig
 from framegate.proxy.config.model import TapConfig, TapRule
 from framegate.proxy.network import mute
 from framegate.proxy.relay import ending, handling
 from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.cases import each_of
-from tests.fakes.changes import change
+from tests.fakes.changes import change, change_to
 from tests.fakes.handled import HandledWorld
 from tests.fakes.runs import run_of
 from tests.fakes.steered import Steered
@@ -50,6 +52,40 @@ def abort(steered, *pairs) -> None:
     for pair in pairs:
         ending.abort(pair, Cause.ADMIN, "", "internal")
     steered.world.until(lambda: all(pair.state.value == "closed" for pair in pairs))
+
+
+def test_a_change_with_many_listeners_is_prepared_in_slices_and_can_be_aborted_between_them(steered):
+    config = steered.settings.config
+    added = [dataclasses.replace(config.listeners[0], name=f"l{number}") for number in range(100)]
+    after = dataclasses.replace(config, listeners=(*config.listeners, *added))
+    asked = change_to(config, after, cells=steered.settings.in_force.layout.after(after, set()).wire)
+
+    def handle(kind: str, number: int, **fields: object) -> list[str]:
+        """The types of the answers so far."""
+        steered.commands.handle({"type": kind, "id": number, **fields})
+        found = [answer["type"] for answer in steered.answers]
+        steered.answers.clear()
+        return found
+
+    assert handle("prepare", 1, change=asked) == [], "it is not done at once"
+    step(steered)
+    assert handle("prepare", 2, change={}) == ["refused"]
+    assert handle("abort", 1) == ["refused", "aborted"]
+    assert not steered.commands.busy
+    assert handle("list", 3) == handle("prepare", 4, change=asked) == []
+    assert steps(steered) > 50
+    assert [answer["id"] for answer in steered.answers] == [4, 3], "before what else waits"
+    handle("commit", 4)
+    steered.work()
+    assert len(steered.settings.routes) == len(after.listeners)
+    handle("prepare", 5, change=change_to(after, config))
+    steered.work()
+    handle("commit", 5)
+    steered.work()
+    steered.answers.clear()
+    assert handle("prepare", 6, change={**asked, "cells": CellLayout.of(after).wire}) == []
+    steered.commands.end()
+    assert [answer["type"] for answer in steered.answers] == ["prepared"], "the end of one processor does not have the others refuse it"
 
 
 def begun(steered, size: int = 6, body: bytes = b"begun"):

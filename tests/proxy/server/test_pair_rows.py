@@ -9,6 +9,7 @@ import pytest
 
 from framegate.proxy.cause import Cause
 from framegate.proxy.config.model import EjectionConfig, UpstreamConfig
+from framegate.proxy.errors import AuthenticationError
 from framegate.proxy.network import mute
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.network.transport import Identity
@@ -112,7 +113,7 @@ def test_a_closed_row_has_the_cause_and_the_loss_also_without_a_pair(world):
     client, upstream, pair = world.pair()
     client.sendall(frame(b"abc"))
     world.read(upstream, 7)
-    world.clock.ns += 5
+    world.clock.ns += 5_000_000
     ending.abort(pair, Cause.ADMIN, "maintenance", "internal")
     world.poll()
     row = decode_line(closed_line(pair, 0))
@@ -120,7 +121,7 @@ def test_a_closed_row_has_the_cause_and_the_loss_also_without_a_pair(world):
     assert row["endpoint"] == pair.endpoint
     assert (row["frames"], row["bytes"], row["tls"]) == ({"request": 1, "response": 0}, {"request": 7, "response": 0}, None)
     assert (row["cause"], row["detail"], row["side"], row["state"]) == ("admin", "maintenance", "internal", "open")
-    assert row["closed_ns"] - row["opened_ns"] == 5
+    assert (row["closed_ns"] - row["opened_ns"], row["duration_ms"]) == (5_000_000, 5)
     assert row["lost"] == {"bytes": 0, "request": 0, "response": 0}
     assert row["mutes"]["peer"]["count"] == 1
     line = refused_line(77, world.route, "192.0.2.1:7", -1, 5, 9, 1000, Cause.LIMIT, "no descriptor to be had")
@@ -189,7 +190,8 @@ def test_what_is_written_of_a_closed_pair_is_what_json_writes(world, told):
     counted = {name: channel.mutes.of(mute.position(bit)) for name, bit in mute.CAUSES}
     assert row["mutes"] == {name: {"count": int(count), "ns": int(ns)} for name, (count, ns) in counted.items() if count}
     assert (list(row["mutes"]), row["mutes"]["admin"]) == (["peer", "admin"], {"count": 1, "ns": 5})
-    assert list(row) == [name for name in ClosedRow.__annotations__ if name != "broker"]
+    absent = ("broker", "client_id", "software", "software_version", "attempted_user")
+    assert list(row) == [name for name in ClosedRow.__annotations__ if name not in absent]
 
 
 def test_the_row_of_a_pair_that_is_still_open_says_what_it_has_come_to(world):
@@ -386,3 +388,14 @@ def test_a_row_is_due_once_in_the_interval_that_contains_its_time(turn: int) -> 
     assert not is_due(10**9, 7, EVERY, 0, 10**9)
     assert not is_due(10**9, 7, EVERY, 0, first_of(7, 10**9) - 1)
     assert is_due(10**9, 7, EVERY, 0, first_of(7, 10**9))
+
+
+def test_the_closed_row_of_a_failed_login_has_the_name_that_was_tried(world):
+    for attempted in ("", 'a"da\\'):
+        pair = world.pair()[2]
+        error = AuthenticationError("wrong password", side="downstream")
+        error.attempted = attempted
+        pair.client.channel.fail(error)
+        world.poll()
+        row = decode_line(closed_line(pair, 0))
+        assert (row["cause"], row.get("attempted_user", "")) == ("auth_failed", attempted)

@@ -184,7 +184,7 @@ def test_events_are_told_by_the_names_and_levels_of_the_table() -> None:
         ({"type": "log", "level": "error", "event": "tap_incomplete", "fields": {"error": 5}}, "tap_incomplete.error must be str, not int"),
         ({"type": "drained", "open": 0}, "drained.cut_off is missing"),
         ({"type": "parted", "pair": "0.1", "error": ""}, "parted.pair must be int, not str"),
-        ({"type": "demand", "demands": [{"level": "moon"}]}, "demand.demands\\[0\\].level must be node or listener or address"),
+        ({"type": "demand", "demands": [{"level": "moon"}]}, "demand.demands\\[0\\].level must be node or listener or rule or address"),
         ({"type": "closed", "rows": "all"}, "closed.rows must be a list, not str"),
     ],
 )

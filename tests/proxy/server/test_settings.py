@@ -13,7 +13,8 @@ import pytest
 from framegate.proxy.auth.auth_requests import PendingAuth, SupportedApis
 from framegate.proxy.auth.server import SaslServerAuthenticators, SaslServerSettings
 from framegate.proxy.cells import LISTENER_BLOCK, UPSTREAM_BLOCK
-from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
+from framegate.proxy.config import model
+from framegate.proxy.config.limits import LimitOverride, LimitsConfig, ListenerLimits
 from framegate.proxy.config.model import (
     LISTS_WHOLE,
     MIB,
@@ -48,7 +49,7 @@ from framegate.proxy.server.settings import ChangeError, Settings
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.cases import each_of
-from tests.fakes.changes import change
+from tests.fakes.changes import change, prepare
 from tests.fakes.world import SECOND, World
 
 CONFIG = ProxyConfig(
@@ -105,7 +106,7 @@ def test_a_listener_with_sasl_authenticates_its_clients():
     assert isinstance(factory, SaslServerAuthenticators)
     assert factory._settings == SaslServerSettings(("PLAIN", "SCRAM-SHA-256"), 5000, 2048)
     factory._source.ask(PendingAuth(SupportedApis(4), None))
-    assert told == [{"type": "question", "number": 1, "desk": "listener:b", "address": "", "kind": "SupportedApis", "row": {"version": 4}}]
+    assert told == [{"type": "question", "number": 1, "queue": "listener:b", "address": "", "kind": "SupportedApis", "row": {"version": 4}}]
     assert isinstance(settings.routes["a"].options.authenticators, AnonymousAuthenticators)
     assert [settings.routes[name].authenticates for name in ("a", "b")] == [False, True]
     factory._count("PLAIN", "credentials", 5)
@@ -182,7 +183,7 @@ def test_a_change_is_in_force_after_commit_and_not_before():
     stays = settings.in_force.upstreams["u"].endpoints[1]
     rows = [["127.0.0.1", int(socket.AF_INET), "10.0.0.2", 6], ["::1", int(socket.AF_INET6), "::1", 2]]
     asked = change(CONFIG, {"share": 4 * MIB, "endpoints": {"u": rows}}, sizes={"a": 5})
-    settings.prepare(1, asked)
+    prepare(settings, 1, asked)
     assert (limit.value, settings.pool.size) == (MIB, 8 * MIB)
     assert settings.commit(1)
     assert (limit.value, settings.pool.size) == (5, 4 * MIB)
@@ -196,26 +197,26 @@ def test_endpoints_that_fail_their_checks_are_those_of_the_start_then_of_the_las
     settings = settings_of(failing={"u": {"127.0.0.1:1": "no answer"}})
     upstream = settings.in_force.upstreams["u"]
     assert [endpoint.failing for endpoint in upstream.endpoints] == ["no answer", "", ""]
-    settings.prepare(1, {"failing": {"u": {"[::1]:2": "refused", "10.0.0.2:6": "refused"}}})
+    prepare(settings, 1, {"failing": {"u": {"[::1]:2": "refused", "10.0.0.2:6": "refused"}}})
     assert settings.commit(1)
     assert [endpoint.failing for endpoint in upstream.endpoints] == ["", "refused", ""]
-    settings.prepare(2, {"endpoints": {"u": [["127.0.0.1", int(socket.AF_INET), "10.0.0.2", 6]]}})
+    prepare(settings, 2, {"endpoints": {"u": [["127.0.0.1", int(socket.AF_INET), "10.0.0.2", 6]]}})
     assert settings.commit(2)
     assert [endpoint.failing for endpoint in upstream.endpoints] == ["refused"]
     with pytest.raises(ChangeError, match="no upstream"):
-        settings.prepare(3, {"failing": {"x": {}}})
+        prepare(settings, 3, {"failing": {"x": {}}})
 
 
 def test_an_aborted_change_leaves_nothing():
     settings = settings_of()
-    settings.prepare(1, change(CONFIG, sizes={"a": 5}))
+    prepare(settings, 1, change(CONFIG, sizes={"a": 5}))
     settings.abort(2)
     with pytest.raises(ChangeError, match="change 1 is prepared"):
-        settings.prepare(3, {})
+        prepare(settings, 3, {})
     settings.abort(1)
     assert not settings.commit(1)
     assert settings.limits["a"].value == MIB
-    settings.prepare(3, change(CONFIG, {"share": 16 * MIB}, sizes={"a": 9 * MIB}))
+    prepare(settings, 3, change(CONFIG, {"share": 16 * MIB}, sizes={"a": 9 * MIB}))
     assert settings.commit(3), "a larger limit with a larger share is one change"
 
 
@@ -240,18 +241,18 @@ def test_an_aborted_change_leaves_nothing():
 def test_a_bad_change_is_refused_in_words(asked, reason):
     settings = settings_of()
     with pytest.raises(ChangeError, match=reason):
-        settings.prepare(1, asked)
-    settings.prepare(2, {})
+        prepare(settings, 1, asked)
+    prepare(settings, 2, {})
 
 
 def test_what_is_cut_through_needs_no_share_and_answers_that_pass_whole_do():
     a, b = {"forwarding": Forwarding(requests="cut_through")}, {"forwarding": Forwarding(responses="whole")}
     config = changed(a=a, b=b, v={"max_receive_size": 3 * MIB})
     settings = settings_of(config)
-    settings.prepare(1, change(config, {"share": 3 * MIB}, sizes={"a": 1024 * MIB}))
+    prepare(settings, 1, change(config, {"share": 3 * MIB}, sizes={"a": 1024 * MIB}))
     assert settings.commit(1)
     with pytest.raises(ChangeError, match="below the max_receive_size of an upstream whose answers pass whole"):
-        settings.prepare(2, {"share": 3 * MIB - 1})
+        prepare(settings, 2, {"share": 3 * MIB - 1})
 
 
 def test_tls_contexts_come_from_the_paths(tls_world):
@@ -318,20 +319,20 @@ def test_a_store_takes_the_place_of_another_for_those_who_come_then_or_of_none(t
     route = settings.routes["a"]
     first, upstream_first = route.options.tls, route.upstream_options["broker"].tls
     with pytest.raises(ChangeError, match="nobody has the store listener/b"):
-        settings.prepare(1, {"stores": pack_stores({"listener/b": Store(2, "two", pair)})})
+        prepare(settings, 1, {"stores": pack_stores({"listener/b": Store(2, "two", pair)})})
     with pytest.raises(ChangeError, match="certificate c"):
-        settings.prepare(1, {"stores": pack_stores({"listener/a": Store(2, "two", {**pair, "k": "no key"})})})
-    settings.prepare(2, {"stores": pack_stores({"listener/a": Store(2, "two", pair)})})
+        prepare(settings, 1, {"stores": pack_stores({"listener/a": Store(2, "two", {**pair, "k": "no key"})})})
+    prepare(settings, 2, {"stores": pack_stores({"listener/a": Store(2, "two", pair)})})
     assert route.options.tls is first, "prepared is not in force"
     settings.abort(2)
     assert not settings.commit(2)
     assert route.options.tls is first
-    settings.prepare(3, {"stores": pack_stores({"listener/a": Store(2, "two", pair), "upstream/u": Store(1, "", authority)})})
+    prepare(settings, 3, {"stores": pack_stores({"listener/a": Store(2, "two", pair), "upstream/u": Store(1, "", authority)})})
     assert settings.commit(3)
     assert (route.options.tls.number, route.options.tls.shown) == (2, "two")
     assert route.options.tls.context is not first.context
     assert route.upstream_options["broker"].tls is upstream_first, "it has that one already"
-    settings.prepare(4, {"stores": pack_stores({"upstream/u": Store(2, "", authority)})})
+    prepare(settings, 4, {"stores": pack_stores({"upstream/u": Store(2, "", authority)})})
     assert settings.commit(4)
     assert (route.upstream_options["broker"].tls.number, route.upstream_options["broker"].tls.server_name) == (2, "broker")
     assert route.options.tls.number == 2
@@ -354,7 +355,7 @@ class Tapped:
         return change(self.settings.config, {"tap_rule": changed} if changed else {}, rules=rules)
 
     def change(self, *rules: TapRule, changed: str = "") -> None:
-        self.settings.prepare(1, self.asked(*rules, changed=changed))
+        prepare(self.settings, 1, self.asked(*rules, changed=changed))
         assert self.settings.commit(1)
 
     def turn_off(self, *names: str) -> None:
@@ -377,7 +378,7 @@ def tapped(tmp_path):
 
 def test_tap_rules_are_in_force_after_commit_and_not_before(tapped):
     before = tapped.world.relay.pairs.rules
-    tapped.settings.prepare(1, tapped.asked(TapRule(name="c", listeners=("b",))))
+    prepare(tapped.settings, 1, tapped.asked(TapRule(name="c", listeners=("b",))))
     assert tapped.world.relay.pairs.rules is before
     tapped.settings.abort(1)
     assert not tapped.settings.commit(1)
@@ -398,7 +399,7 @@ def test_tap_rules_are_in_force_after_commit_and_not_before(tapped):
 )
 def test_tap_rules_that_cannot_be_are_refused_in_words_and_those_before_stay(tapped, rules, reason):
     with pytest.raises(ChangeError, match=reason):
-        tapped.settings.prepare(1, change(tapped.settings.config, rules=rules, sizes={"a": 5}))
+        prepare(tapped.settings, 1, change(tapped.settings.config, rules=rules, sizes={"a": 5}))
     assert not tapped.settings.commit(1)
     assert (tapped.in_force, tapped.settings.limits["a"].value) == (["a", "b"], MIB)
 
@@ -424,24 +425,24 @@ def test_a_rule_that_turned_itself_off_stays_off_until_a_change_names_or_changes
 def limited():
     """Settings and quotas of a processor."""
     world = World()
-    settings = settings_of(changed(a={"limits": RateLimits(request_bytes_rate=70)}))
+    settings = settings_of(changed(a={"limits": ListenerLimits(request_bytes_rate=70)}))
     settings.attach(world.relay, None)
     yield SimpleNamespace(settings=settings, quotas=world.relay.pairs.quotas)
     world.close()
 
 
 def test_quotas_are_in_force_from_the_start_and_after_a_commit(limited):
-    assert limited.quotas.limits.listeners["a"] == RateLimits(request_bytes_rate=70)
+    assert limited.quotas.limits.listeners["a"] == ListenerLimits(request_bytes_rate=70)
     assert limited.quotas.active
-    asked = change(limited.settings.config, node=LimitsConfig(response_frames_rate=9), limits={"a": RateLimits(connections=1)})
-    limited.settings.prepare(1, asked)
+    asked = change(limited.settings.config, node=LimitsConfig(response_frames_rate=9), limits={"a": ListenerLimits(connections=1)})
+    prepare(limited.settings, 1, asked)
     assert limited.quotas.limits.node == LimitsConfig()
     limited.settings.abort(1)
     assert not limited.settings.commit(1)
-    limited.settings.prepare(2, asked)
+    prepare(limited.settings, 2, asked)
     assert limited.settings.commit(2)
     assert limited.quotas.limits.node == LimitsConfig(response_frames_rate=9)
-    assert limited.quotas.limits.listeners == {"a": RateLimits(connections=1), "b": RateLimits()}
+    assert limited.quotas.limits.listeners == {"a": ListenerLimits(connections=1), "b": ListenerLimits()}
     assert limited.quotas.buckets["node", "", "response_frames"].rate == 9
 
 
@@ -449,7 +450,7 @@ def test_quotas_that_cannot_be_are_refused_in_words_and_those_before_stay(limite
     before = limited.quotas.limits
     node = LimitsConfig(overrides=(LimitOverride(network="10.0.0.1/8"),))
     with pytest.raises(ChangeError, match=r"limits that cannot be: .*host bits"):
-        limited.settings.prepare(1, change(limited.settings.config, node=node, sizes={"a": 5}))
+        prepare(limited.settings, 1, change(limited.settings.config, node=node, sizes={"a": 5}))
     assert not limited.settings.commit(1)
     assert limited.quotas.limits is before
 
@@ -485,7 +486,7 @@ def test_rules_about_kafka_change_on_listeners_that_have_some_and_count_what_the
     rules = settings.routes["b"].rules
     assert settings.routes["a"].rules is None
     judge = KafkaJudge(rules, "p")
-    settings.prepare(1, change(settings.config, kafka={"b": KafkaRules(rules=(KafkaRule(deny=("DeleteTopics",)),))}))
+    prepare(settings, 1, change(settings.config, kafka={"b": KafkaRules(rules=(KafkaRule(deny=("DeleteTopics",)),))}))
     delete = struct.pack(">hhihiii", 20, 1, 7, -1, 0, 0, 0)[:-4]
     judge.follow()
     judge.judge(delete)
@@ -494,8 +495,22 @@ def test_rules_about_kafka_change_on_listeners_that_have_some_and_count_what_the
     judge.follow()
     judge.judge(delete)
     assert judge.answer == struct.pack(">iii", 7, 0, 0)
-    refused = settings.in_force.refusals["b"].take()
+    (refusals,) = settings.refusals
+    refused = refusals.take()
     assert (refused["count"], refused["api"], refused["kind"]) == (1, "DeleteTopics", "api")
     options = settings.routes["b"].upstream_options
     assert {item.cut_from for item in options.values()} == {LISTS_WHOLE}
     assert all(item.keeps_first for item in (*options.values(), settings.routes["b"].options))
+    route, other = settings.routes["b"], ListenerTimeouts(idle_ms=77_000)
+    for number, kafka in ((2, settings.config.listeners[1].kafka), (3, None)):  # another route, and then one without rules
+        configured = dataclasses.replace(settings.config.listeners[1], timeouts=other, kafka=kafka)
+        config = dataclasses.replace(settings.config, listeners=(settings.config.listeners[0], configured))
+        prepare(settings, number, {"config": model.difference_to_wire(settings.config, config)})
+        settings.commit(number).routes({route})
+        judge.judge(delete)
+        assert [item.take()["count"] for item in settings.refusals if item.waiting] == [1], "an open connection's refusals are still reported"
+    judge.judge(delete)
+    settings._forget_replaced(set())
+    assert [item.take()["count"] for item in settings.refusals if item.waiting] == [1], "also those before its end"
+    settings._forget_replaced(set())
+    assert settings.refusals == []

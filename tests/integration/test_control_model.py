@@ -1,0 +1,647 @@
+"""The control plane against a model: any sequence of changes from four clients at once, while traffic flows and processors die; and any calls at all.
+
+What happens follows from a seed; a failure has it, with the last steps. Environment variables: ``FRAMEGATE_CONTROL_STEPS`` (120; 10,000 take about
+twenty minutes), ``FRAMEGATE_CONTROL_SEED`` (1), ``FRAMEGATE_CONTROL_CALLS`` (1,500 random calls; 25,000 take a minute).
+"""
+
+import collections
+import concurrent.futures
+import contextlib
+import copy
+import functools
+import json
+import os
+import random
+import re
+import signal
+import socket
+import ssl
+import struct
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import grpc
+import pytest
+import yaml
+
+from framegate.control.bounds import FIELD_NAMES
+from framegate.control.configuration.units import parse_size
+from framegate.control.demo.certificates import Certificates
+from tests.fakes.any_call import any_call, reason_of, send
+from tests.fakes.framegate import Framegate, Row, resident_bytes, run_cli, until
+from tests.fakes.kafka_frames import request as kafka_request
+from tests.fakes.upstream import ScriptedUpstream, ask, frame, peer_name, read_frame
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]
+STEPS: Final = int(os.environ.get("FRAMEGATE_CONTROL_STEPS", "120"))
+SEED: Final = int(os.environ.get("FRAMEGATE_CONTROL_SEED", "1"))
+CALLS: Final = int(os.environ.get("FRAMEGATE_CONTROL_CALLS", "1500"))
+CLIENTS: Final = 4
+EACH: Final = 5
+"""Steps of a client between two checks."""
+FIXED: Final = ("a", "b", "tls")
+"""Listeners with traffic; ``d0`` to ``d3`` come and go, ``m`` is muted, closed and throttled."""
+EXCUSED: Final = {"processor_died", "drained", "drain_timeout"}
+ENDED: Final = (EOFError, ConnectionError, ssl.SSLError)
+REFUSALS: Final = {"ABORTED", "FAILED_PRECONDITION", "UNAVAILABLE", "NOT_FOUND", "ALREADY_EXISTS", "INVALID_ARGUMENT"}
+LATE: Final = {"CANCELLED", "DEADLINE_EXCEEDED"}
+SIZES: Final = [64, 100, 1000, 4096, 5000, 16384, 40_000, 65_536]
+LOOSE: Final = ("processors", "log.level")
+"""Values whose rows may be in another order than the changes: that of fewer processors is written when the others have ended, and control alone has
+the level, so it changes while an applied configuration that is decided is on its way."""
+FLAT: Final = re.compile(r"memory_pool\.size|processors|log\.level|listeners\[\w+\]\.(max_receive_size|limits\.connections)")
+PREFIXES: Final = {"UpdateLimit": "listeners[{}].", "UpdateMemoryPool": "memory_pool.", "UpdateLog": "log.", "UpdateProcessorPool": ""}
+RESOURCES: Final = {
+    "LimitService/UpdateLimit": "limit", "LimitService/UpdateNodeLimits": "node_limits", "PoolService/UpdateMemoryPool": "memory_pool",
+    "PoolService/UpdateProcessorPool": "processor_pool", "LogService/UpdateLog": "log", "KafkaRuleService/UpdateKafkaRules": "kafka_rules",
+    "TapService/UpdateTapRule": "tap_rule",
+}  # fmt: skip
+APPLY: Final = "ConfigurationService/ApplyConfiguration"
+
+
+# --- a node and its clients ----------------------------------------------------------------------------------------------------
+
+
+def listener(name: str, **keys: Any) -> Row:
+    return {"name": name, "address": "127.0.0.1:0", "upstream": "both", "max_receive_size": "16KiB", **keys}
+
+
+def tagged(name: str, sock: socket.socket) -> None:
+    """An echo that can be asked for its name."""
+    while True:
+        body = read_frame(sock)
+        sock.sendall(frame(name.encode() if body == b"who" else body))
+
+
+def broker(sock: socket.socket) -> None:
+    """Answers each request with its correlation id and two bytes."""
+    while True:
+        sock.sendall(frame(read_frame(sock)[4:8] + b"ok"))
+
+
+class Node:
+    """A framegate before the echoes ``u1`` and ``u2`` and a broker. ``config``: that of the start."""
+
+    def __init__(self, folder: Path, made: Certificates, undo: contextlib.ExitStack) -> None:
+        scripts = {"u1": functools.partial(tagged, "u1"), "u2": functools.partial(tagged, "u2"), "broker": broker}
+        self.endpoints = {name: undo.enter_context(ScriptedUpstream(script)).address for name, script in scripts.items()}
+        run_cli("users", "add", "first", "--file", str(folder / "users"), text="x\n")
+        self.tls = ssl.create_default_context(cafile=str(made.ca))
+        both = [{"address": self.endpoints[name], "weight": 1} for name in ("u1", "u2")]
+        config = {
+            "processors": 2,
+            "memory_pool": {"size": "8MiB"},
+            "listeners": [
+                *map(listener, ("a", "b", "m")),
+                listener("tls", tls={"certificate": str(made.server), "key": str(made.server_key)}),
+                listener("kafka", protocol="kafka", kafka={"rules": []}, upstream="broker"),
+                listener("sasl", protocol="kafka", sasl={"mechanisms": ["PLAIN"], "users": "users"}, upstream="broker"),
+            ],
+            "upstreams": [*({"name": name, "endpoints": [address]} for name, address in self.endpoints.items()), {"name": "both", "endpoints": both}],
+            "tap": {"directory": "tap", "budget": "128MiB", "rules": [{"name": "t0", "listeners": ["b"]}]},
+        }
+        self.proxy = undo.enter_context(Framegate(folder, config))
+        self.config = self.proxy.config
+
+    def write(self, text: str) -> None:
+        """Exchange the file of the start in one step."""
+        path = self.proxy.folder / "framegate.yaml"
+        path.with_suffix(".new").write_text(text)
+        path.with_suffix(".new").rename(path)
+
+
+@pytest.fixture
+def node(tmp_path: Path, made: Certificates) -> Iterator[Node]:
+    with contextlib.ExitStack() as undo:
+        yield Node(tmp_path, made, undo)
+
+
+class Link(NamedTuple):
+    """A connection. ``since``: rows of the log when it was made; other listeners' clients may have, and later ones may get, its address."""
+
+    listener: str
+    sock: socket.socket
+    peer: str
+    since: int
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.listener, self.peer
+
+    def closed(self, node: Node) -> Row:
+        """Its row; wait for it."""
+
+        def find() -> Row | None:
+            return next(
+                (row for row in node.proxy.rows[self.since :] if row["event"] == "closed" and (row["listener"], row["peer"]) == self.key), None
+            )
+
+        found: Row = until(find, f"{self.key} has no row")
+        return found
+
+
+@contextlib.contextmanager
+def link(node: Node, listener: str, address: str) -> Iterator[Link]:
+    """A connection to a listener at an address, over TLS for the listener ``tls``."""
+    host, _, port = address.rpartition(":")
+    since = len(node.proxy.rows)
+    sock = socket.create_connection((host, int(port)), timeout=30)
+    with node.tls.wrap_socket(sock, server_hostname="localhost", do_handshake_on_connect=False) if listener == "tls" else sock as made:
+        yield Link(listener, made, peer_name(made), since)
+
+
+class Flow:
+    """A client whose numbered frames go round all the time, and which connects again when its connection ends.
+
+    Attributes:
+        ended: connections that ended.
+        fault: what is wrong with what came over them; empty: nothing.
+        count: answers.
+    """
+
+    def __init__(self, node: Node, listener: str, number: int) -> None:
+        self.ended: list[Link] = []
+        self.fault = ""
+        self.count = 0
+        self._node, self._listener, self._chance = node, listener, random.Random(number)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                with link(self._node, self._listener, self._node.proxy.serving["listeners"][self._listener]) as made:
+                    try:
+                        self._pass(made)
+                    except ENDED:
+                        self.ended.append(made)
+        except Exception as error:
+            self.fault = f"{self._listener}: {error!r}"
+
+    def _pass(self, made: Link) -> None:
+        sent = 0
+        while not self._stop.is_set():
+            bodies = [f"{made.peer} {sent + index:020}".encode() for index in range(self._chance.randrange(1, 5))]
+            made.sock.sendall(b"".join(map(frame, bodies)))
+            for wanted in bodies:
+                body = read_frame(made.sock)
+                assert body == wanted, f"{made.key}: {body!r} came in place of {wanted!r}"
+                self.count += 1
+            sent += len(bodies)
+            self._stop.wait(0.004)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+
+
+# --- steps -------------------------------------------------------------------------------------------------------------------
+
+
+def some_config(node: Node, chance: random.Random) -> Row:
+    """A configuration that may be applied: other listeners, upstreams, limits, processors, sizes."""
+    config = copy.deepcopy(node.config)
+    for item in config["listeners"]:
+        item["max_receive_size"] = chance.choice(SIZES)
+        if item["name"] in FIXED:
+            item |= {"upstream": chance.choice(["u1", "u2", "both"]), "limits": {"connections": chance.choice([0, 5000])}}
+    for name in ("d0", "d1", "d2", "d3"):
+        if chance.random() < 0.5:
+            keys = {"framing": "int32", "max_receive_size": chance.choice(SIZES), "timeouts": {"idle": chance.choice(["1m", "2m"])}}
+            config["listeners"].append(listener(name, **keys))
+    chance.shuffle(config["listeners"])
+    for endpoint in config["upstreams"][-1]["endpoints"]:
+        endpoint["weight"] = chance.randrange(1, 9)
+    config["upstreams"][-1]["endpoints"] = config["upstreams"][-1]["endpoints"][: chance.choice([1, 2, 2])]
+    config["processors"] = chance.choice([1, 2, 2, 3])
+    config["memory_pool"] = {"size": chance.choice(["6MiB", "8MiB", "12MiB"])}
+    return config
+
+
+def step(node: Node, chance: random.Random) -> Row:
+    """A call: ``method``, ``request``, ``etag`` (none, good or bad), ``ending`` (timeout or cancel, after s), ``again`` (repeated with its id)."""
+    one = chance.choice([*FIXED, "kafka", "m", "sasl", "d0", "d1"])
+    size, name = chance.choice(SIZES), chance.choice(["t0", "t1", "t2"])
+    m: Row = {"selector": {"filter": "listener=m"}, "reason": "model", "max_affected_count": "1000"}
+    terms: Row = chance.choice([{"ttl": "1s"}, {"ttl": "3600s"}, {}]) | chance.choice([{}, {"standing": True}])
+    deny = [{"deny": ["ListGroups"]}] if chance.random() < 0.5 else []
+    key = "eHg" + "4" * 40 + "="
+    salted = {"mechanism": "SCRAM_MECHANISM_SHA_256", "iterations": 4096, "salt": "MTIzNDU2Nzg5MDEy", "stored_key": key, "server_key": key}
+    user = {"listener": "sasl", "user": {"name": chance.choice(["u0", "u1"]), "credentials": [salted]}}
+    quota = {"connections_per_second": str(chance.choice([0, 100_000])), "per_address": {"max_connection_count": str(chance.choice([0, 9000]))}}
+    overrides = {"overrides": [{"network": "127.0.0.9/32", "access": chance.choice(["NETWORK_ACCESS_ALLOW", "NETWORK_ACCESS_DENY"])}]}
+    config = some_config(node, chance)
+    bad = chance.choice([{**config, "node": "other"}, {**config, "listeners": []}, {**config, "processors": -1}])
+    text = json.dumps(chance.choice([config, config, bad]))
+    calls: list[tuple[int, str, Row]] = [
+        (8, "LimitService/UpdateLimit", {"limit": {"listener": one, "max_receive_size_bytes": str(size)}}),
+        (2, "LimitService/UpdateLimit", {"limit": {"listener": one, "max_connection_count": str(chance.choice([0, 7000]))}}),
+        (2, "LimitService/UpdateNodeLimits", {"node_limits": chance.choice([quota, overrides])}),
+        (2, "PoolService/UpdateMemoryPool", {"memory_pool": {"size_bytes": str(chance.choice([6, 9, 13]) << 20)}}),
+        (1, "PoolService/UpdateProcessorPool", {"processor_pool": {"processor_count": chance.choice([1, 2, 2, 3])}}),
+        (2, "TapService/CreateTapRule", {"tap_rule": {"name": name, "listeners": ["b"]}}),
+        (2, "TapService/UpdateTapRule", {"tap_rule": {"name": name, "sample_frames": chance.choice([0.5, 1.0])}}),
+        (2, "TapService/DeleteTapRule", {"name": name}),
+        (2, "LogService/UpdateLog", {"log": {"level": chance.choice(["LEVEL_INFO", "LEVEL_DEBUG"])}}),
+        (2, "KafkaRuleService/UpdateKafkaRules", {"kafka_rules": {"listener": "kafka", "rules": deny}, "update_mask": "rules"}),
+        (1, f"UserService/{chance.choice(['Create', 'Update'])}User", user),
+        (1, "UserService/DeleteUser", {"listener": "sasl", "name": user["user"]["name"]}),
+        (2, "ChannelService/MuteChannels", m | terms),
+        (2, "ChannelService/UnmuteChannels", m),
+        (1, "ChannelService/CloseChannels", m | terms),
+        (2, "ChannelService/ThrottleChannels", m | terms | {"request_bytes_per_second": "50000000"}),
+        (6, "ChannelService/DeleteChannelAction", {"id": "?"}),
+        (3, APPLY, {"text": text}),
+        (1, APPLY, {}),
+        (1, "save", {}),
+    ]
+    _, method, request = chance.choices(calls, [weight for weight, _, _ in calls])[0]
+    request = dict(request)
+    if chance.random() < 0.1 and "Action" not in method and method != "save":
+        request["validate_only"] = True
+    made: Row = {"method": method, "request": request, "etag": chance.choice(["", "", "", "good", "bad"])}
+    if chance.random() < 0.2 and method != "save":
+        made["ending"] = {chance.choice(["timeout", "cancel"]): round(chance.uniform(0.0005, 0.03), 4)}
+    elif chance.random() < 0.15 and method != "save":
+        request["request_id"] = str(uuid.UUID(int=chance.getrandbits(128)))
+        made["again"] = True
+    return made
+
+
+# --- what must hold ------------------------------------------------------------------------------------------------------------
+
+
+class World:
+    """A node under changes, and the checks."""
+
+    def __init__(self, node: Node, undo: contextlib.ExitStack) -> None:
+        self.node, self.proxy = node, node.proxy
+        self.steps: collections.deque[str] = collections.deque(maxlen=CLIENTS * EACH * 2)
+        self.results: collections.Counter[str] = collections.Counter()
+        self.flows: list[Flow] = []
+        self.broken: list[str] = []
+        self.channels = [undo.enter_context(node.proxy.api()) for _ in range(CLIENTS)]
+        self.api = functools.partial(send, self.channels[0])
+        self._before: list[Link] = []
+        self._open = undo.enter_context(contextlib.ExitStack())  # of these
+        self._read = 0  # rows that were looked at
+        self._known: Row = {}
+        self._loose: dict[str, list[tuple[Any, Any]]] = {}
+        undo.callback(self.pause)
+
+    def resume(self) -> None:
+        self.flows = [Flow(self.node, name, number) for number, name in enumerate(FIXED * 2)]
+
+    def pause(self) -> None:
+        """End all connections."""
+        for flow in self.flows:
+            flow.stop()
+        self.results["frames"] += sum(flow.count for flow in self.flows)
+        self.flows, self._before = [], []
+        self._open.close()
+
+    # --- rounds ----------------------------------------------------------------------------------------------------------------
+
+    def round(self, number: int) -> None:
+        """A few steps of each client at once, perhaps while a process is killed or stands still."""
+        chance = random.Random(SEED * 1_000_003 + number)
+        plans = [[step(self.node, chance) for _ in range(EACH)] for _ in self.channels]
+        fault = chance.choice(["", "", "", "", "", "kill", "stop control", "stop processor", "reload"])
+        place, pause, reloads = chance.random(), chance.uniform(0.0, 0.1), len(self.proxy.events("reloaded"))
+        with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+            running = [pool.submit(self._run, client, plan) for client, plan in enumerate(plans)]
+            time.sleep(pause)
+            pids = sorted(self.proxy.processors)
+            pid = pids[int(place * len(pids))] if fault in ("kill", "stop processor") else self.proxy.process.pid
+            first, then = {"kill": (signal.SIGKILL, 0), "reload": (signal.SIGHUP, 0), "": (0, 0)}.get(fault, (signal.SIGSTOP, signal.SIGCONT))
+            self.steps.append(f"{fault or 'no fault'} ({pid})")
+            self.results[fault] += 1
+            with contextlib.suppress(ProcessLookupError):  # it may have ended just now
+                os.kill(pid, first)
+                time.sleep(pause * 3 if then else 0)
+                os.kill(pid, then)
+            for each in running:
+                each.result()
+        if fault == "reload":
+            until(lambda: len(self.proxy.events("reloaded")) > reloads, "it is reloaded", 30)
+
+    def _run(self, client: int, plan: list[Row]) -> None:
+        for made in plan:
+            said = "failed"
+            try:
+                said = self._outcome(self.channels[client], made["method"], copy.deepcopy(made["request"]), made)
+            finally:
+                text = json.dumps(made)
+                self.steps.append(f"client {client}: {text[:300]}{'…' * (len(text) > 300)} -> {said[:200]}")
+                self.results[f"{made['method'].rpartition('/')[2]} {said.partition(' ')[0]}"] += 1
+
+    def _outcome(self, channel: grpc.Channel, method: str, request: Row, made: Row) -> str:
+        field, etag = RESOURCES.get(method, ""), made["etag"]
+        try:
+            if method == "save":
+                found = send(channel, "ConfigurationService/GetConfiguration", {"view": "VIEW_IN_FORCE"})
+                self.node.write(found.configuration.text)
+                method, request = APPLY, {"etag": found.configuration.etag}
+            if request.get("id") == "?":
+                request["id"] = next((item.id for item in reversed(send(channel, "ChannelService/ListChannelActions").actions)), "0")
+            if field and etag == "good":
+                name = {key: request[field][key] for key in ("listener", "name") if key in request[field]}
+                etag = getattr(send(channel, method.replace("/Update", "/Get"), name), field).etag
+            if field and etag:
+                request[field]["etag"] = etag
+            answer = send(channel, method, request, **made.get("ending", {}))
+        except grpc.FutureCancelledError:
+            return "cancelled"
+        except grpc.RpcError as error:
+            code, reason = error.code().name, reason_of(error)  # type: ignore[attr-defined]
+            said = f"{code} {reason} {error.details()}"  # type: ignore[attr-defined]
+            if code in REFUSALS if reason else code in LATE and "ending" in made:
+                return said
+            raise AssertionError(f"{made}: {said}") from error
+        assert not field or etag != "bad", f"{made}: an update with a stale etag is made"
+        for key, value in request[field].items() if field else ():
+            assert key == "etag" or not isinstance(value, str) or str(getattr(getattr(answer, field), key)) in (value, "2", "1"), (made, answer)
+        assert not made.get("again") or send(channel, method, request) == answer, f"{made}: repeated, it has another answer"
+        return "OK"
+
+    # --- in force --------------------------------------------------------------------------------------------------------------
+
+    def said(self) -> Row:
+        """What the API says is in force, once nothing is on its way."""
+
+        def calm() -> Any:
+            pool = self.api("PoolService/GetProcessorPool").processor_pool
+            actions = self.api("ChannelService/ListChannelActions", {"page_size": 1000}).actions
+            soon = any(item.HasField("expire_time") and item.expire_time.ToSeconds() < time.time() + 60 for item in actions)
+            return [item.state for item in pool.processors] == [2] * pool.processor_count and not soon and (pool, actions)
+
+        pool, actions = until(calm, "processors are not as many as they should be", 60)
+        config = yaml.safe_load(self.api("ConfigurationService/GetConfiguration", {"view": "VIEW_IN_FORCE"}).configuration.text)
+        limits = {item.listener: item for item in self.api("LimitService/ListLimits").limits}
+        listeners = {item.name: item.address for item in self.api("ListenerService/ListListeners").listeners}
+        memory = self.api("PoolService/GetMemoryPool").memory_pool
+        assert {item["name"] for item in config["listeners"]} == limits.keys() == listeners.keys()
+        assert sum(share.size_bytes for share in memory.shares) == memory.size_bytes
+        level = config.get("log", {}).get("level", "info")
+        flat: Row = {"memory_pool.size": memory.size_bytes, "processors": pool.processor_count, "log.level": level}
+        flat |= {f"listeners[{name}].max_receive_size": item.max_receive_size_bytes for name, item in limits.items()}
+        flat |= {f"listeners[{name}].limits.connections": item.max_connection_count for name, item in limits.items()}
+        upstreams = {item["name"]: str(item["endpoints"]) for item in config["upstreams"]}
+        behind = {item["name"]: upstreams[item["upstream"]] for item in config["listeners"]}
+        return {
+            "slots": {item.slot for item in pool.processors},
+            "listeners": listeners,
+            "sizes": {name: item.max_receive_size_bytes for name, item in limits.items()},
+            "behind": {name: [each for each, address in self.node.endpoints.items() if address in text] for name, text in behind.items()},
+            "standing": {item.verb for item in actions if item.standing},
+            "denied": bool(self.api("KafkaRuleService/GetKafkaRules", {"listener": "kafka"}).kafka_rules.rules),
+            "closed": any(item.access == 2 for item in self.api("LimitService/GetNodeLimits").node_limits.overrides),
+            "flat": flat,
+        }
+
+    def check(self) -> None:
+        """What the API says is in force in every processor, the audit is true, and no frame is lost. A change on its way is waited for."""
+        for _ in range(10):
+            said = self.said()
+            try:
+                self._probe(said)
+                self._chain(said["flat"])
+                break
+            except (AssertionError, OSError, EOFError):
+                if self.said() == said:
+                    raise
+        else:
+            raise AssertionError("changes go on, though all calls have ended")
+        assert not self.broken, self.broken
+        for flow in self.flows:
+            before = flow.count
+            until(lambda flow=flow, before=before: flow.fault or flow.count > before, "a client's frames stand still")
+            assert not flow.fault, flow.fault
+            while flow.ended:
+                row = flow.ended.pop().closed(self.node)
+                assert row["cause"] in EXCUSED, row
+        check_rows(self.proxy)
+
+    def _channel(self, made: Link) -> Any:
+        """What the API says of a connection that was made just now."""
+
+        def find() -> Any:
+            peers = self.api("ChannelService/ListChannels", {"filter": f"listener={made.listener}", "page_size": 1000}).channels
+            return next((item for item in peers if item.peer_address == made.peer), None)
+
+        return until(find, f"{made.key} is no channel")
+
+    def _probe(self, said: Row) -> None:
+        with self._open:
+            for made in self._before:
+                self._check_old(said, made)
+        self._before, self._open, chance = [], contextlib.ExitStack(), random.Random(0)
+        for name in said["listeners"].keys() - {"sasl"}:
+            seen: set[int] = set()
+            with contextlib.ExitStack() as undo:
+                for _ in range(40):
+                    if name == "m" and chance.random() < 0.5:  # if it is closed at once, the processor with the fewest connections gets it
+                        undo.enter_context(link(self.node, "a", said["listeners"]["a"]))
+                    made = undo.enter_context(link(self.node, name, said["listeners"][name]))
+                    seen.add(self._check_marked(said, made) if name == "m" else self._check_new(said, made, seen))
+                    if seen == said["slots"]:
+                        break
+            assert seen == said["slots"], f"connections of {name} land in {seen}, and the API names {said['slots']}"
+        with socket.create_connection(self.proxy.address("a"), timeout=10, source_address=("127.0.0.9", 0)) as sock:
+            came = b""
+            with contextlib.suppress(ConnectionError):
+                sock.sendall(frame(b"x"))
+                came = sock.recv(5)
+            assert (came == b"") == said["closed"], f"127.0.0.9 got {came!r}"
+        names = said["listeners"].keys() - {"m", "sasl", "tls"}
+        self._before = [self._open.enter_context(link(self.node, name, said["listeners"][name])) for name in names]
+
+    def _check_new(self, said: Row, made: Link, seen: set[int]) -> int:
+        """A connection made now: its upstream, its rules, its limit, if it is the first one in its processor; returns that."""
+        if made.listener == "tls":
+            made.sock.do_handshake()  # type: ignore[attr-defined]
+        slot: int = self._channel(made).processor_slot
+        where = f"listener {made.listener}, processor {slot}"
+        if slot in seen:
+            return slot
+        if made.listener == "kafka":
+            made.sock.sendall(kafka_request(16, 0, 77))
+            answer = read_frame(made.sock)
+            assert (answer[:4], answer[4:] != b"ok") == (struct.pack(">i", 77), said["denied"]), f"{where}: {answer!r}"
+        else:
+            assert ask(made.sock, b"who").decode() in said["behind"][made.listener], where
+        self._check_size(made, said["sizes"][made.listener], where)
+        self.results["probes"] += 1
+        return slot
+
+    def _check_size(self, made: Link, limit: int, where: str) -> None:
+        if made.listener != "kafka":
+            body = random.Random(limit).randbytes(limit)
+            assert ask(made.sock, body) == body, f"{where}: {limit} bytes do not come back"
+        made.sock.sendall(struct.pack(">i", limit + 1))
+        with contextlib.suppress(ConnectionError):
+            assert made.sock.recv(1) == b"", f"{where}: {limit + 1} bytes are not refused"
+        with contextlib.suppress(OSError):
+            made.sock.shutdown(socket.SHUT_WR)
+        cause = made.closed(self.node)["cause"]
+        assert cause == "frame_too_large", f"{where}: {limit + 1} bytes are refused with {cause}"
+
+    def _check_old(self, said: Row, made: Link) -> None:
+        """A connection of the check before either ended for a reason, or is as the API says now."""
+        with contextlib.suppress(*ENDED, AssertionError):
+            if made.listener in said["sizes"]:
+                made.sock.settimeout(10)
+                self._check_size(made, said["sizes"][made.listener], "")
+                return
+        cause = made.closed(self.node)["cause"]
+        assert cause in EXCUSED, f"{made.key}, a connection of before, ended with {cause}; the limit is {said['sizes'].get(made.listener)}"
+
+    def _check_marked(self, said: Row, made: Link) -> int:
+        """What stands for new connections of ``m`` holds for one; returns its processor."""
+        closes, mutes = 2 in said["standing"], 1 in said["standing"]
+        made.sock.settimeout(0.05 if mutes and not closes else 10)
+        came = b""
+        try:
+            made.sock.sendall(frame(b"x"))
+            came = made.sock.recv(5)
+        except TimeoutError:
+            came = b"nothing"
+        except ConnectionError:
+            """It is closed."""
+        slot = self._channel(made).processor_slot if came else int(made.closed(self.node)["id"].partition("-")[0])
+        wanted = b"" if closes else b"nothing" if mutes else frame(b"x")
+        assert came == wanted, f"listener m, processor {slot}: {came!r}, and {said['standing']} stands"
+        return slot
+
+    def _chain(self, said: Row) -> None:
+        """Each value before a change is that after the last one; the last ones are what the API says."""
+        rows, self._read = self.proxy.rows[self._read :], len(self.proxy.rows)
+        for row in rows:
+            if row["event"] == "configuration_applied" and row["by"] != "call":  # by a signal: no audit row
+                self._known, self._loose = {}, {}
+            if row["event"] != "audit" or row["after"] is None:
+                continue
+            before, after = flat_row(row, row["before"] or {}), flat_row(row, row["after"])
+            for path, value in after.items():
+                if path.startswith("?"):
+                    self._known = {each: known for each, known in self._known.items() if not each.startswith(path[1:])}
+                elif path in LOOSE:
+                    self._loose.get(path, []).append((before[path], value))
+                elif self._known.get(path, before[path]) != before[path]:
+                    self.broken.append(f"{path} was {self._known[path]!r}: {row}")
+                self._known |= {} if path in LOOSE else {path: value}
+        wrong = {path: (said[path], value) for path, value in self._known.items() if said.get(path, value) != value}
+        assert not wrong, f"what the API and the last rows of the audit say: {wrong}"
+        for path, pairs in self._loose.items():
+            ends = collections.Counter(after for _, after in pairs)
+            ends.subtract([*(before for before, _ in pairs[1:]), said[path]])
+            assert not any(ends.values()), f"no order of these changes of {path} ends with {said[path]}: {pairs}"
+        self._loose = {path: [(None, said[path])] for path in LOOSE}
+
+
+def flat_row(row: Row, values: Row) -> Row:
+    """The values of an audit row by the paths of the configuration; one that is not followed has a path with ``?``."""
+    method, request = row["method"].rpartition("/")[2], row["request"]
+    if method == "ApplyConfiguration":
+        found = {path if FLAT.fullmatch(path) else f"?{path}": text for path, text in values.items()}
+        return {
+            path: int(text) if text.isdecimal() else parse_size(text) if text[:1].isdigit() and path[0] != "?" else text
+            for path, text in found.items()
+        }
+    if method not in PREFIXES:
+        return {}
+    prefix, own = (
+        PREFIXES[method].format(request.get("limit", {}).get("listener")),
+        {FIELD_NAMES.get(name, name): each for name, each in values.items()},
+    )
+    return {f"{prefix}{'limits.' * (name == 'connections')}{name}": value for name, value in own.items()}
+
+
+def check_rows(proxy: Framegate) -> None:
+    """No row tells of a fault of ours."""
+    odd = [row for row in proxy.rows[-5000:] if row["level"] == "error" and row["event"] not in ("processor_died", "configuration_refused")]
+    assert (odd, proxy.metric("framegate_task_failures_total")) == ([], 0)
+
+
+def settled(node: Node) -> Row:
+    """The sizes of a node without connections, with the file of the start applied again, and other changes made, which are possible at once."""
+    node.write(json.dumps(node.config))
+    pid = node.proxy.process.pid
+    with node.proxy.api() as channel:
+        send(channel, APPLY, timeout=20)
+        send(channel, "LimitService/UpdateLimit", {"limit": {"listener": "a", "max_receive_size_bytes": "16385"}}, timeout=5)
+        send(channel, "PoolService/UpdateMemoryPool", {"memory_pool": {"size_bytes": str(9 << 20)}}, timeout=5)
+        send(channel, "TapService/UpdateTapRule", {"tap_rule": {"name": "t0", "sample_frames": 0.5}}, timeout=5)
+        send(channel, APPLY, timeout=20)
+        while actions := send(channel, "ChannelService/ListChannelActions").actions:
+            send(channel, "ChannelService/DeleteChannelAction", {"id": actions[0].id})
+        until(lambda: len(node.proxy.processors) == 2 and not node.proxy.channels(), "two processors without connections remain", 30)
+    time.sleep(1.5)  # control looks each second whether places of counters are free
+    found = {f"threads of {pid}": len(os.listdir(f"/proc/{pid}/task")), "MiB": resident_bytes(pid) >> 20}
+    return found | {f"descriptors of {name}": len(os.listdir(f"/proc/{each}/fd")) for name, each in enumerate([pid, *sorted(node.proxy.processors)])}
+
+
+def check_sizes(before: Row, after: Row, calls: int) -> None:
+    """``calls``: between the two; answers are kept for request ids that are repeated, up to 16 MiB of them as bytes, so memory grows at first."""
+    print(before, after)
+    grown = {name: (before[name], after[name]) for name in before if after[name] > before[name] + (40 + calls // 500 if name == "MiB" else 4)}
+    assert before.keys() == after.keys(), (before, after)
+    assert not grown, grown
+
+
+def test_what_the_api_says_is_in_force_in_every_processor_after_any_changes(node: Node) -> None:
+    rounds = max(STEPS // (CLIENTS * EACH), 2)
+    first: Row = {}
+    with contextlib.ExitStack() as undo:
+        world = World(node, undo)
+        for number in range(rounds):
+            try:
+                world.resume() if not world.flows else None
+                world.round(number)
+                world.check()
+            except BaseException as error:
+                error.add_note(f"seed {SEED}, round {number}; the last steps:\n" + "\n".join(world.steps))
+                raise
+            if number in (rounds // 5, rounds - 1):
+                world.pause()
+                first, last = first or settled(node), settled(node)
+    print(dict(sorted(world.results.items())))
+    check_sizes(first, last, STEPS)
+
+
+def test_any_calls_leave_nothing_behind(node: Node) -> None:
+    """No call fails with a fault of ours, a refusal has a reason, changes are possible afterwards, and nothing has grown."""
+    counts: collections.Counter[str] = collections.Counter()
+    faults: list[str] = []
+
+    def client(number: int, count: int) -> None:
+        chance = random.Random(number)
+        with node.proxy.api() as channel:
+            for _ in range(count):
+                method, data, ending = any_call(chance)
+                code = "OK"
+                try:
+                    send(channel, method, data, **ending)
+                except grpc.FutureCancelledError:
+                    code = "cancelled"
+                except grpc.RpcError as error:
+                    code = error.code().name  # type: ignore[attr-defined]
+                    explained = ending or reason_of(error) or len(data) > 1 << 20  # which gRPC itself refuses
+                    if code in ("INTERNAL", "UNKNOWN", "DATA_LOSS") or not explained:
+                        faults.append(f"{method} {data[:200]!r} ({len(data)} bytes) {ending}: {error}")
+                counts[code] += 1
+
+    sizes = []
+    for first, count in ((SEED * 100, CALLS // 5), (SEED * 100 + 50, CALLS - CALLS // 5)):
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            list(pool.map(client, range(first, first + 8), [count // 8] * 8))
+        assert not faults, "\n".join(faults[:10])
+        sizes.append(settled(node))
+    print(dict(counts))
+    check_sizes(*sizes, CALLS)
+    check_rows(node.proxy)
