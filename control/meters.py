@@ -18,11 +18,11 @@ _COUNTERS: Final = {
     if metric.source == "control"
     and metric.kind == "counter"
     and metric.name.startswith("framegate.")
-    and not metric.name.startswith(("framegate.telemetry.", "framegate.scrape."))
+    and not metric.name.startswith(("framegate.telemetry.", "framegate.scrape.", "framegate.container."))
     and set(metric.keys) <= {LISTENER}
 }
-"""Counters that begin with 0, by name, with 1 for those of a listener. Telemetry itself counts exports and scrapes; a counter of one of many possible
-events begins with the first.
+"""Counters that begin with 0, by name, with 1 for those of a listener. Telemetry itself counts exports, scrapes and what the container has; a counter
+of one of many possible events begins with the first.
 """
 
 

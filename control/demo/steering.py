@@ -54,8 +54,9 @@ class Steering:
 
     def find_closed(self, local_port: int) -> Channel | None:
         """The latest closed channel of a client with this port."""
-        request = channel_service_pb2.ListClosedChannelsRequest(page_size=1, filter=f"listener={self._listener} address=*:{local_port}")
-        return next(iter(self._channels.ListClosedChannels(request, timeout=_TIMEOUT_S).channels), None)
+        request = channel_service_pb2.ListClosedChannelsRequest(page_size=1_000, filter=f"listener={self._listener}")
+        found = self._channels.ListClosedChannels(request, timeout=_TIMEOUT_S).channels
+        return next((channel for channel in found if channel.peer_address.endswith(f":{local_port}")), None)
 
     def describe(self, channel_id: str) -> Channel:
         return self._channels.GetChannel(channel_service_pb2.GetChannelRequest(id=channel_id), timeout=_TIMEOUT_S).channel

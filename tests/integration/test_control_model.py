@@ -31,6 +31,7 @@ import yaml
 from framegate.control.bounds import FIELD_NAMES
 from framegate.control.configuration.units import parse_size
 from framegate.control.demo.certificates import Certificates
+from framegate.control.v1 import pool_service_pb2
 from tests.fakes.any_call import any_call, reason_of, send
 from tests.fakes.framegate import Framegate, Row, resident_bytes, run_cli, until
 from tests.fakes.kafka_frames import request as kafka_request
@@ -394,7 +395,7 @@ class World:
         upstreams = {item["name"]: str(item["endpoints"]) for item in config["upstreams"]}
         behind = {item["name"]: upstreams[item["upstream"]] for item in config["listeners"]}
         return {
-            "slots": {item.slot for item in pool.processors},
+            "slots": {item.slot for item in pool.processors if item.state != pool_service_pb2.Processor.STATE_DRAINING},
             "listeners": listeners,
             "sizes": {name: item.max_receive_size_bytes for name, item in limits.items()},
             "behind": {name: [each for each, address in self.node.endpoints.items() if address in text] for name, text in behind.items()},
@@ -563,8 +564,9 @@ def flat_row(row: Row, values: Row) -> Row:
 
 
 def check_rows(proxy: Framegate) -> None:
-    """No row tells of a fault of ours."""
-    odd = [row for row in proxy.rows[-5000:] if row["level"] == "error" and row["event"] not in ("processor_died", "configuration_refused")]
+    """No row tells of a fault of ours; processors are killed."""
+    errors = [row for row in proxy.rows[-5000:] if row["level"] == "error"]
+    odd = [row for row in errors if "processor_died" not in (row["event"], row.get("cause")) and row["event"] != "configuration_refused"]
     assert (odd, proxy.metric("framegate_task_failures_total")) == ([], 0)
 
 

@@ -156,7 +156,7 @@ def test_orphans_are_reaped_and_a_second_signal_ends_it_at_once() -> None:
         made.wait_for("serving")
         made.run("sh", "-c", "(sleep 0.1 &)")
         children = Path(f"/proc/{made.pid}/task/{made.pid}/children")
-        until(lambda: len(children.read_text().split()) == 1, "the processor alone; no zombie")
+        until(lambda: len(children.read_text().split()) == 2, "the processor and the validator; no zombie")
         pid = made.pid
         os.kill(pid, signal.SIGSTOP)  # so that both wait for it
         os.kill(pid, signal.SIGTERM)

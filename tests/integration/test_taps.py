@@ -113,7 +113,8 @@ def change(stub: TapServiceStub, names: list[str], number: int, choose: random.R
     elif len(names) == 1:
         stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(name="all", capture=pb2.TapRule.CAPTURE_FULL)), timeout=10)
     elif verb == "update":
-        stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(name=choose.choice(names[:-1]), **values)), timeout=10)
+        rule = pb2.TapRule(name=choose.choice(names[:-1]), **values)
+        stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=rule, update_mask={"paths": ["*"]}), timeout=10)
     elif verb == "move":
         name = names.pop(0)
         names.insert(-1, name)

@@ -114,7 +114,7 @@ def test_little_room_on_the_disk_is_told_once_and_again_when_it_is_over_and_a_lo
     looks: list[int] = []
 
     class Room:
-        f_frsize = 4096
+        f_frsize, f_blocks = 4096, 1 << 20
 
         @property
         def f_bavail(self) -> int:
