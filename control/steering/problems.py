@@ -266,7 +266,7 @@ ALERTS: Final = (
             _refused(
                 "Frames are refused",
                 rate("frame.rejected", LISTENER, REASON),
-                rate("frame.count", LISTENER),
+                _ACCEPTED,  # each ends its connection, and its client comes again
                 f"{_CLOSED} --filter cause=frame_too_large",
             ),
         ),

@@ -33,7 +33,7 @@ def test_a_scenario_is_seen_on_the_first_dashboard_every_panel_has_its_data_and_
     assert written["phases"]["oversized-frames"]["visible_s"] <= INTERVAL_S
     assert written["series"]["both"] > 500
     changed = {row["panel"] for row in written["panels"] if row["oversized-frames"] == "changed"}
-    assert {"Is everything fine?", "Which frames are refused?"} <= changed
+    assert {"Is everything fine?", "What is refused, and why?"} <= changed
     drawn = sorted(picture.name for picture in (tmp_path / "pictures").glob("*.png"))
     assert len(drawn) == (0 if find().no_pictures() else 12)
     assert ("pictures: not drawn" in done.stdout) == bool(find().no_pictures())
