@@ -287,8 +287,8 @@ TROUBLES = (
         changes={f'framegate_frame_rejected_total{{{KAFKA}, framegate_reason="frame_too_large"}}': 120},
         alert="FramegateClientsRefused",
         place="kafka frame_too_large",
-        fires=7,
-        ends=2,
+        fires=5,
+        ends=4,
     ),
     Trouble(
         name="certificate three days from its end",
