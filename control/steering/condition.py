@@ -9,6 +9,7 @@ They are combined as in PromQL: a comparison keeps the values for which it is tr
 it has not. The labels of the right side are among those of the left one, except of ``&`` and ``unless``, which match by those that both have.
 """
 
+import abc
 import operator
 import re
 import time
@@ -95,22 +96,22 @@ class Series:
         return sum(value.buckets[self.declared.bounds.index(self.above) + 1 :]) if self.above else value.count
 
 
-class Condition:
+class Condition(abc.ABC):
     """A vector of values with labels ``by``, combined by operators."""
 
     @property
+    @abc.abstractmethod
     def by(self) -> tuple[str, ...]:
         """Its labels."""
-        raise NotImplementedError
 
     @property
+    @abc.abstractmethod
     def parts(self) -> Iterable["Over"]:
         """The metrics in it."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def judge(self, history: "History") -> Vector:
         """Its values now."""
-        raise NotImplementedError
 
     def _with(self, operator: str, other: "Condition | float") -> "Pair":
         return Pair(operator, self, other)
