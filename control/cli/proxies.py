@@ -1,5 +1,6 @@
 """``framegate status`` and ``framegate drain``."""
 
+import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -23,13 +24,17 @@ if TYPE_CHECKING:
 __all__ = ["drain", "status"]
 
 _DIFFERENCES: Final = 5
+EXIT_STARTING: Final = 1
 _SERVICE: Final = Service("proxy")
 
 
 @click.command(epilog=example("framegate status"))
 @admin_options
 def status(address: str, output: str) -> None:
-    """Show the state of a running framegate, and its warnings."""
+    """Show the state of a running framegate, and its warnings.
+
+    The exit code is 1 while framegate starts and does not accept connections yet, so a script can wait for it.
+    """
     with calling(address) as channel:
         proxy = _SERVICE.ask(channel, "GetProxy").proxy
         pool = POOLS.ask(channel, "GetMemoryPool").memory_pool
@@ -38,8 +43,10 @@ def status(address: str, output: str) -> None:
     if output == "json":
         parts = {"memory_pool": as_dict(pool), "processor_pool": as_dict(processors), "handler_processes": [as_dict(item) for item in handlers]}
         print_json({**as_dict(proxy), **parts})
-        return
-    print_fields(_fields(proxy, pool, processors, handlers))
+    else:
+        print_fields(_fields(proxy, pool, processors, handlers))
+    if proxy.state == proxy.STATE_STARTING:
+        sys.exit(EXIT_STARTING)
 
 
 def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool", handlers: "list[HandlerProcess]") -> Iterator[tuple[str, Any]]:

@@ -84,6 +84,11 @@ def run(steps: list[tuple[str, str]], folder: Path) -> list[tuple[int, str]]:
     return [(int(status), text) for text, status in zip(pieces[::2], pieces[1::2], strict=False)]
 
 
+def logs(folder: Path) -> str:
+    """The ends of what the programs of a page have written."""
+    return "".join(f"\n{path.name}:\n{path.read_text()[-2000:]}" for path in sorted((folder / "page").glob("*.log")))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(MOST_SECONDS + 60)
 @pytest.mark.parametrize(
@@ -94,7 +99,7 @@ def test_the_commands_of_a_page_work_as_printed(page: Path, tmp_path: Path) -> N
     steps = commands(page.read_text())
     done = run(steps, tmp_path)
     for (command, expected), (status, output) in zip(steps, done, strict=False):
-        assert status == 0, f"$ {command}\n{output}"
+        assert status == 0, f"$ {command}\n{output}{logs(tmp_path)}"
         assert matches(expected, output), f"$ {command}\n{output}\n... where the page says\n{expected}"
     assert len(done) == len(steps), f"this did not end within {MOST_SECONDS} s: {steps[len(done)][0]}"
 

@@ -16,6 +16,15 @@ def test_status_says_what_runs(cli: Cli) -> None:
     assert len(cli("status", "--output", "json").stdout.splitlines()) < 120, "a screen or two, whatever the number of modules"
 
 
+def test_status_ends_with_1_until_connections_are_accepted(cli: Cli) -> None:
+    for words in ((), ("--output", "json")):
+        cli.plane.started = False
+        found = cli("status", *words)
+        assert (found.exit_code, "starting" in found.stdout.lower()) == (1, True)
+        cli.plane.started = True
+        assert cli("status", *words).exit_code == 0
+
+
 def test_status_says_how_it_is_doing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("framegate.control.service.proxies.memory_limit", lambda: GIB)
     monkeypatch.setattr("framegate.control.service.proxies.memory_usage", lambda: 100 * MIB)
