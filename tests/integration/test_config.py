@@ -1,6 +1,7 @@
 """The configuration file applied to a framegate that runs: by SIGHUP, by itself, or not."""
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -75,6 +76,7 @@ def test_sighup_applies_the_file_and_a_bad_one_changes_nothing(tmp_path: Path, p
         assert (limit(proxy), proxy.metric("framegate_config_differences")) == (4096, 0)
 
 
+@pytest.mark.extended
 def test_what_was_set_by_hand_is_saved_and_loads_to_what_is_in_force(tmp_path: Path, plain: Row) -> None:
     with Framegate(tmp_path, plain) as proxy:
         for words in (
@@ -147,33 +149,40 @@ def test_a_config_map_is_applied_by_itself_only_when_wanted_and_a_bad_one_is_rep
         assert (proxy.metric("framegate_config_file_changed"), proxy.metric("framegate_config_differences")) == (0, 0)
 
 
-class Talk(threading.Thread):
-    """A client that asks without a pause, each frame another one, and takes the answers in order. ``count``: of answers."""
+class Repeat(threading.Thread):
+    """Does one thing again and again, which must be served each time. ``end`` returns how often it was."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, do: Callable[[], bool]) -> None:
         super().__init__()
-        self.sock = sock
-        self.count = 0
-        self.ended = False
-        self.fault = ""
+        self.count, self.ended, self.fault = 0, False, ""
+        self._do = do
         self.start()
 
     def run(self) -> None:
         try:
             while not self.ended:
-                body = self.count.to_bytes(8, "big") * 16
-                if ask(self.sock, body) != body:
-                    raise ValueError("another answer")
+                if not self._do():
+                    raise ValueError("not served")
                 self.count += 1
         except (OSError, ValueError, EOFError) as error:
             self.fault = repr(error)
 
     def end(self) -> int:
-        """The number of answers; each must have come."""
         self.ended = True
         self.join(10)
         assert self.fault == ""
         return self.count
+
+
+def talking(sock: socket.socket) -> Repeat:
+    """A client that asks without a pause, each frame another one, and takes the answers in order."""
+    numbers = itertools.count()
+
+    def one() -> bool:
+        body = next(numbers).to_bytes(8, "big") * 16
+        return ask(sock, body) == body
+
+    return Repeat(one)
 
 
 def many(config: Row, count: int) -> Row:
@@ -185,7 +194,7 @@ def many(config: Row, count: int) -> Row:
 def test_a_hundred_listeners_come_and_go_while_traffic_flows(tmp_path: Path, plain: Row) -> None:
     with Framegate(tmp_path, {**plain, "processors": 2}) as proxy:
         path = tmp_path / "framegate.yaml"
-        talks = [Talk(proxy.connect("plain")) for _ in range(4)]
+        talks = [talking(proxy.connect("plain")) for _ in range(4)]
         took = []
         for round_ in range(2):
             more = many(proxy.config, 100)
@@ -227,31 +236,6 @@ def log_in(client: socket.socket, user: str) -> bool:
     return answer[5:7] == b"\0\0"
 
 
-class Opening(threading.Thread):
-    """Opens connections one after the other, each of which must be served."""
-
-    def __init__(self, open_one: Callable[[], bool]) -> None:
-        super().__init__()
-        self.count, self.ended, self.fault = 0, False, ""
-        self._open_one = open_one
-        self.start()
-
-    def run(self) -> None:
-        try:
-            while not self.ended:
-                if not self._open_one():
-                    raise ValueError("not served")
-                self.count += 1
-        except (OSError, ValueError, EOFError) as error:
-            self.fault = repr(error)
-
-    def end(self) -> int:
-        self.ended = True
-        self.join(10)
-        assert self.fault == ""
-        return self.count
-
-
 def test_tls_and_sasl_change_under_load_for_new_connections_and_nothing_is_lost(tmp_path: Path, plain: Row) -> None:
     authority = Authority(tmp_path)
     leaves = [authority.leaf(name) for name in ("one", "two")]
@@ -277,8 +261,8 @@ def test_tls_and_sasl_change_under_load_for_new_connections_and_nothing_is_lost(
 
         clients = [proxy.connect("sasl") for _ in range(3)]
         assert all(log_in(client, "alice") for client in clients)
-        talks = [Talk(client) for client in (*clients, *(proxy.connect("tls", trusting) for _ in range(3)))]
-        opening = [Opening(lambda: bool(shown(proxy, "tls", trusting))), Opening(lambda: logged_in("alice"))]
+        talks = [talking(client) for client in (*clients, *(proxy.connect("tls", trusting) for _ in range(3)))]
+        opening = [Repeat(lambda: bool(shown(proxy, "tls", trusting))), Repeat(lambda: logged_in("alice"))]
         for number in (1, 0, 1, 0, 1):
             write(tmp_path / "framegate.yaml", {**proxy.config, **config(number)})
             assert reload(proxy).startswith("applied, ")
@@ -292,6 +276,7 @@ def test_tls_and_sasl_change_under_load_for_new_connections_and_nothing_is_lost(
     assert min(counts) > 5, counts
 
 
+@pytest.mark.extended
 def test_a_config_map_brings_a_certificate_and_a_configuration_at_once(tmp_path: Path, plain: Row) -> None:
     authority = Authority(tmp_path)
     pairs = [authority.leaf_pem("server") for _ in range(5)]
@@ -308,7 +293,7 @@ def test_a_config_map_brings_a_certificate_and_a_configuration_at_once(tmp_path:
         def served(number: int) -> None:
             until(lambda: shown(proxy, "plain", context)[0] == fingerprint(pairs[number][0]), number)
 
-        talk = Talk(proxy.connect("plain", context))
+        talk = talking(proxy.connect("plain", context))
         served(0)
         tls["min_version"] = "1.3"
         swapped(1, limited(proxy.config, 4096), *pairs[1])
