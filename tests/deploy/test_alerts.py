@@ -475,6 +475,7 @@ QUIET_DAYS = (
 )
 
 
+@pytest.mark.extended
 @judged
 @pytest.mark.slow
 @pytest.mark.timeout(600)

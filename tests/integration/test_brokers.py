@@ -271,6 +271,7 @@ def test_with_hosts_the_broker_is_the_one_that_the_client_names(tmp_path: Path, 
             client.close()
 
 
+@pytest.mark.extended
 def test_standing_actions_stay_in_force_while_brokers_and_listeners_are_applied(tmp_path: Path, cluster: dict[int, KafkaBroker]) -> None:
     """A standing action matches by the name of a listener: also where a range of brokers moves, and where a listener of that name comes again."""
     ports = free_ports(8)

@@ -80,6 +80,7 @@ def test_processors_leave_no_orphan_when_control_is_killed(tmp_path: Path, plain
         witness.check()
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_an_end_that_is_forced_is_no_crash_and_names_those_it_cut_off(tmp_path: Path, plain: dict[str, Any]) -> None:
     proxy = Framegate(tmp_path, {**plain, "drain": {"timeout": "1m", "quiet": "20s"}})

@@ -20,6 +20,7 @@ def run(*words: str, timeout: float = 380.0, **variables: str) -> subprocess.Com
     return subprocess.run([*COMMAND, *words], cwd=ROOT, capture_output=True, text=True, timeout=timeout, env={**os.environ, **variables}, check=False)
 
 
+@pytest.mark.extended
 @pytest.mark.slow  # calm, a scenario and the calm behind it take half a minute, since rates are measured over seconds; a picture takes three seconds
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(bool(MISSING), reason="; ".join(MISSING))

@@ -35,6 +35,7 @@ BATCH = 40
 AT_ONCE = 4
 
 
+@pytest.mark.extended
 def test_the_combinations_have_every_possible_pair() -> None:
     wanted = possible_pairs(random.Random(0))
     found = covering(random.Random(1), wanted)

@@ -129,6 +129,7 @@ def properties(folder: Path, **lines: str) -> str:
     return str(path)
 
 
+@pytest.mark.extended
 def test_javas_clients_are_refused_and_told_so(behind: Behind, tmp_path: Path) -> None:
     at = ("--bootstrap-server", behind.address)
     produced = java(behind, "org.apache.kafka.tools.ConsoleProducer", *at, "--topic", "other", text="a\n")

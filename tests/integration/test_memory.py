@@ -92,6 +92,7 @@ def test_those_who_hold_memory_are_named_with_what_they_hold(proxy: Framegate) -
         sender.join(10)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_how_large_frames_pass_is_listed_and_what_must_fit_is_refused_at_run_time(proxy: Framegate) -> None:
     ways = {item["name"]: (item["request_forwarding"], item["response_forwarding"]) for item in proxy.json("listeners", "list")}

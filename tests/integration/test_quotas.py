@@ -39,6 +39,7 @@ def closed_by(sock: socket.socket) -> None:
         assert sock.recv(1) == b""
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_limits_under_load_are_raised_lowered_and_removed(tmp_path: Path, plain: dict[str, Any]) -> None:
     """Numbers 182, 185 and 192: while frames pass on another connection."""
@@ -65,6 +66,7 @@ def test_limits_under_load_are_raised_lowered_and_removed(tmp_path: Path, plain:
         witness.stop()
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_storm_on_the_protected_listener_closes_the_idlest_of_the_other(tmp_path: Path, plain: dict[str, Any]) -> None:
     """Numbers 186 and 194."""

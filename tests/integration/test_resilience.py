@@ -144,6 +144,7 @@ def test_an_endpoint_that_breaks_connections_is_ejected_and_comes_back_after_it_
         assert states(proxy) == ["up", "up"]
 
 
+@pytest.mark.extended
 def test_a_chain_of_proxies_keeps_the_clients_address(tmp_path: Path) -> None:
     listener = {"proxy_protocol": {"trusted": ["127.0.0.0/8"]}, "tls": None}
     with ScriptedUpstream() as upstream, Framegate(tmp_path / "inner", config_of(upstream.address, listener=listener)) as inner:

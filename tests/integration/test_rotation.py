@@ -228,6 +228,7 @@ def welcome(proxy: Framegate, context: ssl.SSLContext) -> bool:
         return False
 
 
+@pytest.mark.extended
 def test_who_runs_on_an_old_certificate_ends_within_max_age_and_others_do_not(tmp_path: Path, plain: Row) -> None:
     renewed = Renewed(tmp_path, plain, max_age="2s")
     with renewed.proxy as proxy, proxy.connect("plain", renewed.context) as old:
@@ -242,6 +243,7 @@ def test_who_runs_on_an_old_certificate_ends_within_max_age_and_others_do_not(tm
             witness.check()
 
 
+@pytest.mark.extended
 def test_who_has_a_certificate_that_is_revoked_ends_and_others_go_on(tmp_path: Path, plain: Row) -> None:
     authority = Authority(tmp_path, "clients")
     crl = tmp_path / "in-force.crl"

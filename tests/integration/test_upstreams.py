@@ -78,6 +78,7 @@ def tls_upstreams(authority: Authority) -> Iterator[tuple[list[ScriptedUpstream]
         yield started, names
 
 
+@pytest.mark.extended
 def test_each_endpoint_is_verified_against_its_own_host(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     with tls_upstreams(authority) as ((named, number, six), names):

@@ -93,6 +93,7 @@ def test_a_user_comes_and_goes_while_framegate_runs_and_no_password_is_on_the_wa
     assert not any(secret in said for secret in (PASSWORD, OTHER, "stored_key", "server_key"))
 
 
+@pytest.mark.extended
 def test_who_is_removed_ends_in_every_processor_and_others_go_on(tmp_path: Path, upstream: ScriptedUpstream) -> None:
     """By a command, in the file, by a command of an operator, and not where the listener says so."""
     with contextlib.ExitStack() as undo:

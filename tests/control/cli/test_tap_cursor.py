@@ -278,6 +278,7 @@ def test_a_segment_whose_header_is_damaged_is_told_and_passed_over(folder: str, 
     assert len(shown) > 1
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_memory_is_that_of_a_block_however_long_the_log(tmp_path: Path) -> None:
     processor = FakeProcessor(tmp_path, segment_size=1 << 20)

@@ -154,6 +154,7 @@ def notices(read: Callable[[], object]) -> bool:
     return False
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_each_damage_is_noticed_by_verify_by_a_strict_batch_and_by_a_strict_stream_and_who_goes_on_has_a_row(tmp_path: Path) -> None:
     good = tmp_path / "good"
