@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from framegate.control.configuration.child import Loaded, load_row
+from framegate.control.configuration.child import Loaded
 from framegate.control.configuration.difference import differences
 from framegate.control.errors import (
     AbortedError,
@@ -30,6 +30,7 @@ from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.identity.users_file import name_fault
 from framegate.control.logs import Levels
 from framegate.control.meters import Meters
+from framegate.control.rotation.questions import answer
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.source import Source
 from framegate.control.rotation.tls_stores import TlsStores
@@ -544,8 +545,8 @@ class FakeAudit(Audit):
 
 
 async def _answered(question: Row) -> Row:
-    """The question about a configuration, answered in this process."""
-    return load_row(question["load"])
+    """A question of the validator process, answered in this one."""
+    return answer(question)
 
 
 class FakePlane(State):
@@ -635,6 +636,7 @@ class FakePlane(State):
                 meters,
             ),
             watch=Watch(),
+            ask=_answered,
         )
 
     def close(self) -> None:
