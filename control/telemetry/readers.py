@@ -202,10 +202,14 @@ class ScrapeListener:
         StartError: the address cannot be bound.
     """
 
+    address: str
+    _socket: socket.socket
+
     def __init__(self, address: str, former: "ScrapeListener | None" = None) -> None:
         if importlib.util.find_spec("prometheus_client") is None:  # reported now, not by the first scrape
             raise ModuleNotFoundError("prometheus_client is not installed", name="prometheus_client")
-        self._beside = () if former is None or address.rpartition(":")[2] != former.address.rpartition(":")[2] else (former._socket,)
+        near = former is not None and address.rpartition(":")[2] == former.address.rpartition(":")[2]
+        self._beside = (former._socket,) if former is not None and near else ()
         try:
             with shared(*self._beside):
                 self._socket = bind(address, beside=bool(self._beside))
