@@ -258,8 +258,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             code, reason = _code(error), getattr(error, "reason", type(error).__name__)
             raise
         finally:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if _cancelling():
                 code, reason = grpc.StatusCode.CANCELLED, ""
             self._audit.publish({"event": "audit", **row, **noted, "result": code.name, "error": reason}, place)
             await self._audit.written()
@@ -333,6 +332,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 span.end(code.name, reason)
         except Exception:
             _log.exception("a call was not measured", extra={"method": method})
+
+
+def _cancelling() -> bool:
+    """Whether the current task is cancelled. A frame that has the task would be kept by its exception, and keep the request, until cycles are looked
+    for.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _check(request: Message) -> None:

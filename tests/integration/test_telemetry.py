@@ -220,7 +220,8 @@ def test_targets_change_while_framegate_runs(tmp_path: Path, plain: Row, receive
 @pytest.mark.parametrize("exchanged", [True, False])
 def test_a_drain_is_told_to_the_collector_in_force(tmp_path: Path, plain: Row, receiver: OtlpReceiver, exchanged: bool) -> None:
     """The target changes just before the drain; or during it, which is refused."""
-    with GrpcReceiver() as other, started(tmp_path, plain, receiver, *SIGNALS) as proxy:
+    config = {**plain, "drain": {"timeout": "5s", "quiet": "50ms", "accept": "refuse"}}
+    with GrpcReceiver() as other, started(tmp_path, config, receiver, *SIGNALS) as proxy:
         with proxy.connect("plain") as client:
             assert ask(client, b"hello") == b"hello"
             otlp = {"endpoint": other.endpoint, "signals": SIGNALS}
