@@ -196,8 +196,8 @@ def _leave_no_core() -> None:
 
 
 def _return_memory() -> None:
-    """Have glibc return what is freed. With its defaults each thread of gRPC has an arena of its own, which fragments, and after the first large request
-    such blocks are no longer mapped one by one. A user's own setting wins.
+    """Have glibc return what is freed. With its defaults each thread of gRPC has an arena of its own, which fragments, and after the first large
+    request such blocks are no longer mapped one by one. A user's own setting wins.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
     if mallopt is not None and "GLIBC_TUNABLES" not in os.environ and not any(name.startswith("MALLOC_") for name in os.environ):

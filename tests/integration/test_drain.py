@@ -298,9 +298,9 @@ def test_who_is_revoked_during_a_drain_ends_at_once_and_others_get_their_answers
     for name in ("alice", "bob"):
         run_cli("users", "add", name, "--file", str(tmp_path / "users"), text="x\n")
     tls = {"client_auth": "required", "client_ca": str(authority.path), "crl": [str(crl)]}
-    common = {"address": "127.0.0.1:0", "upstream": "echo", "max_receive_size": "1MiB"}
+    common = {"address": "127.0.0.1:0", "upstream": "echo", "max_receive_size": "1MiB", "protocol": "kafka"}
     listeners = [
-        {"name": "sasl", **common, "protocol": "kafka", "sasl": {"mechanisms": ["PLAIN"], "users": str(tmp_path / "users")}},
+        {"name": "sasl", **common, "sasl": {"mechanisms": ["PLAIN"], "users": str(tmp_path / "users")}},
         {"name": "tls", **common, "tls": {**dict(zip(("certificate", "key"), leaves["localhost"], strict=True)), **tls}},
     ]
     config = {"listeners": listeners, "processors": 2, "memory_pool": {"size": "16MiB"}, "rotation": {"poll": "1h"}}
