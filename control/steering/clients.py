@@ -36,8 +36,8 @@ LIMIT: Final = 32
 STEP_S: Final = 10.0
 LOOK_LIMIT_S: Final = 20.0
 SAMPLES: Final = 6
-MANY: Final = "(many)"
-"""In place of a user or an address; a user who is called so is shown as ``\\(many)``."""
+MANY: Final = "<many>"
+"""In place of a user or an address; a user who is called so is shown as ``\\<many>``."""
 METERS: Final[Mapping[ClientMeasure, str]] = {
     "bytes": "client.io",
     "frames": "client.frame.rate",

@@ -977,11 +977,11 @@ class TopClient(_message.Message):
     listener: _builtins.str
     """Name of the listener."""
     principal: _builtins.str
-    """Printable, at most 100 characters; empty: it has none. Of failed logins the name that was tried, `(many)`: different ones."""
+    """Printable, at most 100 characters; empty: it has none. Of failed logins the name that was tried, `<many>`: different ones."""
     client_id: _builtins.str
     """Of Kafka, printable, at most 100 characters; empty: not known."""
     address: _builtins.str
-    """Without port, of IPv6 the /64; empty: a Unix socket. Of failed logins also `(many)`."""
+    """Without port, of IPv6 the /64; empty: a Unix socket. Of failed logins also `<many>`."""
     value: _builtins.float
     """Per second, or bytes held."""
     share: _builtins.float

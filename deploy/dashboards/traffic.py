@@ -77,7 +77,7 @@ _WHO: Final = (
     ),
     Panel(
         title="Which clients use most?",
-        good="None far above the others. The ten with most of the last minute; `(many)`: failed logins with many names, or from many addresses.",
+        good="None far above the others. The ten with most of the last minute; `<many>`: failed logins with many names, or from many addresses.",
         otherwise="`framegate top` shows the same (key c). Against one: `framegate channels list --filter principal=NAME`, then a limit rule.",
         queries=(
             Query(

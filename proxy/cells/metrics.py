@@ -477,7 +477,7 @@ METRICS: Final = (
         "client.login.failures",
         "gauge",
         "{authentication}/s",
-        "Logins per second that failed in the last minute, by the name that was tried and address; `(many)`: different ones.",
+        "Logins per second that failed in the last minute, by the name that was tried and address; `<many>`: different ones.",
         *_CLIENT,
     ),
     _control(
