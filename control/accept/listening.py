@@ -202,13 +202,13 @@ def rebound(before: Mapping[str, Listening], leaving: Mapping[str, Listening], l
 @contextlib.contextmanager
 def shared(*socks: socket.socket) -> Iterator[None]:
     """Let open sockets have addresses that overlap with those of other sockets of this process."""
-    shared = [sock for sock in socks if sock.fileno() >= 0]
-    for sock in shared:
+    still_open = [sock for sock in socks if sock.fileno() >= 0]
+    for sock in still_open:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         yield
     finally:
-        for sock in shared:
+        for sock in still_open:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
 
 

@@ -316,8 +316,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             started, error = time.perf_counter(), UnknownMethodError(name)
             self._ended(OTHER, code_of(error), started, self._span(OTHER, context, current=False, original=name), error.reason)
             await self._refuse(context, error, held=True)
-            for nothing in ():
-                yield nothing
+            answers: tuple[Any, ...] = ()
+            for answer in answers:
+                yield answer
 
         return call
 

@@ -98,8 +98,8 @@ def settled(node: Node) -> Row:
 
 
 def check_sizes(before: Row, after: Row, calls: int) -> None:
-    """``calls``: between the two; answers are kept for request ids that are repeated, up to 16 MiB of them as bytes, so memory grows at first."""
+    """``calls``: between the two; answers are kept for request ids that are repeated, so memory grows at first."""
     print(before, after)
-    grown = {name: (before[name], after[name]) for name in before if after[name] > before[name] + (40 + calls // 500 if name == "MiB" else 4)}
+    grown = {name: (before[name], after[name]) for name in before if after[name] > before[name] + (24 + calls // 1000 if name == "MiB" else 4)}
     assert before.keys() == after.keys(), (before, after)
     assert not grown, grown
