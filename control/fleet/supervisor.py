@@ -175,7 +175,9 @@ class Supervisor(Respawner[Slot, Processor]):
 
     def _show_cells(self, *gone: Slot) -> None:
         """Exchange what other threads see in one step, so that no sum counts a slot twice or not at all."""
-        retired = [reader for number, reader in self._cells if number == RETIRED] + [slot.cells.reader for slot in gone]
+        layout = self.desired.layout
+        former = [reader for number, reader in self._cells if number == RETIRED]
+        retired = [reader if reader.layout is layout else reader.following(layout) for reader in former] + [slot.cells.reader for slot in gone]
         total = ((RETIRED, CellReader.sum_of(retired)),) if retired else ()
         self._cells = (*total, *((slot.number, slot.cells.reader) for slot in self._ordered()))
 
@@ -321,7 +323,6 @@ class Supervisor(Respawner[Slot, Processor]):
         self.desired.layout = layout
         for slot in self._ordered():
             slot.cells.follow(layout)
-        self._cells = tuple((number, reader.following(layout)) for number, reader in self._cells if number == RETIRED)
         self._show_cells()
 
     async def change(

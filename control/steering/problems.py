@@ -480,7 +480,9 @@ class Watch:
     async def look(self) -> None:
         """Take a sample."""
         if self._read is not None:
-            self._history.add(time.monotonic(), values_of(await asyncio.to_thread(self._read)))
+            read = self._read
+            sample = await asyncio.to_thread(lambda: self._history.sample(values_of(read())))  # up to 0.1 s, with many listeners and processors
+            self._history.add(time.monotonic(), sample)
 
     def found(self) -> list[Found]:
         """The problems now, the worst first."""

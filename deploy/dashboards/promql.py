@@ -102,7 +102,9 @@ def _over(part: Over) -> str:
     every = f"sum by ({by}) (rate({name}{at}[@]{ago}))"
     if not series.above:
         return every
-    quick = f'sum by ({by}) (rate({name.removesuffix("_count")}_bucket{at.removesuffix("}")}, le="{series.above:.12g}"}}[@]{ago}))'
+    bound = f"{series.above:.12g}"
+    le = f'le="{bound}"' if "." in bound else f'le=~"{bound}(.0)?"'  # a scrape has 1.0, collectors have 1
+    quick = f"sum by ({by}) (rate({name.removesuffix('_count')}_bucket{at.removesuffix('}')}, {le}}}[@]{ago}))"
     return f"({every} - {quick})"
 
 

@@ -36,7 +36,7 @@ ACTIVE = f'framegate_connection_active{{{KAFKA}, framegate_side="downstream"}}'
 READY = 'framegate_ready{framegate_probe="readiness"}'
 CERTIFICATE = 'framegate_tls_certificate_not_after_seconds{framegate_certificate="listener/kafka"}'
 BUSY, IDLE = (f'framegate_event_loop_time_seconds_total{{framegate_worker="0", framegate_state="{state}"}}' for state in ("busy", "idle"))
-QUICK_FRAMES, QUICK_REQUESTS = FORWARD.format("bucket", ', le="0.009975792"'), PRODUCE.format("bucket", ', le="1.073741824"')
+QUICK_FRAMES, QUICK_REQUESTS = FORWARD.format("bucket", ', le="0.009290681"'), PRODUCE.format("bucket", ', le="1.0"')
 THROTTLED = "framegate_container_cpu_throttled_periods_total"
 RUN_DELAY = 'framegate_process_run_delay_seconds_total{framegate_process="processor-0"}'
 DEPLETED = "framegate_memory_pool_depleted_time_seconds_total"

@@ -649,8 +649,6 @@ class FakePlane(State):
         )
 
     def close(self) -> None:
-        for reader in self._readers:
-            reader.close()
         for descriptor in self._descriptors:
             os.close(descriptor)
 
