@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-__all__ = ["FINE", "SLUGS", "Comparison", "Dashboard", "Panel", "Prometheus", "QueryError", "Seen", "Window", "compare", "problems", "read", "write"]
+__all__ = ["FINE", "SLUGS", "Comparison", "Dashboard", "Panel", "Prometheus", "QueryError", "Row", "Seen", "Window"]
+__all__ += ["compare", "problems", "read", "write"]
 
 SLUGS: Final = ("healthy", "traffic", "hurts", "identity", "tap", "control")
 FINE: Final = "Everything is fine"
@@ -157,11 +158,26 @@ def substituted(query: str, variables: Mapping[str, str]) -> str:
         raise QueryError(f"the variable ${error.args[0]} has no value in {query}") from error
 
 
-def problems(first: Dashboard, prometheus: Prometheus, window: Window) -> list[str]:
-    """What the first panel of the first dashboard says now, the worst first. Raises QueryError."""
-    answer = prometheus.instant(substituted(first.panels[0].targets[0]["expr"], window.variables), window.end)
-    rows = sorted(answer["result"], key=lambda row: (-float(row["value"][1]), row["metric"]["problem"]))
-    return [row["metric"]["problem"] for row in rows]
+class Row(NamedTuple):
+    """A line of the first dashboard's table: a problem, and where it is."""
+
+    problem: str
+    place: str
+
+    def __str__(self) -> str:
+        return f"{self.problem} ({self.place})" if self.place else self.problem
+
+
+def problems(first: Dashboard, prometheus: Prometheus, window: Window) -> list[Row]:
+    """What the first dashboard says now: the problems of its first panel, the worst first, each with the places of its table. Raises QueryError."""
+    words, _, table = (
+        prometheus.instant(substituted(panel.targets[0]["expr"], window.variables), window.end)["result"] for panel in first.panels[:3]
+    )
+    places: dict[str, list[str]] = {}
+    for line in (line["metric"] for line in table):
+        places.setdefault(line["problem"], []).append(line.get("where", ""))
+    ranked = sorted(words, key=lambda row: (-float(row["value"][1]), row["metric"]["problem"]))
+    return [Row(problem, place) for problem in (row["metric"]["problem"] for row in ranked) for place in sorted(places.get(problem, [""]))]
 
 
 def state(calm: Seen, now: Seen) -> str:
@@ -227,16 +243,15 @@ class Comparison(NamedTuple):
     only_scrape: tuple[str, ...]
 
 
-def compare(otlp: Iterable[Mapping[str, str]], scraped: Iterable[Mapping[str, str]], nodes: Mapping[str, str]) -> Comparison:
-    """Compare the label sets of series that came through the collector with those of scrapes; ``nodes``: the node by the address that was scraped."""
-    left, right = ({_text(labels, nodes) for labels in series if not labels["__name__"].startswith(_NOT_COMPARED)} for series in (otlp, scraped))
+def compare(otlp: Iterable[Mapping[str, str]], scraped: Iterable[Mapping[str, str]]) -> Comparison:
+    """Compare the label sets of series that came through the collector with those of scrapes."""
+    left, right = ({_text(labels) for labels in series if not labels["__name__"].startswith(_NOT_COMPARED)} for series in (otlp, scraped))
     return Comparison(len(left & right), tuple(sorted(left - right)), tuple(sorted(right - left)))
 
 
-def _text(labels: Mapping[str, str], nodes: Mapping[str, str]) -> str:
-    node = nodes.get(labels.get("instance", ""), labels.get("instance", ""))
+def _text(labels: Mapping[str, str]) -> str:
     kept = {key: value for key, value in sorted(labels.items()) if key != "__name__" and key not in OTHER_BY_NATURE}
     if "le" in kept:
         kept["le"] = f"{float(kept['le']):g}"  # 1 and 1.0 are the same bound
     rest = ", ".join(f'{key}="{value}"' for key, value in kept.items())
-    return f"{node}: {labels['__name__']}{{{rest}}}"
+    return f"{labels.get('instance', '')}: {labels['__name__']}{{{rest}}}"
