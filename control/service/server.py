@@ -108,7 +108,7 @@ def _api_server(
     server = grpc.aio.server(interceptors=[CallInterceptor(parts.audit, peers, config, observe, tracer)], options=_OPTIONS)
     servicers = (
         Certificates(parts.certificates, parts.rotation),
-        Channels(parts.channels, closed),
+        Channels(parts.channels, closed, parts.clients),
         Configurations(parts.configuration_file),
         Events(parts.rows),
         Explanations(parts.explanations),

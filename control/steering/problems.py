@@ -30,11 +30,14 @@ from framegate.proxy.cells.metrics import (
     BROKER,
     CAUSE,
     CERTIFICATE,
+    CLIENT_ADDRESS,
+    CLIENT_ID,
     CONSUMER,
     ERROR_TYPE,
     FILE_KIND,
     LISTENER,
     PLACE,
+    PRINCIPAL,
     PROBE,
     REASON,
     SERVER_ADDRESS,
@@ -121,6 +124,7 @@ _ATTEMPTS: Final = {f"!{ERROR_TYPE}": "abandoned"}
 _CONNECTS: Final = rate("upstream.connect.duration", *ENDPOINT, where=_ATTEMPTS)
 _FAILED: Final = rate("upstream.connect.duration", *ENDPOINT, ERROR_TYPE, where={**_ERROR, **_ATTEMPTS})
 _LOGINS: Final = rate("authentication.count", LISTENER)
+_CLIENT: Final = (LISTENER, PRINCIPAL, CLIENT_ID, CLIENT_ADDRESS)
 _EXPORTED, _UNEXPORTED = (rate("telemetry.exports", SIGNAL, where={ERROR_TYPE: error}) for error in ("", ".+"))
 _UNREAD: Final = largest("tap.lag", CONSUMER) / largest("tap.limit")
 _SLOW: Final = "frame.forward.duration"
@@ -143,6 +147,18 @@ def _failing(share: float) -> tuple[Problem, ...]:
 
 def _refused(words: str, bad: Condition, everything: Condition, command: str) -> Problem:
     return _problem(words, (bad > _LEAST) & (bad > everything * 0.01), "in a second", command)
+
+
+def _attack(words: str, *, user: str, address: str) -> Problem:
+    """Logins fail with wrong credentials; ``user`` and ``address``: ``one`` or ``many``."""
+    where = {f"{'!' * (which == 'one')}{label}": "<many>" for label, which in ((PRINCIPAL, user), (CLIENT_ADDRESS, address))}
+    return _refused(words, total("client.login.failures", *_CLIENT, where=where), _LOGINS, f"{_CLOSED} --filter cause=auth_failed")
+
+
+def _noisy(words: str, metric: str, all_metric: str, least: float) -> Problem:
+    """Of a listener's bytes or frames one of at least ten clients has more than half."""
+    used, passed = total(metric, *_CLIENT), rate(all_metric, LISTENER, where={SIDE: "downstream"})
+    return _problem(words, (((used > least) / passed) > 0.5) & (_CLIENTS > 9.0), "of all", "top --sort bytes_rate")
 
 
 ALERTS: Final = (
@@ -269,7 +285,7 @@ ALERTS: Final = (
             ),
             _refused(
                 "Logins of clients are refused",
-                rate("authentication.count", LISTENER, ERROR_TYPE, where=_ERROR),
+                rate("authentication.count", LISTENER, ERROR_TYPE, where={ERROR_TYPE: "denied|mechanism|protocol|unavailable"}),
                 _LOGINS,
                 f"{_CLOSED} --filter cause=auth_failed",
             ),
@@ -279,6 +295,16 @@ ALERTS: Final = (
                 _ACCEPTED,  # each ends its connection, and its client comes again
                 f"{_CLOSED} --filter cause=frame_too_large",
             ),
+        ),
+    ),
+    Alert(
+        name="FramegateLoginsFail",
+        severity="warning",
+        problems=(
+            _attack("Logins of one user fail, from one address", user="one", address="one"),
+            _attack("Logins of one user fail, from many addresses", user="one", address="many"),
+            _attack("Logins of many users fail, from one address", user="many", address="one"),
+            _attack("Logins of many users fail, from many addresses", user="many", address="many"),
         ),
     ),
     Alert(
@@ -413,6 +439,15 @@ ALERTS: Final = (
             _problem(
                 "A drain does not end", (largest("drain.time") > 300.0) & (total("connection.active") > 0.0), "s, and not empty", "channels list"
             ),
+        ),
+    ),
+    Alert(
+        name="FramegateNoisyClient",
+        severity="info",
+        windows=("2m",),
+        problems=(
+            _noisy("One client has more than half of a listener's bytes", "client.io", "io", 100_000.0),
+            _noisy("One client has more than half of a listener's frames", "client.frame.rate", "frame.count", 100.0),
         ),
     ),
     Alert(

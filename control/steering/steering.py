@@ -17,6 +17,9 @@ from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import EXPIRY_LIMIT_S, EXPIRY_S, Channels
 from framegate.control.steering.checks import Checks
+from framegate.control.steering.clients import LOOK_LIMIT_S as CLIENTS_LIMIT_S
+from framegate.control.steering.clients import STEP_S as CLIENTS_S
+from framegate.control.steering.clients import Clients
 from framegate.control.steering.configuration import Configuration
 from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.steering.drain import Drain
@@ -65,6 +68,7 @@ class Parts:
     audit: Audit
     log: LogRows
     channels: Channels
+    clients: Clients
     explanations: Explanations
     refused_frames: RefusedFrames
     sizes: Sizes
@@ -158,6 +162,7 @@ class Steering(Parts):
             audit=audit,
             log=log_rows,
             channels=channels,
+            clients=Clients(supervisor, acceptor.refusals, meters),
             explanations=Explanations(supervisor, channels, listeners, upstreams, pool),
             refused_frames=RefusedFrames(supervisor),
             sizes=Sizes(lambda: supervisor.cells),
@@ -186,6 +191,7 @@ class Steering(Parts):
             task_monitor.repeat("rates", self._rates.divide, RATES_INTERVAL_S, RATES_LIMIT_S),
             task_monitor.repeat("evictions", self._eviction.look, EVICTION_INTERVAL_S, EVICTION_LIMIT_S),
             task_monitor.repeat("channel actions", channels.expire, EXPIRY_S, EXPIRY_LIMIT_S),
+            task_monitor.repeat("clients", self.clients.look, CLIENTS_S, CLIENTS_LIMIT_S),
             task_monitor.repeat("problems", self.watch.look, PROBLEMS_S, PROBLEMS_LIMIT_S),
             task_monitor.repeat("loop", self._tick, 0.5, ALIVE_MS / 1000),
             asyncio.create_task(self._tap_events.each(self.taps.note)),

@@ -10,7 +10,7 @@ from framegate.control.steering.state import State
 from framegate.proxy.cells import CellLayout, CellReader, HistogramValue
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["EVENTS", "LARGEST", "PER_WORKER", "WORKER", "Fold", "Folded", "Source", "names_event"]
+__all__ = ["EVENTS", "LARGEST", "PER_WORKER", "REPLACED", "WORKER", "Fold", "Folded", "Source", "names_event"]
 
 WORKER: Final = "framegate.worker"
 PER_WORKER: Final = frozenset({"framegate.event_loop.time", "framegate.event_loop.lag"})
@@ -30,6 +30,8 @@ LARGEST: Final = frozenset(
 )
 """Gauges with the same value in every processor, or nearly, or with a maximum: the largest value is exported."""
 
+REPLACED: Final = "framegate.client."
+"""The beginning of the names of gauges whose attributes are clients, which come and go: an export has those that there are then."""
 EVENTS: Final = frozenset(
     {
         "framegate.cause",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from framegate.control.steering.state import State
-from framegate.control.telemetry.fold import LARGEST, Fold, names_event
+from framegate.control.telemetry.fold import LARGEST, REPLACED, Fold, names_event
 from framegate.proxy.cells import METRICS, Metric
 from framegate.proxy.cells.standard_metrics import GENERATION, MODE, PROCESS, PROCESS_METRICS
 from framegate.proxy.config.model import ProxyConfig
@@ -44,11 +44,13 @@ _UTIME, _STIME, _START, _RSS = 11, 12, 19, 21
 
 
 def observe_fold(meter: "Meter", fold: Fold) -> None:
-    """Create the instruments of every metric of ``framegate.proxy.cells.METRICS`` that is not a histogram. A value of 0 is not exported of an event
-    that has not happened, and of a part that the configuration does not have.
+    """Create the instruments of every metric of ``framegate.proxy.cells.METRICS``, except those that ``readers`` adds: histograms, and gauges of
+    clients, because the SDK would keep the attributes of each client for ever. A value of 0 is not exported of an event that has not happened, and of
+    a part that the configuration does not have.
     """
     for metric in METRICS:
-        _create(meter, metric, _callback(fold, metric))
+        if not metric.name.startswith(REPLACED):
+            _create(meter, metric, _callback(fold, metric))
 
 
 def _create(meter: "Meter", metric: Metric, callback: _Callback) -> None:

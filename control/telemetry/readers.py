@@ -1,7 +1,7 @@
 """The readers of metrics: one pushes to an OTLP collector, one answers scrapes of Prometheus. Both add the folded histograms.
 
 The SDK has no observable histogram, but ``MetricReader._receive_metrics`` is documented as the hook for subclasses: there both readers add the
-histograms of the fold, as a scope of their own.
+histograms of the fold, as a scope of their own, and the gauges of clients: those that are there now, and no others.
 
 The socket for Prometheus listens from the start; what answers (``exposition``) is 3 MiB of modules and is loaded by the first scrape. A scrape
 collects at that moment: its values are at most a millisecond old.
@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from opentelemetry.sdk.metrics import Histogram as HistogramInstrument
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
+    Gauge,
     Histogram,
     HistogramDataPoint,
     Metric,
     MetricExporter,
     MetricReader,
     MetricsData,
+    NumberDataPoint,
     PeriodicExportingMetricReader,
     ResourceMetrics,
     ScopeMetrics,
@@ -37,7 +39,7 @@ from framegate.control.errors import StartError
 from framegate.control.status import Attributes
 from framegate.control.steering.state import State
 from framegate.control.telemetry.exporters import Counted, behind
-from framegate.control.telemetry.fold import Fold, Folded
+from framegate.control.telemetry.fold import REPLACED, Fold, Folded
 from framegate.control.web import bind
 from framegate.proxy.cells import METRICS, HistogramValue
 
@@ -48,6 +50,7 @@ __all__ = ["SCOPE", "Injector", "OtlpReader", "PrometheusReader", "ScrapeListene
 
 SCOPE: Final = "framegate.dataplane"
 _HISTOGRAMS: Final = tuple(metric for metric in METRICS if metric.kind == "histogram")
+_GAUGES: Final = tuple(metric for metric in METRICS if metric.name.startswith(REPLACED))
 _ABSENT: Final = cast("float", None)
 """Smallest and largest values are not measured; they are optional in OTLP."""
 _END_S: Final = 0.5
@@ -74,7 +77,9 @@ class Injector:
         self._last_ns = started_ns
 
     def inject(self, data: MetricsData, folded: Folded, now_ns: int) -> MetricsData:
-        """Add the histograms of the same moment to what was collected, each from its first observation on; nothing if nothing was collected."""
+        """Add the histograms of the same moment, each from its first observation on, and the gauges of clients to what was collected; nothing if
+        nothing was collected.
+        """
         if not data.resource_metrics:
             return data
         delta = self._temporality is AggregationTemporality.DELTA
@@ -84,6 +89,11 @@ class Injector:
             points = self._points(metric.name, metric.bounds, folded.histograms.get(metric.name, {}), start_ns, now_ns)
             if points:
                 metrics.append(Metric(metric.name, metric.description, metric.unit, Histogram(points, self._temporality)))
+        for metric in _GAUGES:
+            values = folded.points.get(metric.name, {})
+            if values:
+                numbers = [NumberDataPoint(dict(attributes), start_ns, now_ns, value) for attributes, value in values.items()]
+                metrics.append(Metric(metric.name, metric.description, metric.unit, Gauge(numbers)))
         self._last_ns = now_ns
         first = data.resource_metrics[0]
         extra = ScopeMetrics(scope=self._scope, metrics=metrics, schema_url="")

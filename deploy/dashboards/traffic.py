@@ -10,6 +10,14 @@ __all__ = ["TRAFFIC"]
 LISTENER: Final = "framegate_listener"
 API: Final = "framegate_kafka_api"
 KAFKA: Final = "framegate_kafka_request_duration_seconds"
+CLIENT: Final = "framegate_listener, framegate_principal, framegate_client_id, client_address"
+TOP: Final = {
+    "bytes a second": "io_bytes_per_second",
+    "frames a second": "frame_rate_per_second",
+    "bytes held": "memory_usage_bytes",
+    "refused a second": "refusals_per_second",
+    "failed logins a second": "login_failures_per_second",
+}
 
 _WHO: Final = (
     Panel(
@@ -66,6 +74,30 @@ _WHO: Final = (
         queries=(Query(quantile(0.99, KAFKA, "{@l}", API), "99 %, {{framegate_kafka_api}}"),),
         unit="s",
         next="hurts",
+    ),
+    Panel(
+        title="Which clients use most?",
+        good="None far above the others. The ten with most of the last minute; `<many>`: failed logins with many names, or from many addresses.",
+        otherwise="`framegate top` shows the same (key c). Against one: `framegate channels list --filter principal=NAME`, then a limit rule.",
+        queries=(
+            Query(
+                "\nor\n".join(
+                    f'label_replace(sum by ({CLIENT}) (framegate_client_{name}{{@l}}), "measure", "{words}", "", "")' for words, name in TOP.items()
+                )
+            ),
+        ),
+        unit="short",
+        kind="table",
+        width=24,
+        nothing="no client",
+        columns=(
+            ("measure", "of", 160),
+            ("Value", "how much", 110),
+            ("framegate_listener", "listener", 140),
+            ("framegate_principal", "principal", 220),
+            ("framegate_client_id", "client id", 220),
+            ("client_address", "address", 180),
+        ),
     ),
 )
 

@@ -61,6 +61,9 @@ CERTIFICATE: Final = "framegate.certificate"
 CONSUMER: Final = "framegate.consumer"
 PROBE: Final = "framegate.probe"
 SIGNAL: Final = "framegate.signal"
+PRINCIPAL: Final = "framegate.principal"
+CLIENT_ID: Final = "framegate.client.id"
+CLIENT_ADDRESS: Final = "client.address"
 RESOURCE: Final = "framegate.resource"
 PRESSURE: Final = "framegate.pressure"
 
@@ -158,6 +161,7 @@ TASKS: Final = (
     "rates",
     "sizing",
     "access",
+    "clients",
     "endpoints",
     "brokers",
     "checks",
@@ -263,6 +267,8 @@ _CERTIFICATE: Final = (CERTIFICATE, ())
 _DIRECTION: Final = (DIRECTION, DIRECTIONS)
 _TRAFFIC: Final = (*_ENDPOINT, _DIRECTION)
 _TAP_DIRECTION: Final = (TAP_DIRECTION, TAP_DIRECTIONS)
+_CLIENT: Final = (_LISTENER, (PRINCIPAL, ()), (CLIENT_ID, ()), (CLIENT_ADDRESS, ()))
+"""A client among the ten first ones."""
 
 METRICS: Final = (
     _metric("connection.active", "gauge", "{connection}", "Connections open now.", _SIDE, _LISTENER),
@@ -456,6 +462,23 @@ METRICS: Final = (
         "Connections refused at accept.",
         _LISTENER,
         (REASON, ("address_denied", "address_connections", "address_connection_rate", "draining")),
+    ),
+    _control("client.io", "gauge", "By/s", "Bytes per second of the ten clients with most in the last minute, both directions.", *_CLIENT),
+    _control("client.frame.rate", "gauge", "{frame}/s", "Frames per second of the ten clients with most in the last minute.", *_CLIENT),
+    _control("client.memory.usage", "gauge", "By", "Bytes of the memory pool that the ten clients with most hold.", *_CLIENT),
+    _control(
+        "client.refusals",
+        "gauge",
+        "{refusal}/s",
+        "Connections and frames per second that were refused of the ten clients with most in the last minute.",
+        *_CLIENT,
+    ),
+    _control(
+        "client.login.failures",
+        "gauge",
+        "{authentication}/s",
+        "Logins per second that failed in the last minute, by the name that was tried and address; `<many>`: different ones.",
+        *_CLIENT,
     ),
     _control(
         "accept.limited.time",

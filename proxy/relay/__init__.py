@@ -23,6 +23,7 @@ drain             the orderly end of all pairs
 retirement        the end of connections whose certificate was replaced
 revocation        the end of sessions whose user or certificate is no longer valid
 counters          counters, by block of cells; ``publisher`` copies them into the shared cells
+client_use        what each client uses, in bounded memory (``frequent``)
 ================= ==========================================================================
 
 For listeners with a handler:

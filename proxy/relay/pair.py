@@ -362,6 +362,7 @@ class Pair:
         owner: the owner.
         attempt: the present one to the upstream; ``tried`` has the failed ones (``opening``).
         passed: what its endpoint's counters have.
+        reported_frames, reported_bytes: of both directions, what ``ClientUse`` has.
         used: the endpoint whose channel was READY; None before, and once that is closed.
         login: to the upstream, during attempts (``opening``).
         refusal: of a client that waits for the result of its authentication (``opening``).
@@ -403,6 +404,8 @@ class Pair:
         self.tried: Tried | None = None
         self.used: Endpoint | None = None
         self.passed: Final = Passed()
+        self.reported_frames: i64 = 0
+        self.reported_bytes: i64 = 0
         self.login: LoginTry | None = None
         self.refusal: LoginError | None = None
         self.renewal: Renewal | None = None

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from framegate.proxy.relay.relay import Relay
 from framegate.proxy.server import messages
-from framegate.proxy.server.jobs import AccessJob, BulkJob, EvictJob, FollowJob, HoldersJob, Job, ListJob, PrepareJob
+from framegate.proxy.server.jobs import AccessJob, BulkJob, ClientsJob, EvictJob, FollowJob, HoldersJob, Job, ListJob, PrepareJob
 from framegate.proxy.server.pair_rows import endpoint_row, open_row
 from framegate.proxy.server.protocol import Message, read_command
 from framegate.proxy.server.settings import Settings
@@ -21,6 +21,7 @@ _JOBS: Final[dict[str, Callable[[Any, Relay], Job]]] = {
     "throttle": BulkJob,
     "evict": EvictJob,
     "holders": HoldersJob,
+    "clients": ClientsJob,
 }
 
 

@@ -11,6 +11,7 @@ declared here is public.
 from typing import Any, Literal, NotRequired, TypedDict
 
 from framegate.proxy.server.rows import (
+    ClientRow,
     DemandRow,
     EndpointRow,
     HolderRow,
@@ -241,6 +242,13 @@ class HoldersCommand(_Asked):
     limit: int
 
 
+class ClientsCommand(_Asked):
+    """Report what clients used since the last such command: of each measure the ``limit`` clients with most."""
+
+    type: Literal["clients"]
+    limit: int
+
+
 class PartsCommand(TypedDict):
     """Set the part of each rate that this processor may use (``framegate.proxy.relay.quotas``); rates that are not named keep theirs."""
 
@@ -290,6 +298,7 @@ Command = (
     | BulkCommand
     | EvictCommand
     | HoldersCommand
+    | ClientsCommand
     | PartsCommand
     | AccessCommand
     | DrainCommand
@@ -373,6 +382,13 @@ class HoldersReply(DrainReply):
     """The channels that hold most of the memory pool, the largest first."""
 
     rows: list[HolderRow]
+
+
+class ClientsReply(DrainReply):
+    """The clients with most, of each measure. ``totals``: of all clients of a listener."""
+
+    rows: list[ClientRow]
+    totals: list[ClientRow]
 
 
 class AccessReply(DrainReply):

@@ -14,6 +14,7 @@ from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.network.frame_exchange import is_sasl
 from framegate.proxy.network.int32 import HEADER
 from framegate.proxy.network.receive import KEY_END
+from framegate.proxy.relay.client_use import traffic_of
 from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.quotas import KeyDemand
 from framegate.proxy.relay.route import Route
@@ -60,18 +61,6 @@ _text: Final = encode_basestring
 """A string as JSON, as ``json`` writes it with ``ensure_ascii=False``."""
 _CAUSE_WORDS: Final[dict[Cause, str]] = {cause: str(cause) for cause in Cause}  # an enumeration's attribute costs a Python call
 _STATE_WORDS: Final[dict[PairState, str]] = {state: str(state.value) for state in PairState}
-
-
-def _traffic(pair: Pair) -> tuple[i64, i64, i64, i64]:
-    """Frames of requests and of responses, and their bytes."""
-    client, upstream = pair.client.channel, pair.upstream.channel
-    frames = i64(0) if client is None else client.frames_received
-    size = i64(0) if client is None else client.bytes_received
-    if client is not None and pair.route.upstream is None:
-        return frames, client.write_half.frames_sent, size, client.write_half.bytes_sent
-    if upstream is None:
-        return frames, 0, size, 0
-    return frames, upstream.frames_received, size, upstream.bytes_received
 
 
 def _upstream_name(route: Route) -> str:
@@ -123,7 +112,7 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
     """A pair that is not CLOSED."""
     client, upstream, pairing = pair.client.channel, pair.upstream.channel, pair.pairing
     told = None if pairing is None else pairing.client
-    traffic = _traffic(pair)
+    traffic = traffic_of(pair)
     pending: i64 = 0
     leased: i64 = pair.client.held_bytes() + pair.upstream.held_bytes()
     for channel in (client, upstream):
@@ -240,7 +229,7 @@ def _pair_head(pair: Pair, wall_offset_ns: i64) -> str:
         principal="" if client is None else client.principal,
         mechanism=_mechanism(client),
         tls=_tls_text(client),
-        traffic=_traffic(pair),
+        traffic=traffic_of(pair),
         opening=_opening_text(pair, client, wall_offset_ns),
     )
 

@@ -24,6 +24,7 @@ __all__ = [
     "Request",
     "access_request",
     "bulk_request",
+    "clients_request",
     "commit_request",
     "describe_request",
     "drain_request",
@@ -101,6 +102,7 @@ REPLIES: Final[dict[str, dict[str, Any]]] = {
     "evict": {"result": messages.EvictReply},
     "upstreams": {"result": messages.UpstreamsReply},
     "holders": {"result": messages.HoldersReply},
+    "clients": {"result": messages.ClientsReply},
     "access": {"result": messages.AccessReply},
     "drain": {"result": messages.DrainReply},
 }
@@ -264,6 +266,11 @@ def upstreams_request() -> Request[messages.UpstreamsReply]:
 def holders_request(limit: int) -> Request[messages.HoldersReply]:
     """The channels that hold most of the memory pool."""
     return Request(messages.HoldersCommand(type="holders", limit=limit))
+
+
+def clients_request(limit: int) -> Request[messages.ClientsReply]:
+    """What clients used since the last such request."""
+    return Request(messages.ClientsCommand(type="clients", limit=limit))
 
 
 def access_request(*, after: int, limit: int, every_ms: int, since_ns: int, until_ns: int) -> Request[messages.AccessReply]:

@@ -254,6 +254,20 @@ class HolderRow(TypedDict):
     last_active_ns: int
 
 
+class ClientRow(TypedDict):
+    """How much of something a client used since the last such row; of ``held`` how much it holds.
+
+    Attributes:
+        measure: of ``framegate.proxy.relay.client_use.MEASURES``.
+        client: the texts of a ``framegate.proxy.relay.frequent.Key``, printable and cut; of all clients of a listener only its name.
+        amount: never too high.
+    """
+
+    measure: str
+    client: list[str]
+    amount: int
+
+
 class EndpointDownRow(TypedDict):
     """An endpoint that is down, and its last failure. ``broker``: the node id of its Kafka broker; missing: it is none's."""
 

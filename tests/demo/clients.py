@@ -12,19 +12,18 @@ from typing import Final
 
 from framegate.proxy.handler import Context
 
-__all__ = ["KEEP", "Handler", "call_kafka", "frame", "kafka_request", "log_in", "repeating", "visit"]
+__all__ = ["KEEP", "PRODUCE", "Handler", "ask", "call_kafka", "frame", "kafka_request", "log_in", "repeating", "visit"]
 
 _TIMEOUT_S: Final = 10.0
-_PAUSE_S: Final = 0.1
 _ROUNDS: Final = 20
 _HELLO: Final = b"good morning"
-_PRODUCE: Final = b"\xff\xff" * 2
+PRODUCE: Final = b"\xff\xff" * 2
 """The beginning of a Produce: no transaction, acknowledged by all."""
 _CALLS: Final = (
     (18, 0, bytes(10)),
     (3, 1, bytes(40)),
-    (0, 7, _PRODUCE + bytes(2_000)),
-    (0, 7, _PRODUCE + bytes(6_000)),
+    (0, 7, PRODUCE + bytes(2_000)),
+    (0, 7, PRODUCE + bytes(6_000)),
     (1, 4, bytes(80)),
     (1, 4, bytes(80)),
     (8, 2, bytes(90)),
@@ -84,13 +83,13 @@ def kafka_request(key: int, version: int, rest: bytes, correlation: int = 0, cli
     return frame(struct.pack(">hhih", key, version, correlation, len(client_id)) + client_id + rest)
 
 
-def call_kafka(address: tuple[str, int], over: threading.Event, *, patience_s: float = _TIMEOUT_S, client_id: bytes = b"framegate-demo") -> None:
+def call_kafka(address: tuple[str, int], over: threading.Event, *, patience_s: float = _TIMEOUT_S, pause_s: float = 0.1) -> None:
     """One connection of a Kafka client in plaintext: requests of five APIs, one at a time, for some seconds. A wrong correlation id ends it."""
     with socket.create_connection(address, timeout=_TIMEOUT_S) as connection:
         connection.settimeout(patience_s)
         for correlation, (key, version, rest) in enumerate(_CALLS * _ROUNDS):
-            connection.sendall(kafka_request(key, version, rest, correlation, client_id))
-            if int.from_bytes(_answer(connection)[:4], "big") != correlation or over.wait(_PAUSE_S):
+            answer = ask(connection, kafka_request(key, version, rest, correlation))
+            if int.from_bytes(answer[:4], "big") != correlation or over.wait(pause_s):
                 return
 
 
@@ -99,19 +98,19 @@ def log_in(address: tuple[str, int], user: str, password: str) -> None:
     token = f"\0{user}\0{password}".encode()
     with socket.create_connection(address, timeout=_TIMEOUT_S) as connection:
         for request in (kafka_request(17, 1, struct.pack(">h", 5) + b"PLAIN"), kafka_request(36, 0, frame(token))):
-            connection.sendall(request)
-            if _answer(connection)[4:6] != b"\0\0":
+            if ask(connection, request)[4:6] != b"\0\0":
                 raise ConnectionRefusedError("the login was refused")
 
 
 def visit(connection: socket.socket, body: bytes = _HELLO) -> None:
     """Send one frame to a server that answers a frame with itself, wait for the answer, and leave."""
     with connection:
-        connection.sendall(frame(body))
-        _answer(connection)
+        ask(connection, frame(body))
 
 
-def _answer(connection: socket.socket) -> bytes:
+def ask(connection: socket.socket, request: bytes) -> bytes:
+    """The answer to a request, both frames; OSError if there is none."""
+    connection.sendall(request)
     return _exactly(connection, int.from_bytes(_exactly(connection, 4), "big"))
 
 

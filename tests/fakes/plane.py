@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from framegate.control.accept.admission import Refusals
 from framegate.control.configuration.child import Loaded, load_row
 from framegate.control.configuration.difference import differences
 from framegate.control.errors import (
@@ -54,6 +55,7 @@ from framegate.control.status import (
 )
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import TERMS, Channels, Terms
+from framegate.control.steering.clients import Clients
 from framegate.control.steering.configuration import Applied, Configuration
 from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.steering.drain import Drain
@@ -91,7 +93,7 @@ from framegate.proxy.config.model import (
 from framegate.proxy.network.connection_id import format_connection_id, parse_connection_id, slot_of
 from framegate.proxy.server.messages import Change
 from framegate.proxy.server.protocol import Request
-from framegate.proxy.server.rows import OpenRow
+from framegate.proxy.server.rows import ClientRow, OpenRow
 from tests.fakes import rows
 from tests.fakes.rows import OPENED_NS
 
@@ -255,6 +257,11 @@ class FakeProcessor:
         self.fake._fail()
         rows = [{**dataclasses.asdict(holder), "id": holder.channel} for holder in self.fake.holders if slot_of(holder.channel) == self.slot]
         return {"rows": rows}
+
+    def clients(self, command: Any) -> Any:
+        clients, self.fake.client_rows = self.fake.client_rows, []
+        totals = [{**row, "client": row["client"][:1]} for row in clients]
+        return {"rows": clients, "totals": totals}
 
     def upstreams(self, command: Any) -> Any:
         up = {"endpoint": "10.1.0.1:9092", "state": "up", "reason": "", "detail": "", "since_ns": 0, "out": 0}
@@ -556,6 +563,7 @@ class FakePlane(State):
         self.desired: DesiredState = supervisor.desired
         self.rows: dict[int, OpenRow] = {}
         self.holders: list[Holder] = []
+        self.client_rows: list[ClientRow] = []
         self.now_ns = OPENED_NS + 10 * 10**9
         self.levels = Levels()
         self.troubles: list[str] = []
@@ -608,6 +616,7 @@ class FakePlane(State):
             audit=audit,
             log=LogRows(supervisor, log),
             channels=channels,
+            clients=Clients(supervisor, Refusals(), meters),
             explanations=Explanations(supervisor, channels, listeners, upstreams, pool, lambda: self.now_ns),
             refused_frames=RefusedFrames(supervisor),
             sizes=Sizes(lambda: supervisor.cells),

@@ -54,6 +54,7 @@ from framegate.proxy.server.messages import (
     BulkCommand,
     BulkReply,
     Change,
+    ClientsReply,
     DecidedReply,
     DescribeReply,
     DrainedNotice,
@@ -73,6 +74,7 @@ from framegate.proxy.server.pair_rows import is_due
 from framegate.proxy.server.protocol import WIRE_VERSION, event_notice, read_command, read_start
 from framegate.proxy.server.rows import (
     ChannelRow,
+    ClientRow,
     EndpointRow,
     HandoverFailedRow,
     HolderRow,
@@ -435,6 +437,14 @@ class FakeProcessor:
 
     def on_parts(self, message: dict[str, Any]) -> None:
         pass
+
+    def on_clients(self, message: dict[str, Any]) -> None:
+        """Each client has used its port number."""
+        found = [item for _, _, item in self.connections.values()] if self.mode == "holding" else []
+        parts = [(item.listener, *item.peer.rsplit(":", 1)) for item in found]
+        rows = [ClientRow(measure="bytes", client=[name, port, "", host], amount=int(port)) for name, host, port in parts]
+        totals = [ClientRow(measure="bytes", client=["a"], amount=sum(row["amount"] for row in rows))] if rows else []
+        self.send(ClientsReply(type="result", id=message["id"], rows=rows, totals=totals))
 
     def on_holders(self, message: dict[str, Any]) -> None:
         if self.mode == "leaving":

@@ -63,6 +63,41 @@ def test_an_error_that_never_happened_is_left_out() -> None:
     assert "framegate.connection.duration" in points(Injector("1", 5).inject(COLLECTED, folded(1, "idle", 1), 10))
 
 
+def test_gauges_of_clients_are_those_of_the_moment_and_nothing_remembers_others() -> None:
+    injector = Injector("1", 5)
+    for number in range(3_000):  # more than the SDK keeps
+        values = Folded()
+        values.put("framegate.client.io", (("framegate.principal", f"user-{number}"),), 7.0)
+        (scope,) = [scope for scope in injector.inject(COLLECTED, values, 10).resource_metrics[0].scope_metrics if scope.scope.name == SCOPE]
+        (metric,) = scope.metrics
+        assert [(point.attributes, point.value) for point in metric.data.data_points] == [({"framegate.principal": f"user-{number}"}, 7.0)]
+    assert injector._last == {}
+
+
+def test_the_gauges_of_clients_are_the_same_in_a_scrape_and_at_a_collector(plane: FakePlane) -> None:
+    found: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+    fold = Fold(plane, [lambda: found])
+    provider = MeterProvider([reader := PrometheusReader(plane, fold, {})], shutdown_on_exit=False)
+    observe_fold(provider.get_meter("x"), fold)
+    reader.listen(ScrapeListener("127.0.0.1:0"))
+    try:
+        with GrpcReceiver() as collector:
+            for name in ('ann "x"\\', "bob"):
+                found.clear()
+                found["framegate.client.io", (("framegate.listener", "l"), ("framegate.principal", name))] = 2.5
+                shown = name.replace("\\", "\\\\").replace('"', '\\"')
+                _, body = get(reader.address or "")
+                lines = [line for line in body.splitlines() if line.startswith("framegate_client_io")]
+                assert lines == [f'framegate_client_io_bytes_per_second{{framegate_listener="l",framegate_principal="{shown}"}} 2.5']
+            pushing = exporting(plane, collector, 3_600_000)
+            pushing._fold = fold
+            pushing.shutdown(2_000)
+            (point,) = collector.nth(1).metrics["framegate.client.io"].gauge.data_points
+            assert [attribute.value.string_value for attribute in point.attributes] == ["l", "bob"]
+    finally:
+        reader.shutdown(2_000)
+
+
 def test_an_empty_collection_stays_empty() -> None:
     assert Injector("1", 5).inject(MetricsData([]), folded(1), 10).resource_metrics == []
 
