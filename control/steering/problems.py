@@ -105,6 +105,7 @@ _DOWN, _ADDRESSES = (total(f"upstream.endpoint.{name}", UPSTREAM) for name in ("
 _UNREADY: Final = total("ready", where={PROBE: "readiness"}).equals(0.0)
 """Also while no processor runs, which would count addresses."""
 _GONE: Final = _DOWN >= _ADDRESSES
+_OLD_REQUESTS: Final = longest("upstream.request.age", *ENDPOINT) > 20.0
 _ACCEPTED: Final = rate("connection.accepted", LISTENER)
 _CLIENTS: Final = total("connection.active", LISTENER, where={SIDE: "downstream"})
 _OURS: Final = rate(
@@ -192,10 +193,12 @@ ALERTS: Final = (
         windows=("2m",),
         # clients of Kafka give up after 30 s as a rule, so the oldest request seldom becomes older
         problems=(
-            _problem("Requests wait long for their answer", longest("upstream.request.age", *ENDPOINT) > 20.0, "s the oldest", _UPSTREAMS),
+            _problem("Requests wait long for their answer", _OLD_REQUESTS, "s the oldest", _UPSTREAMS),
             _problem(
                 "Connections wait long for their first answer",
-                (longest("upstream.first_byte.age", *ENDPOINT) > 20.0) & (total("upstream.first_byte.duration", *ENDPOINT) > 0.0),
+                ((longest("upstream.first_byte.age", *ENDPOINT) > 20.0) & (total("upstream.first_byte.duration", *ENDPOINT) > 0.0)).unless(
+                    _OLD_REQUESTS
+                ),
                 "s the longest",
                 _UPSTREAMS,
             ),

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import itertools
+import json
 import os
 import queue
 import signal
@@ -22,10 +23,10 @@ from tests.demo.panels import FINE, Comparison, Dashboard, QueryError, Row, Seen
 from tests.demo.pictures import PictureError, draw
 from tests.demo.troubles import TROUBLES, Trouble
 
-__all__ = ["RATE_S", "SEEN_S", "run"]
+__all__ = ["SEEN_S", "run"]
 
-RATE_S: Final = 5
-"""The value of ``$__rate_interval``: Grafana takes four scrapes; one more allows for late samples."""
+RATE_S: Final = 10
+"""The value of ``$__rate_interval``: ten scrapes, where Grafana takes at least four."""
 SEEN_S: Final = 60.0
 """Within so long the first dashboard must say what is wrong, and ``framegate status`` too."""
 NODES: Final = 4
@@ -82,7 +83,7 @@ def run(
     Args:
         deploy: the folder with ``dashboards``, ``alerts`` and ``collector``.
         only: names of troubles; all when empty.
-        pictures: a folder for PNG files, ``panels.json`` and ``panels.md``; None for none.
+        pictures: a folder for PNG files and ``troubles.json``; None for none.
         directory: the folder of the run, as of ``framegate demo``.
         plain: lines instead of a moving clock.
 
@@ -148,11 +149,9 @@ class _Run:
         self._check_panels()
         compared = self._compare(phases[0].window) if self._job == JOB else None
         if pictures is not None:
-            heads = {
-                "phases": {phase.name: {**phase._asdict(), "window": None} for phase in phases},
-                "series": None if compared is None else compared._asdict(),
-            }
-            panels.write(pictures, self._boards, self._views, heads)
+            pictures.mkdir(parents=True, exist_ok=True)
+            told = {phase.name: {**phase._asdict(), "window": None} for phase in phases}
+            (pictures / "troubles.json").write_text(json.dumps({"phases": told, "series": compared and compared._asdict()}, indent=1) + "\n")
             self._draw(phases, tools, pictures)
         self._table(phases[1:])
         for fault in self._faults:
@@ -366,7 +365,7 @@ class _Run:
                 self._faults.append(f"pictures: {error}")
             elif error is not None:
                 raise error
-        self._say(f"pictures, panels.md and panels.json: {folder}")
+        self._say(f"pictures and troubles.json: {folder}")
 
 
 def _text(rows: Sequence[Row], words: str) -> str:

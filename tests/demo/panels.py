@@ -1,8 +1,7 @@
-"""The dashboards' panels: read from their files, asked of Prometheus, and compared: each scenario with the calm, OTLP with the scrape."""
+"""The dashboards' panels, read from their files and asked of Prometheus; and series that came over OTLP, compared with those of scrapes."""
 
 import dataclasses
 import json
-import math
 import re
 import urllib.error
 import urllib.parse
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 __all__ = ["FINE", "SLUGS", "Comparison", "Dashboard", "Panel", "Prometheus", "QueryError", "Row", "Seen", "Window"]
-__all__ += ["compare", "problems", "read", "write"]
+__all__ += ["compare", "problems", "read"]
 
 SLUGS: Final = ("healthy", "traffic", "hurts", "identity", "tap", "control")
 FINE: Final = "Everything is fine"
@@ -20,8 +19,6 @@ FINE: Final = "Everything is fine"
 _VARIABLE: Final = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$([a-zA-Z_]\w*)")  # $1 is PromQL's own
 _POINTS: Final = 120
 _TIMEOUT_S: Final = 10.0
-_ENOUGH: Final = 1.5
-"""A panel has changed when its largest value is so many times that of the calm, or when it has other series."""
 
 
 class QueryError(Exception):
@@ -175,53 +172,9 @@ def problems(first: Dashboard, prometheus: Prometheus, window: Window) -> list[R
     )
     places: dict[str, list[str]] = {}
     for line in (line["metric"] for line in table):
-        places.setdefault(line["problem"], []).append(line.get("where", ""))
+        places.setdefault(line["problem"], []).append(" ".join(line.get("where", "").split()))  # labels may be empty
     ranked = sorted(words, key=lambda row: (-float(row["value"][1]), row["metric"]["problem"]))
     return [Row(problem, place) for problem in (row["metric"]["problem"] for row in ranked) for place in sorted(places.get(problem, [""]))]
-
-
-def state(calm: Seen, now: Seen) -> str:
-    """How a panel differs from the calm: ``changed``, ``same``, ``empty`` or ``failed``."""
-    if now.fault is not None:
-        return "failed"
-    if now.empty:
-        return "empty"
-    before, after = _peaks(calm), _peaks(now)
-    larger = any(key not in before or value > _ENOUGH * before[key] + 1e-9 for key, value in after.items())
-    return "changed" if larger else "same"
-
-
-def _peaks(seen: Seen) -> dict[tuple[tuple[str, str], ...], float]:
-    found = {}
-    for series in (series for answer in seen.answers for series in answer["data"]["result"]):
-        points = series.get("values") or [series["value"]]
-        values = [float(value) for _, value in points if not math.isnan(float(value))]
-        if values:
-            found[tuple(sorted(series["metric"].items()))] = max(values)
-    return found
-
-
-def write(folder: Path, dashboards: Sequence[Dashboard], phases: Mapping[str, Mapping[str, Mapping[int, Seen]]], heads: Mapping[str, Any]) -> None:
-    """Write ``panels.json`` and ``panels.md``.
-
-    Args:
-        folder: made when it is missing.
-        dashboards: in order.
-        phases: what was seen, by the phase's name (``calm`` first), dashboard and panel.
-        heads: more members of the JSON.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = []
-    for board in dashboards:
-        for panel in board.panels:
-            calm = phases["calm"][board.slug][panel.id]
-            first = "failed" if calm.fault else "empty" if calm.empty else "data"
-            others = {name: state(calm, seen[board.slug][panel.id]) for name, seen in phases.items() if name != "calm"}
-            rows.append({"dashboard": board.slug, "panel": panel.title, "calm": first, **others})
-    (folder / "panels.json").write_text(json.dumps({**heads, "panels": rows}, indent=1) + "\n")
-    titles = ["dashboard", "panel", *phases]
-    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|", *(f"| {' | '.join(row[name] for name in titles)} |" for row in rows)]
-    (folder / "panels.md").write_text("\n".join(lines) + "\n")
 
 
 _RESOURCE: Final = {"os_type", "process_pid", "process_runtime_name", "process_runtime_version", "service_name", "service_version"}

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import functools
+import itertools
 import os
 import resource
 import signal
@@ -18,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from framegate.control.demo import certificates
 from framegate.control.steering.problems import ALERTS, Alert
-from tests.demo.clients import KEEP, call_kafka, frame, repeating
-from tests.demo.environment import MIB, ORDERS, PARTNERS, Node
+from tests.demo.clients import KEEP, PRODUCE, ask, call_kafka, frame, kafka_request, log_in, repeating
+from tests.demo.environment import LOGINS, MIB, ORDERS, PARTNERS, USER, Node
 from tests.fakes.small_disk import fill
 
 __all__ = ["TROUBLES", "Trouble"]
@@ -171,6 +172,30 @@ def _quota(node: Node) -> AbstractContextManager[object]:
     return _both(node.configured(change), repeating(functools.partial(call_kafka, node.address(ORDERS)), 4))
 
 
+def _noisy(node: Node) -> AbstractContextManager[object]:
+    """One of 51 clients sends 200 KB twenty times a second, the others a request a second."""
+
+    def shout(over: threading.Event) -> None:
+        with create_connection(node.address(ORDERS), 5.0) as connection:
+            while not over.wait(0.05):
+                ask(connection, kafka_request(0, 7, PRODUCE + bytes(200_000), client_id=b"noisy"))
+
+    return _both(repeating(functools.partial(call_kafka, node.address(ORDERS), pause_s=1.0), 50), repeating(shout))
+
+
+def _guessing(*users: str) -> Callable[[Node], AbstractContextManager[object]]:
+    """One password after another for these users."""
+    numbers = itertools.count()
+
+    def guess(node: Node) -> AbstractContextManager[object]:
+        def attempt(_over: threading.Event) -> None:
+            log_in(node.address(LOGINS), users[next(numbers) % len(users)], "wrong")
+
+        return repeating(attempt)
+
+    return guess
+
+
 def _storm(node: Node) -> AbstractContextManager[object]:
     def come(over: threading.Event) -> None:
         while not over.wait(0.02):
@@ -301,6 +326,21 @@ TROUBLES: Final = (
         "Kafka requests take longer than 1 s",
         (f"{ORDERS} Produce",),
         lambda node: node.backend_told(slow={"0": _SLOW_S}),
+    ),
+    Trouble(
+        "noisy",
+        "a noisy client among 50",
+        "One client has more than half of a listener's bytes",
+        (ORDERS, "noisy", "127.0.0.1"),
+        _noisy,
+    ),
+    Trouble("guess-one", "passwords of one user are tried", "Logins of one user fail, from one address", (LOGINS, USER, "127.0.0.1"), _guessing(USER)),
+    Trouble(
+        "guess-many",
+        "passwords of many users are tried",
+        "Logins of many users fail, from one address",
+        (LOGINS, "<many>", "127.0.0.1"),
+        _guessing(*map("user-{}".format, range(100))),
     ),
     Trouble("quota", "six clients share 3 requests a second", "A quota holds back most clients", (ORDERS,), _quota),
     Trouble("slow-consumers", "3 clients send and never read", "Peers do not take what is sent to them", (), _slow_consumers),
