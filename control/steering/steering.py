@@ -2,8 +2,8 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.resolver import Resolver
@@ -13,7 +13,7 @@ from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import AuditFile, RowLog
 from framegate.control.meters import Meters
 from framegate.control.rotation.rotation import Rotation
-from framegate.control.rotation.tls_stores import TlsStores
+from framegate.control.rotation.tls_stores import Judge, TlsStores
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import EXPIRY_LIMIT_S, EXPIRY_S, Channels
 from framegate.control.steering.checks import Checks
@@ -59,7 +59,7 @@ class Parts:
 
     A change of limits, the pool, tap rules or rules about Kafka returns when it is in force in every processor. If it raises, no processor has it,
     unless the reason is CHANGE_PENDING. If its call is cancelled, it is taken back or completed in the background. Errors are the classes of
-    ``framegate.control.errors``.
+    ``framegate.control.errors``. ``ask``: a question of the validator process.
     """
 
     state: State
@@ -86,6 +86,7 @@ class Parts:
     configuration: Configuration
     configuration_file: ConfigurationFile
     watch: Watch
+    ask: Judge
 
 
 class Steering(Parts):
@@ -116,7 +117,7 @@ class Steering(Parts):
         certificates: TlsStores,
         identities: Identities,
         loaded: Loaded,
-        ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
+        ask: Judge,
         new_handlers: Callable[[ProxyConfig], "Handlers"],
         chosen: Chosen | None = None,
         tap_low: Callable[[], str] = str,
@@ -182,6 +183,7 @@ class Steering(Parts):
                 loaded, configuration, lambda: supervisor.desired.config, pool, ask, rotation, audit, events, meters
             ),
             watch=Watch(),
+            ask=ask,
         )
         self._sizing = None if chosen is None else Sizing(pool, lambda: supervisor.desired.config, chosen, events, log, task_monitor)
         self._rates = Rates(supervisor)

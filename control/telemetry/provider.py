@@ -103,7 +103,7 @@ class Telemetry:
                     staged.reader = OtlpReader(self._plane, self._fold, counted, settings.interval_ms, _CARDINALITY)
             extra = "prometheus"
             if settings.prometheus is not None and settings.prometheus != self.settings.prometheus:
-                staged.listener = ScrapeListener(settings.prometheus)
+                staged.listener = ScrapeListener(settings.prometheus, None if self._prometheus is None else self._prometheus.listener)
                 if self._prometheus is None:
                     staged.scraped = PrometheusReader(self._plane, self._fold, _CARDINALITY)
         except (ImportError, StartError) as error:

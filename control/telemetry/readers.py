@@ -35,12 +35,13 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+from framegate.control.accept.listening import shared
 from framegate.control.errors import StartError
 from framegate.control.status import Attributes
 from framegate.control.steering.state import State
 from framegate.control.telemetry.exporters import Counted, behind
 from framegate.control.telemetry.fold import REPLACED, Fold, Folded
-from framegate.control.web import bind
+from framegate.control.web import BACKLOG, bind
 from framegate.proxy.cells import METRICS, HistogramValue
 
 if TYPE_CHECKING:
@@ -201,6 +202,7 @@ class ScrapeListener:
 
     Args:
         address: ``host:port``; with port 0 the kernel chooses one.
+        former: its address may overlap with this one: then clients connect to it until ``start``. Close it afterwards.
 
     Attributes:
         address: with the port bound.
@@ -210,11 +212,17 @@ class ScrapeListener:
         StartError: the address cannot be bound.
     """
 
-    def __init__(self, address: str) -> None:
+    address: str
+    _socket: socket.socket
+
+    def __init__(self, address: str, former: "ScrapeListener | None" = None) -> None:
         if importlib.util.find_spec("prometheus_client") is None:  # reported now, not by the first scrape
             raise ModuleNotFoundError("prometheus_client is not installed", name="prometheus_client")
+        near = former is not None and address.rpartition(":")[2] == former.address.rpartition(":")[2]
+        self._beside = (former._socket,) if former is not None and near else ()
         try:
-            self._socket = bind(address)
+            with shared(*self._beside):
+                self._socket = bind(address, beside=bool(self._beside))
         except OSError as error:
             text = f"the Prometheus listener cannot bind {address}: {error}"
             raise StartError(text, reason="PROMETHEUS_ADDRESS_UNUSABLE", address=address) from error
@@ -228,6 +236,10 @@ class ScrapeListener:
 
     def start(self, scrape: Callable[[], MetricsData | None]) -> None:
         """Answer with what ``scrape`` returns, in the thread of the listener."""
+        if self._beside:
+            with shared(self._socket, *self._beside):
+                self._socket.listen(BACKLOG)
+            self._beside = ()
         self._scrape = scrape
         self._started.set()
 
@@ -286,15 +298,19 @@ class PrometheusReader(MetricReader):
         self._listening: tuple[ScrapeListener | None, int] = (None, 0)  # and the connections that former ones refused
 
     @property
+    def listener(self) -> ScrapeListener | None:
+        """The present one; None before ``listen``."""
+        return self._listening[0]
+
+    @property
     def address(self) -> str | None:
         """Where it listens; None before."""
-        return None if self._listening[0] is None else self._listening[0].address
+        return None if self.listener is None else self.listener.address
 
     def listen(self, listener: ScrapeListener) -> None:
         """Answer the scrapes of a listener, and no more those of the former one. It does not block."""
-        former, _ = self._listening
-        self._listening = (listener, self.refused)
         listener.start(self.scrape)
+        former, self._listening = self.listener, (listener, self.refused)
         if former is not None:
             behind(former.close, "framegate-prometheus-end")
 
@@ -316,6 +332,5 @@ class PrometheusReader(MetricReader):
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
         """Answer no more scrapes."""
-        listener, _ = self._listening
-        if listener is not None:
-            listener.close(timeout_millis / 1000)
+        if self.listener is not None:
+            self.listener.close(timeout_millis / 1000)

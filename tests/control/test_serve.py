@@ -1,9 +1,12 @@
 import asyncio
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from framegate.control.serve import EXIT_CONFIGURATION, Signals, _until
 
@@ -95,3 +98,41 @@ def test_a_signal_before_the_loop_runs_is_not_lost() -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+ARENAS = """
+import ctypes, re, sys, threading
+from framegate.control.serve import _return_memory
+
+libc = ctypes.CDLL(None)
+_return_memory()
+libc.malloc.restype = ctypes.c_void_p
+held = threading.Barrier(12)
+
+
+def allocate() -> None:
+    held.wait()  # all have begun, so that none takes the arena of another one that ended
+    assert libc.malloc(1000)
+    held.wait()
+
+
+for thread in [threading.Thread(target=allocate) for _ in range(11)]:
+    thread.start()
+held.wait()
+held.wait()
+with open(sys.argv[1], "wb") as file:
+    libc.fdopen.restype = ctypes.c_void_p
+    out = ctypes.c_void_p(libc.fdopen(file.fileno(), b"wb"))
+    libc.malloc_info(0, out)
+    libc.fflush(out)
+print(len(re.findall(b"<heap nr=", open(sys.argv[1], "rb").read())))
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="another C library")
+@pytest.mark.parametrize(("own", "most"), [({}, 2), ({"MALLOC_ARENA_MAX": "5"}, 5)])
+def test_the_threads_of_control_share_few_arenas_of_memory(tmp_path: Path, own: dict[str, str], most: int) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_") and name != "GLIBC_TUNABLES"}
+    command = [sys.executable, "-c", ARENAS, str(tmp_path / "info")]
+    done = subprocess.run(command, env=environment | own, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.stdout, done.stderr) == (f"{most}\n", "")

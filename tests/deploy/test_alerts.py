@@ -45,7 +45,8 @@ HELD = f'framegate_throttle_time_seconds_total{{{KAFKA}, framegate_side="downstr
 LOGINS = f'framegate_authentication_count_total{{{KAFKA}, framegate_sasl_mechanism="PLAIN"}}'
 WRONG_LOGINS = LOGINS.replace("}", ', error_type="credentials"}')
 USED, FAILED = (
-    "framegate_client_" + name + "_per_second{{" + KAFKA + ', framegate_principal="{}", client_address="{}"}}' for name in ("io_bytes", "login_failures")
+    "framegate_client_" + name + "_per_second{{" + KAFKA + ', framegate_principal="{}", client_address="{}"}}'
+    for name in ("io_bytes", "login_failures")
 )
 IO = f'framegate_io_bytes_total{{{KAFKA}, framegate_side="downstream", network_io_direction="receive"}}'
 HANDLER = 'process_memory_usage_bytes{framegate_process="handler-0"}'

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from framegate.control.accept.admission import Refusals
-from framegate.control.configuration.child import Loaded, load_row
+from framegate.control.configuration.child import Loaded
 from framegate.control.configuration.difference import differences
 from framegate.control.errors import (
     AbortedError,
@@ -31,6 +31,7 @@ from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.identity.users_file import name_fault
 from framegate.control.logs import Levels
 from framegate.control.meters import Meters
+from framegate.control.rotation.questions import answer
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.source import Source
 from framegate.control.rotation.tls_stores import TlsStores
@@ -551,8 +552,8 @@ class FakeAudit(Audit):
 
 
 async def _answered(question: Row) -> Row:
-    """The question about a configuration, answered in this process."""
-    return load_row(question["load"])
+    """A question of the validator process, answered in this one."""
+    return answer(question)
 
 
 class FakePlane(State):
@@ -644,6 +645,7 @@ class FakePlane(State):
                 meters,
             ),
             watch=Watch(),
+            ask=_answered,
         )
 
     def close(self) -> None:

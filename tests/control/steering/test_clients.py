@@ -1,4 +1,4 @@
-"""framegate.control.steering.clients: rankings of the last minute over the answers of processors, also of real ones, and what attacks have in common."""
+"""``framegate.control.steering.clients``: rankings of the last minute over the answers of processors, and what attacks have in common."""
 
 import asyncio
 import contextlib
@@ -143,8 +143,14 @@ def test_failed_logins_are_named_by_what_they_have_in_common_and_each_counts_onc
         ([("ann", f"10.0.{number >> 8}.{number & 255}", 1) for number in range(1_000)], [("ann", MANY, 1.0)]),
         ([(f"user-{number}", "10.0.0.1", 1) for number in range(1_000)], [(MANY, "10.0.0.1", 1.0)]),
         ([(f"user-{number}", f"10.0.{number >> 8}.{number & 255}", 1) for number in range(1_000)], [(MANY, MANY, 1.0)]),
-        ([("ann", "10.0.0.1", 60), *((f"user-{number}", "10.0.0.2", 1) for number in range(40))], [("ann", "10.0.0.1", 0.6), (MANY, "10.0.0.2", 0.4)]),
-        ([("ann", "10.0.0.1", 50), ("bob", "10.0.0.1", 50), ("ann", "10.0.0.2", 50)], [("ann", "10.0.0.1", 0.33), ("bob", "10.0.0.1", 0.33), ("ann", "10.0.0.2", 0.33)]),
+        (
+            [("ann", "10.0.0.1", 60), *((f"user-{number}", "10.0.0.2", 1) for number in range(40))],
+            [("ann", "10.0.0.1", 0.6), (MANY, "10.0.0.2", 0.4)],
+        ),
+        (
+            [("ann", "10.0.0.1", 50), ("bob", "10.0.0.1", 50), ("ann", "10.0.0.2", 50)],
+            [("ann", "10.0.0.1", 0.33), ("bob", "10.0.0.1", 0.33), ("ann", "10.0.0.2", 0.33)],
+        ),
         ([(MANY, "10.0.0.1", 9)], [(f"\\{MANY}", "10.0.0.1", 1.0)]),
         ([], []),
     )  # fmt: skip

@@ -20,6 +20,7 @@ from framegate.control.telemetry.readers import SCOPE, Injector, OtlpReader, Pro
 from framegate.proxy.cells import METRICS, HistogramValue
 from framegate.proxy.config.model import OtlpConfig, TelemetryConfig
 from tests.fakes.cells import fill
+from tests.fakes.framegate import until
 from tests.fakes.otlp_receiver import GrpcReceiver
 from tests.fakes.plane import FakePlane
 from tests.fakes.upstream import read_to_end
@@ -228,6 +229,25 @@ def test_a_server_that_fails_is_logged_and_tried_again(plane: FakePlane, monkeyp
     assert get(str(reader.address))[0].startswith("HTTP/1.0 200")
     assert "Too many open files" in caplog.text
     reader.shutdown()
+
+
+def test_scrapes_move_to_an_overlapping_address_while_they_come(plane: FakePlane) -> None:
+    reader = scraped(plane, Fold(plane))
+    MeterProvider([reader], shutdown_on_exit=False)
+    port, answers = str(reader.address).rpartition(":")[2], []
+    for host in ("0.0.0.0", "127.0.0.1", "[::]", "127.0.0.1", "127.0.0.2", "127.0.0.1"):
+        former = reader.listener
+        assert former is not None
+        ScrapeListener(f"{host}:{port}", former).close()  # it was staged, and is taken back
+        staged = ScrapeListener(f"{host}:{port}", former)
+        answers.append(get(str(reader.address))[0])
+        reader.listen(staged)
+        until(lambda former=former: former._socket.fileno() < 0)
+        answers.append(get(str(reader.address))[0])
+        with pytest.raises(StartError, match="in use"):
+            ScrapeListener(f"{host}:{port}")
+    reader.shutdown()
+    assert [answer for answer in answers if not answer.startswith("HTTP/1.0 200")] == []
 
 
 def test_an_address_of_somebody_else_cannot_be_bound() -> None:

@@ -91,7 +91,9 @@ def failure(word: str, attempted: str = "ann") -> AuthenticationError:
         ),
     ],
 )
-def test_a_client_that_is_refused_is_counted_and_a_login_that_fails_with_the_name_that_was_tried(make: Any, cause: Cause, error: Any, found: Any) -> None:
+def test_a_client_that_is_refused_is_counted_and_a_login_that_fails_with_the_name_that_was_tried(
+    make: Any, cause: Cause, error: Any, found: Any
+) -> None:
     world = make()
     _, pair = world.client()
     end(world, pair, cause, error)
