@@ -50,12 +50,12 @@ _LOOK: Final = (
         next="hurts",
         columns=(
             ("problem", "Problem", 400),
-            ("where", "Where", 270),
-            ("Value", "How much", 90),
-            ("measure", "Measure", 160),
-            ("instance", "Instance", 140),
+            ("where", "Where", 320),
+            ("Value", "How much", 80),
+            ("measure", "Measure", 140),
+            ("instance", "Instance", 130),
             ("pod", "Pod", 90),
-            ("alert", "Runbook", 240),
+            ("alert", "Runbook", 230),
         ),
     ),
 )

@@ -1,7 +1,8 @@
-"""The servers behind one node of ``make dashboards``, in a process of their own, which a trouble can stop: ``python backend.py PORT PORT …``.
+"""The servers behind one node of ``make dashboards``, in a process of their own, which a trouble can stop: ``python backend.py BROKERS``.
 
-The first port echoes frames. The others answer Kafka's requests with their correlation id and as many zeros as a broker's answer has bytes. Lines on
-standard input change that, each a JSON object: ``closed``, the ports that are closed from now on; ``slow``, seconds by the key of an API.
+It prints a row ``serving`` with its ports. The first one echoes frames. The others answer Kafka's requests with their correlation id and as many zeros
+as a broker's answer has bytes. Lines on standard input change that, each a JSON object: ``closed``, the ports that are closed from now on; ``slow``,
+seconds by the key of an API.
 """
 
 import asyncio
@@ -15,20 +16,21 @@ _ANSWERS: Final = {0: 40, 1: 20_000, 3: 600, 8: 60, 18: 400}
 
 
 class Backend:
-    """All of its ports. ``ports``: the first is the echo's."""
+    """An echo, and so many brokers."""
 
-    def __init__(self, ports: list[int]) -> None:
-        self._ports = ports
+    def __init__(self, brokers: int) -> None:
+        self._ports = [0] * (1 + brokers)
         self._slow: dict[str, float] = {}
         self._open: dict[int, asyncio.Server] = {}
         self._writers: dict[asyncio.StreamWriter, int] = {}
 
     async def run(self) -> None:
         """Serve until standard input ends."""
-        await self._change({})
+        for number in range(len(self._ports)):
+            self._ports[number] = await self._listen(0)
         lines = asyncio.StreamReader()
         await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-        print(json.dumps({"event": "serving"}), flush=True)
+        print(json.dumps({"event": "serving", "ports": self._ports}), flush=True)
         while line := await lines.readline():
             await self._change(json.loads(line))
 
@@ -41,7 +43,17 @@ class Backend:
                 for writer in [writer for writer, at in self._writers.items() if at == port]:
                     writer.transport.abort()
             elif port not in self._open:
-                self._open[port] = await asyncio.start_server(self._serve, "127.0.0.1", port, backlog=512, limit=1 << 24)
+                await self._listen(port)
+
+    async def _listen(self, port: int) -> int:
+        """Returns the port; a connection of others may have it for a while."""
+        while True:
+            with contextlib.suppress(OSError):
+                server = await asyncio.start_server(self._serve, "127.0.0.1", port, backlog=512, limit=1 << 24)
+                port = int(server.sockets[0].getsockname()[1])
+                self._open[port] = server
+                return port
+            await asyncio.sleep(0.2)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers[writer] = port = writer.get_extra_info("sockname")[1]
@@ -60,4 +72,4 @@ class Backend:
 
 
 if __name__ == "__main__":
-    asyncio.run(Backend([int(word) for word in sys.argv[1:]]).run())
+    asyncio.run(Backend(int(sys.argv[1])).run())

@@ -119,6 +119,7 @@ class Node:
     """
 
     ports: dict[str, int]
+    brokers: list[int]
     proxy: Child
     backend: Child
     steering: Steering
@@ -130,19 +131,18 @@ class Node:
         self._stage, self._stranger = stage, certificates.create(stage.workspace.certificates / "stranger")
         (self.root / "tap").mkdir(parents=True, exist_ok=True)
         self.disk = self.root / "tap" if undo.enter_context(tiny_disk(self.root / "tap", TAP_MIB)) else None
-        self.echo, *self.brokers = _free_ports(1 + BROKERS)
         self.password = os.urandom(12).hex()
         self._undo = undo
 
     def start(self, otlp: int) -> None:
-        """Start all of its processes, without waiting. ``otlp``: the collector's port; 0: none."""
-        self.backend = self._stage.start(f"{self.name}-backend", [sys.executable, str(_BACKEND), str(self.echo), *map(str, self.brokers)])
-        self._document = self._configuration(otlp)
+        """Start its processes, without waiting for the framegate. ``otlp``: the collector's port; 0: none."""
+        self.backend = self._stage.start(f"{self.name}-backend", [sys.executable, str(_BACKEND), str(BROKERS)])
+        echo, *self.brokers = self.backend.wait_for_event("serving", _START_S)["ports"]
+        self._document = self._configuration(otlp, echo)
         self.proxy = self._stage.start_framegate(self.name, self.root.with_suffix(".yaml"), self._document)
 
     def wait(self) -> str:
         """Wait until it serves, and start its clients; ``host:port`` of its metrics."""
-        self.backend.wait_for_event("serving", _START_S)
         served = self.proxy.wait_for_event("serving", _START_S)
         self.ports = {name: int(address.rpartition(":")[2]) for name, address in served["listeners"].items()}
         self.steering = self._undo.enter_context(Steering(self.admin, LISTENER))
@@ -216,7 +216,7 @@ class Node:
                 found += map(int, path.read_text().split())
         return found
 
-    def _configuration(self, otlp: int) -> dict[str, Any]:
+    def _configuration(self, otlp: int, echo: int) -> dict[str, Any]:
         """TLS, TLS with client certificates, Kafka, Kafka with logins, and a handler; all tapped."""
         made, root = self._stage.certificates, self.root
         with changing(root / "users") as file:
@@ -240,7 +240,7 @@ class Node:
                 {"name": HANDLED, **address, "max_receive_size": "4MiB", "handler": "clients:Handler"},
             ],
             "upstreams": [
-                {"name": "framed", "endpoints": [f"127.0.0.1:{self.echo}"]},
+                {"name": "framed", "endpoints": [f"127.0.0.1:{echo}"]},
                 {"name": "orders", "endpoints": [f"127.0.0.1:{port}" for port in self.brokers]},
             ],
             "handlers": {"path": [str(Path(__file__).parent)]},

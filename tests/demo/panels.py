@@ -17,8 +17,8 @@ SLUGS: Final = ("healthy", "traffic", "hurts", "identity", "tap", "control")
 FINE: Final = "Everything is fine"
 """What the first panel of the first dashboard says when nothing is wrong."""
 _VARIABLE: Final = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$([a-zA-Z_]\w*)")  # $1 is PromQL's own
-_POINTS: Final = 120
-_TIMEOUT_S: Final = 10.0
+_POINTS: Final = 45
+_TIMEOUT_S: Final = 30.0
 
 
 class QueryError(Exception):
@@ -184,7 +184,7 @@ OTHER_BY_NATURE: Final = frozenset({"job", "instance", "host_name"} | _RESOURCE 
 """Labels that are not compared. ``job`` and ``instance`` come from the resource, or from Prometheus' configuration. The collector makes labels of the
 resource's other attributes, a scrape has them in target_info. Those of the scope are the collector's.
 """
-_NOT_COMPARED: Final = ("otelcol_", "target_info", "framegate_pipeline_", "scrape_", "up", "python_")
+_NOT_COMPARED: Final = ("otelcol_", "target_info", "framegate_pipeline_", "scrape_", "up", "python_", "ALERTS")
 """Beginnings of names that one way adds: the collector, the Spark job (which is not scraped), Prometheus' own of a scrape."""
 
 

@@ -120,7 +120,7 @@ def _slow_consumers(node: Node) -> AbstractContextManager[object]:
                 with contextlib.suppress(TimeoutError, ssl.SSLWantWriteError):
                     position = (position + connection.send(data[position:])) % len(data)
 
-    return repeating(send, 3)
+    return repeating(send, 6)
 
 
 def _oversized(node: Node) -> AbstractContextManager[object]:
@@ -334,7 +334,9 @@ TROUBLES: Final = (
         (ORDERS, "noisy", "127.0.0.1"),
         _noisy,
     ),
-    Trouble("guess-one", "passwords of one user are tried", "Logins of one user fail, from one address", (LOGINS, USER, "127.0.0.1"), _guessing(USER)),
+    Trouble(
+        "guess-one", "passwords of one user are tried", "Logins of one user fail, from one address", (LOGINS, USER, "127.0.0.1"), _guessing(USER)
+    ),
     Trouble(
         "guess-many",
         "passwords of many users are tried",
@@ -343,7 +345,7 @@ TROUBLES: Final = (
         _guessing(*map("user-{}".format, range(100))),
     ),
     Trouble("quota", "six clients share 3 requests a second", "A quota holds back most clients", (ORDERS,), _quota),
-    Trouble("slow-consumers", "3 clients send and never read", "Peers do not take what is sent to them", (), _slow_consumers),
+    Trouble("slow-consumers", "6 clients send and never read", "Peers do not take what is sent to them", (), _slow_consumers),
     Trouble("throttled", "framegate has a twenty-fifth of a CPU", "The container is throttled", (), _throttled),
     Trouble("unresolvable", "an upstream's name is unknown", "The names of an upstream are not resolved", ("orders",), _unresolvable),
     Trouble(
