@@ -1,8 +1,8 @@
 """The servers behind one node of ``make dashboards``, in a process of their own, which a trouble can stop: ``python backend.py BROKERS``.
 
-It prints a row ``serving`` with its ports. The first one echoes frames. The others answer Kafka's requests with their correlation id and as many zeros
-as a broker's answer has bytes. Lines on standard input change that, each a JSON object: ``closed``, the ports that are closed from now on; ``slow``,
-seconds by the key of an API.
+It prints a row ``serving`` with its ports. The first one echoes frames. The others answer Kafka's requests with their correlation id and as many
+zeros as a broker's answer has bytes. Lines on standard input change that, each a JSON object: ``closed``, the ports that are closed from now on;
+``slow``, seconds by the key of an API.
 """
 
 import asyncio

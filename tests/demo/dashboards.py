@@ -34,7 +34,7 @@ NODES: Final = 4
 _SLACK_S: Final = 30.0
 """For export, scrape, rule and look, on a busy machine."""
 _ENDS_S: Final = 600.0 / FASTER + 60.0
-"""After so long without the trouble its alert must have ended: ten minutes, shortened as rules are; and the lists of clients are of the last minute."""
+"""After so long without the trouble its alert must have ended: ten minutes, shortened as rules are; lists of clients are of the last minute."""
 _CALM_S: Final = 75.0
 _STEADY_S: Final = 3.0
 _LOOK_S: Final = 2.0
@@ -349,8 +349,8 @@ class _Run:
             )
             found.append(panels.compare(otlp, scraped))
         early, late = found
-        only = (tuple(sorted(set(one) & set(other))) for one, other in ((early.only_otlp, late.only_otlp), (early.only_scrape, late.only_scrape)))
-        compared = Comparison(early.both, *only)
+        both = (tuple(sorted(set(one) & set(other))) for one, other in ((early.only_otlp, late.only_otlp), (early.only_scrape, late.only_scrape)))
+        compared = Comparison(early.both, *both)
         counts = f"by OTLP only: {len(compared.only_otlp)}; by the scrape only: {len(compared.only_scrape)}"
         self._say(f"series by both ways: {compared.both}; {counts}")
         for way, only in (("OTLP", compared.only_otlp), ("the scrape", compared.only_scrape)):
