@@ -74,6 +74,8 @@ def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool", han
         yield "warning", f"the configuration file is not applied: {proxy.configuration.file_error}"
     for warning in proxy.warnings:
         yield "warning", warning
+    if not proxy.warnings and not proxy.configuration.file_error and proxy.state != proxy.STATE_STARTING:
+        yield "warnings", "no problems"
 
 
 def _configuration_text(proxy: "Proxy") -> str:

@@ -102,7 +102,10 @@ def _problem(words: str, condition: Condition, measure: str, command: str) -> Pr
 
 _UPSTREAMS, _CLOSED, _READERS = "upstreams list", "channels list --closed", "tap consumers list /var/lib/framegate/tap"
 _DOWN, _ADDRESSES = (total(f"upstream.endpoint.{name}", UPSTREAM) for name in ("down", "count"))
+_UNREADY: Final = total("ready", where={PROBE: "readiness"}).equals(0.0)
+"""Also while no processor runs, which would count addresses."""
 _GONE: Final = _DOWN >= _ADDRESSES
+_OLD_REQUESTS: Final = longest("upstream.request.age", *ENDPOINT) > 20.0
 _ACCEPTED: Final = rate("connection.accepted", LISTENER)
 _CLIENTS: Final = total("connection.active", LISTENER, where={SIDE: "downstream"})
 _OURS: Final = rate(
@@ -167,7 +170,7 @@ ALERTS: Final = (
         problems=(
             _problem(
                 "A framegate is not ready, and does not drain",
-                total("ready", where={PROBE: "readiness"}).equals(0.0).unless(largest("draining") > 0.0),
+                _UNREADY.unless(largest("draining") > 0.0),
                 "of it is ready",
                 "handlers list",
             ),
@@ -179,7 +182,7 @@ ALERTS: Final = (
         hold="1m",
         problems=(
             _problem("No endpoint of an upstream can be reached", _GONE & (_ADDRESSES > 0.0), "addresses left out", _UPSTREAMS),
-            _problem("The names of an upstream are not resolved", _ADDRESSES.equals(0.0), "addresses", _UPSTREAMS),
+            _problem("The names of an upstream are not resolved", _ADDRESSES.equals(0.0).unless(_UNREADY), "addresses", _UPSTREAMS),
             _problem("No broker of a cluster is known", total("broker.count", UPSTREAM).equals(0.0), "brokers", "brokers list"),
         ),
     ),
@@ -189,7 +192,17 @@ ALERTS: Final = (
         hold="3m",
         windows=("2m",),
         # clients of Kafka give up after 30 s as a rule, so the oldest request seldom becomes older
-        problems=(_problem("Requests wait long for their answer", longest("upstream.request.age", *ENDPOINT) > 20.0, "s the oldest", _UPSTREAMS),),
+        problems=(
+            _problem("Requests wait long for their answer", _OLD_REQUESTS, "s the oldest", _UPSTREAMS),
+            _problem(
+                "Connections wait long for their first answer",
+                ((longest("upstream.first_byte.age", *ENDPOINT) > 20.0) & (total("upstream.first_byte.duration", *ENDPOINT) > 0.0)).unless(
+                    _OLD_REQUESTS
+                ),
+                "s the longest",
+                _UPSTREAMS,
+            ),
+        ),
     ),
     Alert(
         name="FramegateListenerFails",
@@ -308,6 +321,12 @@ ALERTS: Final = (
         severity="warning",
         problems=(
             _problem("Connections cannot be accepted", grown("accept.errors", LISTENER, ERROR_TYPE), "errors", "doctor"),
+            _problem(
+                "Descriptors are nearly used up",
+                (largest("process.unix.file_descriptor.count", PROCESS) / largest("framegate.process.file_descriptor.limit", PROCESS)) > 0.9,
+                "of the limit",
+                "doctor",
+            ),
             _problem("Connections wait for a limit", rate("accept.limited.time", LISTENER, REASON) > 0.1, "of the time", "limits get --node"),
             _problem("Connections wait for a processor", rate("accept.blocked.time", LISTENER) > 0.1, "of the time", "pool get"),
             _problem(
@@ -365,7 +384,7 @@ ALERTS: Final = (
         problems=(
             _problem(
                 "The tap loses frames",
-                rate("tap.dropped", REASON, where={f"!{REASON}": "sampled"}) > 0.0,
+                rate("tap.dropped", REASON, where={f"!{REASON}": "sampled|undelivered"}) > 0.0,  # an undelivered frame reached nobody
                 "frames a second",
                 "tap verify /var/lib/framegate/tap",
             ),

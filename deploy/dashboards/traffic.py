@@ -27,6 +27,7 @@ _WHO: Final = (
         "`framegate limits set --per-address --connections 100`.",
         queries=(Query(total('framegate_connection_active{@l, framegate_side="downstream"}', LISTENER), "{{framegate_listener}}"),),
         unit="short",
+        height=7,
         stacked=True,
     ),
     Panel(
@@ -37,6 +38,7 @@ _WHO: Final = (
             Query(per_second("framegate_io_bytes_total{@l}", "framegate_side, network_io_direction"), "{{framegate_side}} {{network_io_direction}}"),
         ),
         unit="binBps",
+        height=7,
     ),
     Panel(
         title="How large are the frames?",
@@ -50,6 +52,7 @@ _WHO: Final = (
             Query("max(framegate_frame_size_limit_bytes{@l})", "the largest limit"),
         ),
         unit="bytes",
+        height=7,
         logarithmic=True,
         next="hurts",
     ),
@@ -63,6 +66,8 @@ _WHO: Final = (
             Query(quantile(0.99, "framegate_frame_forward_duration_seconds", "{@l}", "framegate_direction"), "99 %, {{framegate_direction}}"),
         ),
         unit="s",
+        width=12,
+        height=7,
         steps=((None, "green"), (0.01, "orange")),
         next="hurts",
     ),
@@ -73,6 +78,8 @@ _WHO: Final = (
         "framegate adds; `framegate tap cat /var/lib/framegate/tap --api Produce --limit 20` shows single requests.",
         queries=(Query(quantile(0.99, KAFKA, "{@l}", API), "99 %, {{framegate_kafka_api}}"),),
         unit="s",
+        width=12,
+        height=7,
         next="hurts",
     ),
     Panel(
@@ -89,6 +96,7 @@ _WHO: Final = (
         unit="short",
         kind="table",
         width=24,
+        height=7,
         nothing="no client",
         columns=(
             ("measure", "of", 160),

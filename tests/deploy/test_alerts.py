@@ -39,6 +39,7 @@ BUSY, IDLE = (f'framegate_event_loop_time_seconds_total{{framegate_worker="0", f
 QUICK_FRAMES, QUICK_REQUESTS = FORWARD.format("bucket", ', le="0.009290681"'), PRODUCE.format("bucket", ', le="1.0"')
 THROTTLED = "framegate_container_cpu_throttled_periods_total"
 RUN_DELAY = 'framegate_process_run_delay_seconds_total{framegate_process="processor-0"}'
+DESCRIPTORS = 'process_unix_file_descriptor_count{framegate_process="processor-0"}'
 DEPLETED = "framegate_memory_pool_depleted_time_seconds_total"
 HELD = f'framegate_throttle_time_seconds_total{{{KAFKA}, framegate_side="downstream"}}'
 LOGINS = f'framegate_authentication_count_total{{{KAFKA}, framegate_sasl_mechanism="PLAIN"}}'
@@ -90,6 +91,8 @@ CALM: dict[str, float | None] = {
     **{of(broker, "endpoint_count"): 1 for broker in (1, 2, 3, 4)},
     **{of(broker, "endpoint_down"): 0 for broker in (1, 2, 3, 4)},
     **{of(broker, "request_age_seconds"): 0.3 for broker in (1, 2, 3, 4)},
+    **{of(broker, "first_byte_age_seconds"): 0 for broker in (1, 2, 3, 4)},
+    **{of(broker, "first_byte_duration_seconds_count"): 12 for broker in (1, 2, 3, 4)},
     **{connects(broker): 3 for broker in (1, 2, 3, 4)},
     "framegate_memory_usage_bytes": 4e8,
     "framegate_memory_limit_bytes": 1e9,
@@ -98,6 +101,8 @@ CALM: dict[str, float | None] = {
     RUN_DELAY: 0.5,
     BUSY: 15,
     IDLE: 45,
+    DESCRIPTORS: 100,
+    'framegate_process_file_descriptor_limit{framegate_process="processor-0"}': 1_000,
     DEPLETED: 0,
     HELD: 0,
     'framegate_channel_pending{framegate_side="downstream"}': 0,
@@ -206,6 +211,15 @@ TROUBLES = (
     Trouble(
         name="stopped upstream: it accepts, and does not answer",
         changes={of(2, "request_age_seconds"): 25},
+        alert="FramegateRequestsUnanswered",
+        severity="critical",
+        place="orders kafka-2",
+        fires=3,
+        ends=2,
+    ),
+    Trouble(
+        name="stopped upstream of another protocol, which has answered others",
+        changes={of(2, "first_byte_age_seconds"): 25},
         alert="FramegateRequestsUnanswered",
         severity="critical",
         place="orders kafka-2",
@@ -350,6 +364,7 @@ TROUBLES = (
         ends=3,
         calm=90,
     ),
+    Trouble(name="few descriptors are left", changes={DESCRIPTORS: 950}, alert="FramegateAccept", place="processor-0", fires=5, ends=0),
     Trouble(name="no traffic", changes=ALONE, alert="FramegateNoTraffic", place="kafka", fires=14, ends=0, calm=25 * HOUR),
     Trouble(
         name="nobody gets in any more",
