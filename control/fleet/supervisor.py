@@ -29,9 +29,9 @@ from framegate.control.status import RETIRED, ProcessorStatus
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.cells import CellLayout, CellReader
 from framegate.proxy.config.model import ProxyConfig, difference_to_wire
-from framegate.proxy.server.messages import BrokersSeenNotice, Change, DemandNotice, ForgetNotice, QuestionNotice
+from framegate.proxy.server.messages import Change, Report
 from framegate.proxy.server.protocol import NOTICES, Message, drain_request, read_notice
-from framegate.proxy.server.rows import DemandRow, RefusedFrameRow, SeenBrokerRow
+from framegate.proxy.server.rows import DemandRow, RefusedFrameRow, RequestSpanRow, SeenBrokerRow
 
 if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
@@ -61,6 +61,7 @@ class Supervisor(Respawner[Slot, Processor]):
         handlers: the handler processes, joined with each processor before it takes connections; None: no listener has a handler, or had one.
         connections: which processor has which connection.
         on_refused: called when a processor reports a frame whose size it has refused.
+        on_requests: called with Kafka requests that have a span, and with the number of those that were skipped.
         on_demand: called when a processor reports its demand for rates.
         auth_requests: passes requests to the auth worker pool; None: no authentication.
         on_brokers_seen: called with the upstream and the brokers when a processor saw others in an answer than those in force.
@@ -92,6 +93,7 @@ class Supervisor(Respawner[Slot, Processor]):
         self._phases = TwoPhases(log)
         self.connections = Connections(acceptor, events)
         self.on_refused: Callable[[RefusedFrameRow], None] = lambda row: None
+        self.on_requests: Callable[[Sequence[RequestSpanRow], int], None] = lambda rows, skipped: None
         self.on_demand: Callable[[Processor, Sequence[DemandRow]], None] = lambda processor, rows: None
         self.on_brokers_seen: Callable[[str, Sequence[SeenBrokerRow]], None] = lambda upstream, rows: None
         self._generations: dict[int, int] = {}
@@ -244,14 +246,16 @@ class Supervisor(Respawner[Slot, Processor]):
                 self.handlers.parted(child, notice)
         elif notice["type"] == "drained":
             self.slots[child.slot].report_drained(notice["open"])
-        elif notice["type"] == "frame_refused":
-            self.on_refused(notice["row"])
         else:
             self._take_report(child, notice)
 
-    def _take_report(self, child: Processor, notice: DemandNotice | BrokersSeenNotice | QuestionNotice | ForgetNotice) -> None:
+    def _take_report(self, child: Processor, notice: Report) -> None:
         """Handle what a processor needs to know, or has learned."""
-        if notice["type"] == "demand":
+        if notice["type"] == "frame_refused":
+            self.on_refused(notice["row"])
+        elif notice["type"] == "request_spans":
+            self.on_requests(notice["spans"], notice["skipped"])
+        elif notice["type"] == "demand":
             self.on_demand(child, notice["demands"])
         elif notice["type"] == "brokers_seen":
             self.on_brokers_seen(notice["upstream"], notice["brokers"])

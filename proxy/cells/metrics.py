@@ -542,7 +542,9 @@ METRICS: Final = (
     _control("ready", "gauge", "{probe}", "Result of each health probe: 1 is healthy.", (PROBE, PROBES)),
     _control("telemetry.exports", "counter", "{export}", "Exports to a collector, by result.", (SIGNAL, SIGNALS), (ERROR_TYPE, EXPORT_ERRORS)),
     _control("telemetry.dropped", "counter", "{item}", "Data points, spans and log records that were not exported.", (SIGNAL, SIGNALS)),
-    _control("telemetry.skipped", "counter", "{span}", "Spans of connections that were not made, because of the limit of 200 per second."),
+    _control(
+        "telemetry.skipped", "counter", "{span}", "Spans that were not made: above 200 connections, or Kafka requests of a processor, per second."
+    ),
 )
 INTERNAL: Final = (
     _internal("tap.seen", "Frames that a tap rule matched.", _LISTENER, _TAP_DIRECTION),

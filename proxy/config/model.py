@@ -424,10 +424,11 @@ class PrometheusConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryConfig:
-    """Where telemetry is sent. Both may be set, or neither."""
+    """Where telemetry is sent, to both, to one or to none; and the share of Kafka requests that have a span."""
 
     otlp: OtlpConfig | None = None
     prometheus: PrometheusConfig | None = None
+    request_sample: Annotated[float, Key("share", (0.0, 1.0))] = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.state import ChannelState
 from framegate.proxy.network.timer import CallbackTimer
-from framegate.proxy.relay import in_flight, losses, state
+from framegate.proxy.relay import in_flight, losses, request_spans, state
 from framegate.proxy.relay.counters import ERROR_INDEX
 from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.state import PairEvent, PairState
@@ -375,6 +375,8 @@ def check_gone(pair: Pair) -> None:
     counters.counts.cells[CLOSED_BY[pair.cause or Cause.INTERNAL]] += 1
     losses.count_cut_short(pair.client)
     losses.count_cut_short(pair.upstream)
+    if pair.spans is not None:
+        request_spans.ended(pair)
     if pair.pairing is not None:
         pair.pairing.release()
     if pair.timer is not None:

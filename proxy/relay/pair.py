@@ -45,6 +45,7 @@ from framegate.proxy.relay.limit_rules import REPORT_NS, LimitRule
 from framegate.proxy.relay.login import LoginTry
 from framegate.proxy.relay.pairing import Pairing
 from framegate.proxy.relay.quotas import Quotas
+from framegate.proxy.relay.request_sampler import RequestSpan, Sampler
 from framegate.proxy.relay.rewriting import Rewriting
 from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.standing import Standing
@@ -86,6 +87,9 @@ class PairWatcher(abc.ABC):
     def frame_reported(self, pair: "Pair", size: i64, head: bytes) -> None:  # noqa: B027 - optional
         """A frame was passed on though its size is above the limit of the pair's limit rule; ``head``: its first bytes."""
 
+    def request_ended(self, pair: "Pair", span: RequestSpan) -> None:  # noqa: B027 - optional
+        """A Kafka request that has a span is over; for a closed pair before ``pair_closed``."""
+
     @abc.abstractmethod
     def drained(self, cut_off: int) -> None:
         """A drain left no pair. ``cut_off``: how many pairs did not become quiet in time."""
@@ -107,6 +111,7 @@ class PairOwner(abc.ABC):
         reports_open: call ``pair_opened`` of the watcher.
         standing: what operators do to new connections, in their order.
         retirement: drains single pairs; None: their age is not limited.
+        sampler: chooses the Kafka requests that have a span.
     """
 
     def __init__(self, loop: LoopCounters, watcher: PairWatcher) -> None:
@@ -118,6 +123,7 @@ class PairOwner(abc.ABC):
         self.reports_open: bool = False
         self.standing: list[Standing] = []
         self.retirement: Retirement | None = None
+        self.sampler: Final = Sampler()
         self._selector: Selector | None = None
         self._quotas: Quotas | None = None
 
@@ -346,6 +352,7 @@ class Pair:
         client, upstream: the legs.
         pairing: of requests with responses; None for ``framed``.
         broker: node id of the Kafka broker that the client reached, -1: the bootstrap, or no cluster.
+        spans: of its requests, those that are chosen and not reported yet; None: none.
         rewriting: of addresses in answers; None: the listener has no brokers, or the pair is not OPEN yet.
         endpoint: the upstream's address tried last, as text.
         cause, detail, side: why it ended; None, "" and "internal" before.
@@ -353,6 +360,7 @@ class Pair:
         attempts: to reach the upstream, so far.
         connect_began_ns: when the first attempt began, on the selector's clock; 0: there was none.
         connect_ended_ns: when an attempt was READY, or the last one failed; 0 before.
+        attempt_ns: of the last attempt that ended: when it began, was connected, was secured and was READY, likewise; 0: it did not come so far.
         reason: of the last administrative mute; ``mute_action``: the number of the operator's action, 0: it had none.
         rates: given by an operator; None: none.
         limit_rule: that the client matches; None: none, or it is not known yet.
@@ -381,6 +389,7 @@ class Pair:
         self.upstream: Final = owner.make_leg(self, is_client=False)
         self.pairing: Pairing | None = None
         self.broker: i64 = BOOTSTRAP
+        self.spans: list[RequestSpan] | None = None
         self.rewriting: Rewriting | None = None
         self.endpoint: str = ""
         self.cause: Cause | None = None
@@ -391,6 +400,7 @@ class Pair:
         self.attempts: i64 = 0
         self.connect_began_ns: i64 = 0
         self.connect_ended_ns: i64 = 0
+        self.attempt_ns: tuple[i64, i64, i64, i64] = (0, 0, 0, 0)
         self.reason: str = ""
         self.mute_action: i64 = 0
         self.rates: PairRates | None = None

@@ -31,6 +31,7 @@ from framegate.proxy.relay.in_flight import InFlight
 from framegate.proxy.relay.pair import Pair, PairWatcher
 from framegate.proxy.relay.publisher import Publisher
 from framegate.proxy.relay.relay import Relay
+from framegate.proxy.relay.request_sampler import RequestSpan
 from framegate.proxy.relay.upstream import Endpoint, Upstream
 from framegate.proxy.server.control_link import CallbackHandler, ControlLink
 from framegate.proxy.server.heap import Heap
@@ -84,6 +85,10 @@ class Watcher(PairWatcher):
     def frame_reported(self, pair: Pair, size: i64, head: bytes) -> None:
         if self.loop is not None:
             self.loop.link.frame_reported(pair, size, head)
+
+    def request_ended(self, pair: Pair, span: RequestSpan) -> None:
+        if self.loop is not None:
+            self.loop.link.request_ended(pair, span)
 
     def drained(self, cut_off: int) -> None:
         if self.loop is not None:
@@ -229,6 +234,8 @@ class Loop:
             self._set_clock()
             self._judge_endpoints(now_ns)
             self._report_refusals()
+            self._relay.pairs.sampler.refill()
+            self.link.report_requests()
             if self._tap is not None:
                 self._tap.revive()
         if self._in_flight.look(now_ns):
@@ -430,4 +437,5 @@ class Loop:
 
     def _close_link(self) -> None:
         self._report_faults()
+        self.link.report_requests()
         self.link.close()

@@ -18,6 +18,7 @@ from framegate.proxy.server.rows import (
     OpenRow,
     PartRow,
     RefusedFrameRow,
+    RequestSpanRow,
     SeenBrokerRow,
     StandingRow,
     StoresRow,
@@ -64,6 +65,7 @@ class StartMessage(TypedDict):
         failing: as of ``Change``.
         stores: certificates and keys of all listeners and upstreams with TLS; without it their files are read from the disk.
         rows_at_open: whether the notice ``opened`` is sent for each connection that opens; without it it is not.
+        request_sample: the share of Kafka requests that are reported for a span; without it none is.
         standing: as of ``Change``.
     """
 
@@ -81,6 +83,7 @@ class StartMessage(TypedDict):
     part: NotRequired[int]
     stores: NotRequired[StoresRow]
     rows_at_open: NotRequired[bool]
+    request_sample: NotRequired[float]
     standing: NotRequired[list[StandingRow]]
 
 
@@ -158,7 +161,7 @@ class Change(TypedDict, total=False):
         revoked: by listener, identities that are no longer valid.
         tap_rule: the name of a tap rule that is turned on again.
         standing: all standing actions, in order.
-        rows_at_open: as of ``StartMessage``.
+        rows_at_open, request_sample: as of ``StartMessage``.
     """
 
     config: dict[str, Any]
@@ -173,6 +176,7 @@ class Change(TypedDict, total=False):
     tap_rule: str
     standing: list[StandingRow]
     rows_at_open: bool
+    request_sample: float
 
 
 class _Asked(TypedDict):
@@ -442,6 +446,14 @@ class FrameRefusedNotice(TypedDict):
     row: RefusedFrameRow
 
 
+class RequestSpansNotice(TypedDict):
+    """Kafka requests that have a span. ``skipped``: how many more would have one, if there were not too many, since the last notice."""
+
+    type: Literal["request_spans"]
+    spans: list[RequestSpanRow]
+    skipped: int
+
+
 class PartedNotice(TypedDict):
     """A processor and a handler process are no longer connected, though both run; each reports its end of the pair of sockets.
 
@@ -491,4 +503,6 @@ class BrokersSeenNotice(TypedDict):
 
 
 HandlerNotice = LogNotice | PartedNotice
-Notice = RowsNotice | DrainedNotice | DemandNotice | FrameRefusedNotice | QuestionNotice | ForgetNotice | BrokersSeenNotice | HandlerNotice
+Report = DemandNotice | BrokersSeenNotice | FrameRefusedNotice | RequestSpansNotice | QuestionNotice | ForgetNotice
+"""What a processor needs to know, or has learned."""
+Notice = RowsNotice | DrainedNotice | Report | HandlerNotice

@@ -17,6 +17,7 @@ from framegate.proxy.network.receive import KEY_END
 from framegate.proxy.relay.client_use import traffic_of
 from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.quotas import KeyDemand
+from framegate.proxy.relay.request_sampler import RequestSpan
 from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.state import PairState
 from framegate.proxy.relay.upstream import Endpoint, Upstream
@@ -31,6 +32,7 @@ from framegate.proxy.server.rows import (
     RateCounter,
     RateLevel,
     RefusedFrameRow,
+    RequestSpanRow,
     ThrottleRow,
     TlsRow,
     TrafficRow,
@@ -52,6 +54,7 @@ __all__ = [
     "refused_frame_row",
     "refused_line",
     "reported_frame_row",
+    "request_span_row",
 ]
 
 NS_PER_MS: Final = 1_000_000
@@ -213,7 +216,8 @@ def refused_line(
     return f'{accepted_ns} {pair_id} {head}, {end}, "lost": {_lost_text(0, 0)}, "mutes": {{}}}}'
 
 
-_NEVER: Final = '"handshake_ns": null, "connect_ns": null, "connect_started_ns": null, "attempts": 0'
+_NO_ATTEMPT: Final = '"attempt_started_ns": null, "tcp_ns": null, "tls_ns": null, "login_ns": null'
+_NEVER: Final = f'"handshake_ns": null, "connect_ns": null, "connect_started_ns": null, "attempts": 0, {_NO_ATTEMPT}'
 
 
 def _pair_head(pair: Pair, wall_offset_ns: i64) -> str:
@@ -271,7 +275,21 @@ def _opening_text(pair: Pair, client: Channel | None, wall_offset_ns: i64) -> st
         started = str(pair.connect_began_ns + wall_offset_ns)
         if pair.attempt is None and pair.connect_ended_ns != 0:
             connect = str(pair.connect_ended_ns - pair.connect_began_ns)
-    return f'"handshake_ns": {handshake}, "connect_ns": {connect}, "connect_started_ns": {started}, "attempts": {pair.attempts}'
+    return (
+        f'"handshake_ns": {handshake}, "connect_ns": {connect}, "connect_started_ns": {started}, "attempts": {pair.attempts}, '
+        f"{_attempt_text(pair, wall_offset_ns)}"
+    )
+
+
+def _attempt_text(pair: Pair, wall_offset_ns: i64) -> str:
+    """The parts of the last attempt that ended."""
+    began_ns, connected_ns, secured_ns, ready_ns = pair.attempt_ns
+    if began_ns == 0:
+        return _NO_ATTEMPT
+    tcp = "null" if connected_ns == 0 else str(connected_ns - began_ns)
+    tls = "null" if secured_ns == 0 else str(secured_ns - connected_ns)
+    login = "null" if ready_ns == 0 else str(ready_ns - secured_ns)
+    return f'"attempt_started_ns": {began_ns + wall_offset_ns}, "tcp_ns": {tcp}, "tls_ns": {tls}, "login_ns": {login}'
 
 
 def _end_text(cause: Cause, detail: str, side: str, state: PairState, opened_ns: i64, closed_ns: i64, wall_offset_ns: i64) -> str:
@@ -382,6 +400,33 @@ def _refused_row(
         report_only=report_only,
         head=head_text(head, authenticates=leg.is_client and pair.route.authenticates),
         time_ns=int(time_ns),
+    )
+
+
+def request_span_row(pair: Pair, span: RequestSpan, wall_offset_ns: i64) -> RequestSpanRow:
+    """A request that has a span and is over."""
+    client, told, carried = pair.client.channel, None if pair.pairing is None else pair.pairing.client, span.produced
+    return RequestSpanRow(
+        id=int(pair.id),
+        listener=pair.route.listener,
+        upstream=_upstream_name(pair.route),
+        endpoint=pair.endpoint,
+        peer="" if client is None else client.peer,
+        principal="" if client is None else client.principal,
+        client_id="" if told is None else told.client_id,
+        key=int(span.api >> 16),
+        version=int(span.api & 0xFFFF),
+        correlation_id=int(span.correlation),
+        size=int(span.size),
+        answer_size=int(span.answer_size),
+        began_ns=int(span.began_ns + wall_offset_ns),
+        ended_ns=int(span.ended_ns + wall_offset_ns),
+        code=int(span.code),
+        failure=span.failure,
+        topic="" if carried is None else carried.topic,
+        partition=-1 if carried is None else int(carried.partition),
+        records=-1 if carried is None else int(carried.records),
+        parents=[] if carried is None else carried.parents,
     )
 
 

@@ -44,7 +44,7 @@ __all__ = [
     "upstreams_request",
 ]
 
-WIRE_VERSION: Final = 11
+WIRE_VERSION: Final = 12
 """Of ``messages`` and ``rows``: increased by 1 by every release that changes one of them."""
 
 Message = dict[str, Any]

@@ -604,6 +604,10 @@ class FakeProcessor:
             connect_ns=1000,
             connect_started_ns=handover.accepted_ns,
             attempts=1,
+            attempt_started_ns=handover.accepted_ns,
+            tcp_ns=0,
+            tls_ns=0,
+            login_ns=0,
         )
         return f"{handover.accepted_ns} {number} {json.dumps({**row, **fields, 'id': format_connection_id(number)})}"
 
