@@ -174,6 +174,7 @@ class Drain(Timer):
             return
         self._lead_ns = max(self._selector.now_ns + delay_ns, 1)
         self._begin(self._lead_ns, timeout_ns)
+        self._selector.call_at(self._lead_ns, self)
 
     def start(self, timeout_ns: i64) -> None:
         """Begin, or shorten the time that is left of a drain that goes on."""
@@ -197,7 +198,6 @@ class Drain(Timer):
         self._window_ns = timeout_ns // 2
         self._round = None
         self._turns = {}
-        self._selector.call_at(at_ns, self)
 
     def _take_turns(self, at_ns: i64) -> None:
         """Give each pair its turn: evenly within the window; without a lead-in, ``APART_NS`` apart at most. Those that had it go on."""
