@@ -70,7 +70,7 @@ spark-wheel:  ## pyspark-framegate, the wheel of what a Spark job needs, into di
 image:  ## the container image, checked and tried in a container; ARGS="--target all --twice --archive DIR"
 	@PYTHONSAFEPATH= $(PYTHON) deploy/image.py $(ARGS)
 
-dashboards:  ## the dashboards in calm and in six scenarios, as pictures in .cache/dashboards; gets a collector and Prometheus where it can
+dashboards:  ## twenty troubles, and when dashboards and alerts say so; pictures in .cache/dashboards; gets a collector and Prometheus where it can
 	@$(PYTHON) deploy/telemetry.py
 	@$(setup) run --wish compiler,browser -- python tests/demo dashboards --pictures .cache/dashboards $(ARGS)
 

@@ -87,6 +87,7 @@ class Proxy:
             shares=equal_shares(config.memory_pool.size, config.processors),
             stores=first_stores(config, self._loaded.tls_files, self._loaded.certificates),
             rows_at_open=config.log.access.open or export.traces,
+            request_sample=config.telemetry.request_sample if export.traces else 0.0,
         )
         reaper = Reaper()
         self._on_stop(reaper.close)
@@ -112,6 +113,7 @@ class Proxy:
             handlers=self._handlers,
         )
         self._supervisor = supervisor
+        supervisor.on_requests = export.on_requests
         self._on_stop(supervisor.close)
         rotation = Rotation(config.rotation, events, meters, task_monitor)
         identities = Identities(supervisor, rotation, meters, log, task_monitor)
@@ -301,6 +303,14 @@ class Proxy:
     def alive(self) -> bool:
         """The result of the liveness probe."""
         return self._steering is not None and self._steering.state.health().alive
+
+    def lead_in_soon(self) -> None:
+        """Begin the end of the pod: a preStop hook has signalled."""
+        self._run_background(self._lead_in(), "loop")
+
+    async def _lead_in(self) -> None:
+        if self._steering is not None:
+            await self._steering.drain.run(wait=False, by="signal", reason="preStop")
 
     async def drain(self) -> None:
         """End the connections in order, as far as the drain's timeout allows."""

@@ -20,6 +20,8 @@ __all__ = [
     "CertificateStatus",
     "ChannelAction",
     "ChannelVerb",
+    "ClientMeasure",
+    "ClientRank",
     "DrainResult",
     "HandlerProcessStatus",
     "HandlerStatus",
@@ -53,6 +55,8 @@ Attributes = tuple[tuple[str, str], ...]
 Origin = Literal["configuration", "container", "operator"]
 """Where a size comes from: the configuration, the container's limits (0 in the configuration), or an operator, until the next start."""
 ChannelVerb = Literal["mute", "unmute", "close", "throttle"]
+ClientMeasure = Literal["bytes", "frames", "held", "refusals", "logins"]
+"""What clients are ranked by; the last one: failed logins."""
 ReloadResult = Literal["unchanged", "replaced", "refused"]
 BrokerState = Literal["up", "down", "no_port", "gone"]
 ProcessorState = Literal["starting", "running", "draining", "restarting", "stopped"]
@@ -271,6 +275,22 @@ class PoolStatus:
     def usage(self) -> int:
         """Bytes that all processors hold."""
         return sum(item.usage for item in self.shares)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClientRank:
+    """A client, or what failed logins have in common, and how much of a measure it has.
+
+    ``principal``: of failed logins the name that was tried, or ``clients.MANY``, as ``address`` may be. ``value``: per second, or bytes held, and
+    never too high. ``share``: of all clients of the listener.
+    """
+
+    listener: str
+    principal: str
+    client_id: str
+    address: str
+    value: float
+    share: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,14 +12,14 @@ from typing import Final
 
 from framegate.proxy.config.address import parse_address
 
-__all__ = ["Server", "bind", "response"]
+__all__ = ["BACKLOG", "Server", "bind", "response"]
 
 MAX_CONNECTIONS: Final = 512
 """At once. One more closes the connection that has been without a request for longest."""
 TIME_LIMIT_S: Final = 5.0
 """For the request, and once more for the answer."""
 _HEAD_BYTES: Final = 8192
-_BACKLOG: Final = 1024
+BACKLOG: Final = 1024
 """Connections that wait in the kernel. The client of one more repeats its attempt after a second."""
 _ACCEPTS: Final = 64
 """Connections accepted at once: less than a quarter of the limit, so that a request is read before its connection is the oldest."""
@@ -28,14 +28,21 @@ _HEAD_END: Final = b"\r\n\r\n"
 _log = logging.getLogger(__name__)
 
 
-def bind(address: str) -> socket.socket:
-    """A socket that listens on ``host:port`` or ``[v6]:port``; port 0 asks the kernel for a free one. Raises OSError."""
+def bind(address: str, *, beside: bool = False) -> socket.socket:
+    """A socket that listens on ``host:port`` or ``[v6]:port``; port 0 asks the kernel for a free one. Raises OSError.
+
+    Args:
+        beside: the address may overlap with that of another socket of this process that shares it (SO_REUSEPORT). It does not listen yet, so
+            clients still connect to the other one.
+    """
     parsed = parse_address(address, port_zero=True, unix=False)
     sock = socket.socket(socket.AF_INET6 if parsed.kind == "ipv6" else socket.AF_INET, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, beside)
         sock.bind((parsed.host, parsed.port))
-        sock.listen(_BACKLOG)
+        if not beside:
+            sock.listen(BACKLOG)
     except OSError:
         sock.close()
         raise
@@ -71,7 +78,7 @@ class Server:
     async def start(self) -> None:
         """Answer requests from now on, on this loop."""
         self._server = await asyncio.start_server(self._connected, sock=self._socket, limit=_HEAD_BYTES, backlog=_ACCEPTS)
-        self._socket.listen(_BACKLOG)  # asyncio uses ``backlog`` for both
+        self._socket.listen(BACKLOG)  # asyncio uses ``backlog`` for both
 
     def stop(self) -> None:
         """Close the socket and every connection at once."""

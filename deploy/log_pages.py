@@ -41,6 +41,10 @@ MEANINGS: Final = (
     ("connect_ns", "time from the first attempt to connect to the upstream until one succeeded, TLS and login included, or the last failed"),
     ("connect_started_ns", "when the first attempt began; `null`: no attempt"),
     ("attempts", "number of attempts to connect to the upstream, each to one address"),
+    ("attempt_started_ns", "when the last attempt that has ended began"),
+    ("tcp_ns", "of that attempt: time to connect; `null`: it did not succeed"),
+    ("tls_ns", "of that attempt: time of the TLS handshake; 0: without TLS; `null`: it was not finished"),
+    ("login_ns", "of that attempt: time of the login; 0: without login; `null`: it was not finished"),
     (
         "state",
         "`handshaking`, `connecting_upstream`, `open`, `half_closed`, `closing`, `draining`; in `closed`: the state in which the cause occurred",

@@ -37,6 +37,7 @@ __all__ = [
     "TransportError",
     "WrongProtocolError",
     "quoted",
+    "shown",
 ]
 
 _MAX_QUOTED = 100
@@ -127,12 +128,14 @@ class AuthenticationError(ProxyError):
     Attributes:
         answer: the body of the frame to send to it; empty: none.
         attempted: the name that it gave, printable and cut; empty: none, or not known.
+        failure: of a client's SASL: the word of ``cells.metrics.AUTHENTICATION_ERRORS``; empty: of something else.
     """
 
     def __init__(self, message: str, *, side: Side = "internal", answer: bytes = b"") -> None:
         super().__init__(message, side=side)
         self.answer = answer
         self.attempted = ""
+        self.failure = ""
 
 
 class LoginError(AuthenticationError):
@@ -165,3 +168,8 @@ class IllegalTransitionError(InternalError):
 def quoted(text: str) -> str:
     """A text from a peer for an error message: quoted, with printable characters only, and at most 100 of them."""
     return repr(text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "…")
+
+
+def shown(text: str) -> str:
+    """The same without the quotes."""
+    return quoted(text)[1:-1]

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from framegate.control.accept.admission import Admission, close_descriptor
+from framegate.control.accept.admission import Admission, Refusals, close_descriptor
 from framegate.control.accept.listening import Listening, ListeningSocket
 from framegate.control.accept.quotas import ConnectionQuotas
 from framegate.control.errors import StartError
@@ -172,6 +172,11 @@ class Acceptor:
         """
         self._admission.set_limits(limits, protected)
         self._notify()
+
+    @property
+    def refusals(self) -> Refusals:
+        """The connections that quotas refused."""
+        return self._admission.refusals
 
     def put(self, listeners: Mapping[str, Listening]) -> None:
         """Have other listeners, of ``rebound``. Those that are gone accept what waits in their backlogs, and no more; new ones accept nothing before

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import heapq
 import os
+import threading
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -16,13 +17,41 @@ from framegate.control.accept.quotas import ConnectionQuotas, Refusal, Wait
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 from framegate.proxy.config.limits import LimitsInForce, client_key
+from framegate.proxy.relay.frequent import Frequent, Key
 
-__all__ = ["MAX_PARKED", "Admission", "DelayedClose", "close_descriptor"]
+__all__ = ["MAX_PARKED", "Admission", "DelayedClose", "Refusals", "close_descriptor"]
 
 MAX_PARKED: Final = 1_000
 """Connections that are closed later, at most."""
+_ADDRESSES: Final = 50
 _ROWS_NS: Final = 1_000_000_000
 """Least time between two rows about the same listener and reason; all of them are counted."""
+
+
+class Refusals:
+    """Refused connections by listener and address, in bounded memory. Any thread.
+
+    Attributes:
+        clients: the addresses with most; totals: of all addresses, by listener.
+    """
+
+    def __init__(self) -> None:
+        self.clients = Frequent(_ADDRESSES)
+        self.totals: collections.Counter[str] = collections.Counter()
+        self._lock: Final = threading.Lock()
+
+    def add(self, listener: str, peer: str) -> None:
+        """Count one."""
+        with self._lock:
+            self.clients.add((listener, "", "", client_key(peer)), 1)
+            self.totals[listener] += 1
+
+    def take(self) -> tuple[dict[Key, int], dict[str, int]]:
+        """Those since the last call, by client and by listener."""
+        with self._lock:
+            taken = self.clients.counts, self.totals
+            self.clients, self.totals = Frequent(_ADDRESSES), collections.Counter()
+        return taken
 
 
 class DelayedClose:
@@ -95,6 +124,7 @@ class Admission:
 
     Attributes:
         delayed_close: the connections that are closed later.
+        refusals: the connections that were refused.
     """
 
     def __init__(self, quotas: ConnectionQuotas, meters: Meters, log: RowLog, clock: Callable[[], int]) -> None:
@@ -106,6 +136,7 @@ class Admission:
         self._waiting: Final[dict[str, _Waiting]] = {}
         self._ended: Final[collections.deque[tuple[str, str]]] = collections.deque()
         self._told: Final[dict[tuple[str, str], _Told]] = {}  # by listener and reason
+        self.refusals: Final = Refusals()
 
     def set_limits(self, limits: LimitsInForce, protected: str | None) -> None:
         """Put other limits, and another protected listener, in force, from the next connection on. Any thread; the caller wakes the acceptor's."""
@@ -193,6 +224,7 @@ class Admission:
         self._report_rest(self._clock() + _ROWS_NS)
 
     def _refused(self, listener: str, peer: str, refusal: Refusal) -> None:
+        self.refusals.add(listener, peer)
         self._meters.add("connection.rejected", listener, refusal.reason)
         self._report("rejected", listener, refusal.reason, key=refusal.key, peer=peer, cause="limit")
 

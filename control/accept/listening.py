@@ -19,7 +19,7 @@ from framegate.proxy.config.address import Address, format_sockaddr, parse_addre
 from framegate.proxy.config.model import ListenerConfig, SocketConfig
 from framegate.proxy.network.connection_socket import set_socket_options
 
-__all__ = ["BOOTSTRAP", "Count", "Listening", "ListeningSocket", "rebound"]
+__all__ = ["BOOTSTRAP", "Count", "Listening", "ListeningSocket", "rebound", "shared"]
 
 BOOTSTRAP = -1
 """The broker of a listener's own socket, as in ``Handover.broker``."""
@@ -78,7 +78,7 @@ class ListeningSocket:
         if self.accepting:
             return
         try:
-            with _shared(self.sock, *(item.sock for item in self.beside)) if self.beside else contextlib.nullcontext():
+            with shared(self.sock, *(item.sock for item in self.beside)) if self.beside else contextlib.nullcontext():
                 self.sock.listen(self.config.backlog)
         except OSError as error:
             raise _bind_error(self.config.name, self.address, error) from error
@@ -184,7 +184,7 @@ def rebound(before: Mapping[str, Listening], leaving: Mapping[str, Listening], l
             free = {address: item for address, item in free.items() if item is not given}  # port 0 may be wanted by several
             counts, parsed = None if counted is None else counted.counts, parse_address(config.address, port_zero=True)
             beside = [item for item in gone if item is not given and item.family != socket.AF_UNIX and item.port == parsed.port]
-            with _shared(*(item.sock for item in beside)):
+            with shared(*(item.sock for item in beside)):
                 sock = given.sock.dup() if given is not None else _bind(config.name, parsed, config.socket, share=True) if beside else None
             made[config.name] = fresh = Listening(config, counts, sock)
             undo.callback(fresh.close)
@@ -200,15 +200,15 @@ def rebound(before: Mapping[str, Listening], leaving: Mapping[str, Listening], l
 
 
 @contextlib.contextmanager
-def _shared(*socks: socket.socket) -> Iterator[None]:
+def shared(*socks: socket.socket) -> Iterator[None]:
     """Let open sockets have addresses that overlap with those of other sockets of this process."""
-    shared = [sock for sock in socks if sock.fileno() >= 0]
-    for sock in shared:
+    still_open = [sock for sock in socks if sock.fileno() >= 0]
+    for sock in still_open:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         yield
     finally:
-        for sock in shared:
+        for sock in still_open:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
 
 
@@ -233,7 +233,7 @@ def _bind(name: str, address: Address, options: SocketConfig, *, share: bool = F
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.setblocking(False)
-        with _shared(sock) if share else contextlib.nullcontext():
+        with shared(sock) if share else contextlib.nullcontext():
             sock.bind(sockaddr)
     except OSError as error:
         sock.close()

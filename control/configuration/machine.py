@@ -42,7 +42,7 @@ Bound = list[tuple[Path, Address]]
 IN_USE: Final = "is in use now"
 """The beginning of a warning of what another process uses."""
 _ADMIN: Final = "admin"
-_EXTRAS: Final = {"otlp": "opentelemetry.exporter.otlp.proto.grpc", "prometheus": "prometheus_client"}
+_EXTRAS: Final = {"otlp": "opentelemetry.exporter.otlp.proto.grpc"}
 _KERNEL: Final = "/proc/sys/net/core"
 _LOCKS: Final = "/proc/locks"
 _PROBE_S: Final = 1.0

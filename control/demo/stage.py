@@ -20,12 +20,12 @@ from framegate.proxy.pipeline.session import remove_leftovers
 from framegate.proxy.tap import log_reader
 from framegate.proxy.tap.record import DIRECTIONS, FRAME_HEADER_BYTES
 
-__all__ = ["LISTENER", "LogCount", "Serving", "Stage", "Workspace", "WorkspaceError"]
+__all__ = ["COMMAND", "LISTENER", "LogCount", "Serving", "Stage", "Workspace", "WorkspaceError"]
 
 LISTENER: Final = "demo"
 """The name of the proxy's one listener, and of the upstream's."""
 
-_COMMAND: Final = (sys.executable, "-c", "import sys; from framegate.control.cli import main; sys.exit(main())")
+COMMAND: Final = (sys.executable, "-c", "import sys; from framegate.control.cli import main; sys.exit(main())")
 # Spark for a minute: the quick compiler and the small collector leave the processors to the traffic. 121 MB of log took 24 s instead of 52 s
 # from start to end on two busy cores.
 _JAVA: Final = {"JAVA_TOOL_OPTIONS": os.environ.get("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")}
@@ -166,7 +166,7 @@ class Stage:
     def start_framegate(self, name: str, path: Path, configuration: Mapping[str, Any]) -> Child:
         """Write the configuration and start ``framegate serve``, which prints the row ``serving``."""
         path.write_text(json.dumps(configuration, indent=2) + "\n")  # JSON is YAML
-        return self.start(name, [*_COMMAND, "serve", "--config", str(path)])
+        return self.start(name, [*COMMAND, "serve", "--config", str(path)])
 
     def start_upstream(self) -> int:
         """Start the framegate with the handler that answers every frame, and wait until it serves; its port."""
@@ -205,7 +205,7 @@ class Stage:
     def start_pipeline(self) -> None:
         """Start ``framegate pipeline run``, which follows the tap's log until it is stopped. Spark starts within seconds."""
         bounds = ["--max-bytes-per-trigger", str(_BATCH_BYTES)]
-        command = [*_COMMAND, "pipeline", "run", "--source", str(self.workspace.tap), "--output", str(self.workspace.tables), *bounds]
+        command = [*COMMAND, "pipeline", "run", "--source", str(self.workspace.tap), "--output", str(self.workspace.tables), *bounds]
         self.pipeline = self.start("pipeline", command, environment=_JAVA)
 
     def wait_for_spark(self) -> None:

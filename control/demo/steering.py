@@ -48,6 +48,10 @@ class Steering:
         reply = ProxyServiceStub(self._channel).GetProxy(proxy_service_pb2.GetProxyRequest(), timeout=_TIMEOUT_S)
         return int(reply.proxy.open_connection_count)
 
+    def warnings(self) -> list[str]:
+        """The warnings of ``framegate status``."""
+        return list(ProxyServiceStub(self._channel).GetProxy(proxy_service_pb2.GetProxyRequest(), timeout=_TIMEOUT_S).proxy.warnings)
+
     def find(self, local_port: int) -> Channel | None:
         """The open channel of the client with this port."""
         return next((channel for channel in self._open() if channel.peer_address.endswith(f":{local_port}")), None)

@@ -137,12 +137,12 @@ class Bus:
 
     def attach(self, subscriber: Subscriber, *, kept: bool = True) -> None:
         """Give a subscriber the events that are still ``kept``, without the log's lines, and then every event as it is published, also after
-        ``close``, like the subscribers of the constructor.
+        ``close``, like the subscribers of the constructor, and before those.
         """
         with self._lock:
             for event, size in self._history if kept else ():
                 subscriber.offer(event, "", size)
-            self._subscribers = (*self._subscribers, subscriber)
+            self._subscribers = (subscriber, *self._subscribers)
             self._set_subscriptions(self.subscriptions)
 
     def detach(self, subscriber: Subscriber) -> None:

@@ -35,6 +35,7 @@ class DesiredState:
         revision: grows with every committed change.
         retired: handler processes that get no connections any more, as processors call them.
         rows_at_open: whether processors report each connection that opens, for the log or for telemetry.
+        request_sample: the share of Kafka requests that they report for a span.
     """
 
     config: ProxyConfig
@@ -43,6 +44,7 @@ class DesiredState:
     revision: int = 1
     stores: dict[str, Store] = dataclasses.field(default_factory=dict, repr=False)
     rows_at_open: bool = False
+    request_sample: float = 0.0
     retired: list[str] = dataclasses.field(default_factory=list)
     brokers: dict[str, ClusterRow] = dataclasses.field(default_factory=dict)
     failing: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
@@ -65,6 +67,7 @@ class DesiredState:
             endpoints=self.endpoints,
             standing=self.standing,
             rows_at_open=self.rows_at_open,
+            request_sample=self.request_sample,
         )
         if self.brokers:
             change["brokers"] = self.brokers
@@ -91,6 +94,7 @@ class DesiredState:
             cells=self.layout.wire,
             stores=pack_stores(self.stores),
             rows_at_open=self.rows_at_open,
+            request_sample=self.request_sample,
         )
         if self.brokers:
             message["brokers"] = self.brokers

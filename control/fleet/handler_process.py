@@ -69,10 +69,6 @@ class HandlerProcess(Child):
                 self._busy.popleft()
         return self.heartbeat.look(beat_ns)
 
-    def close(self) -> None:
-        super().close()
-        self._cells.close()
-
     @property
     def busy(self) -> float:
         """The share of the last seconds in which a frame was being handled."""

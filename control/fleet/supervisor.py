@@ -29,9 +29,9 @@ from framegate.control.status import RETIRED, ProcessorStatus
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.cells import CellLayout, CellReader
 from framegate.proxy.config.model import ProxyConfig, difference_to_wire
-from framegate.proxy.server.messages import BrokersSeenNotice, Change, DemandNotice, ForgetNotice, QuestionNotice
-from framegate.proxy.server.protocol import NOTICES, Message, drain_request, read_notice
-from framegate.proxy.server.rows import DemandRow, RefusedFrameRow, SeenBrokerRow
+from framegate.proxy.server.messages import Change, DrainReply, Report
+from framegate.proxy.server.protocol import NOTICES, Message, Request, drain_request, read_notice
+from framegate.proxy.server.rows import DemandRow, RefusedFrameRow, RequestSpanRow, SeenBrokerRow
 
 if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
@@ -61,6 +61,7 @@ class Supervisor(Respawner[Slot, Processor]):
         handlers: the handler processes, joined with each processor before it takes connections; None: no listener has a handler, or had one.
         connections: which processor has which connection.
         on_refused: called when a processor reports a frame whose size it has refused.
+        on_requests: called with Kafka requests that have a span, and with the number of those that were skipped.
         on_demand: called when a processor reports its demand for rates.
         auth_requests: passes requests to the auth worker pool; None: no authentication.
         on_brokers_seen: called with the upstream and the brokers when a processor saw others in an answer than those in force.
@@ -92,6 +93,7 @@ class Supervisor(Respawner[Slot, Processor]):
         self._phases = TwoPhases(log)
         self.connections = Connections(acceptor, events)
         self.on_refused: Callable[[RefusedFrameRow], None] = lambda row: None
+        self.on_requests: Callable[[Sequence[RequestSpanRow], int], None] = lambda rows, skipped: None
         self.on_demand: Callable[[Processor, Sequence[DemandRow]], None] = lambda processor, rows: None
         self.on_brokers_seen: Callable[[str, Sequence[SeenBrokerRow]], None] = lambda upstream, rows: None
         self._generations: dict[int, int] = {}
@@ -175,7 +177,9 @@ class Supervisor(Respawner[Slot, Processor]):
 
     def _show_cells(self, *gone: Slot) -> None:
         """Exchange what other threads see in one step, so that no sum counts a slot twice or not at all."""
-        retired = [reader for number, reader in self._cells if number == RETIRED] + [slot.cells.reader for slot in gone]
+        layout = self.desired.layout
+        former = [reader for number, reader in self._cells if number == RETIRED]
+        retired = [reader if reader.layout is layout else reader.following(layout) for reader in former] + [slot.cells.reader for slot in gone]
         total = ((RETIRED, CellReader.sum_of(retired)),) if retired else ()
         self._cells = (*total, *((slot.number, slot.cells.reader) for slot in self._ordered()))
 
@@ -242,14 +246,16 @@ class Supervisor(Respawner[Slot, Processor]):
                 self.handlers.parted(child, notice)
         elif notice["type"] == "drained":
             self.slots[child.slot].report_drained(notice["open"])
-        elif notice["type"] == "frame_refused":
-            self.on_refused(notice["row"])
         else:
             self._take_report(child, notice)
 
-    def _take_report(self, child: Processor, notice: DemandNotice | BrokersSeenNotice | QuestionNotice | ForgetNotice) -> None:
+    def _take_report(self, child: Processor, notice: Report) -> None:
         """Handle what a processor needs to know, or has learned."""
-        if notice["type"] == "demand":
+        if notice["type"] == "frame_refused":
+            self.on_refused(notice["row"])
+        elif notice["type"] == "request_spans":
+            self.on_requests(notice["spans"], notice["skipped"])
+        elif notice["type"] == "demand":
             self.on_demand(child, notice["demands"])
         elif notice["type"] == "brokers_seen":
             self.on_brokers_seen(notice["upstream"], notice["brokers"])
@@ -321,7 +327,6 @@ class Supervisor(Respawner[Slot, Processor]):
         self.desired.layout = layout
         for slot in self._ordered():
             slot.cells.follow(layout)
-        self._cells = tuple((number, reader.following(layout)) for number, reader in self._cells if number == RETIRED)
         self._show_cells()
 
     async def change(
@@ -381,6 +386,18 @@ class Supervisor(Respawner[Slot, Processor]):
         slots = [self.slots[number] for number in numbers]
         begun = await asyncio.gather(*(self._drain_slot(slot, timeout_ms, wait) for slot in slots))
         return [slot.number for slot, drains in zip(slots, begun, strict=True) if not drains]
+
+    async def lead_in_slots(self, delay_ms: int, timeout_ms: int) -> None:
+        """Let all processors end the connections of other pods, one by one, while they take new ones. One that cannot be told has a row."""
+        await asyncio.gather(*(self._lead_in(slot, drain_request(timeout_ms, delay_ms)) for slot in self._ordered() if slot.state == "running"))
+
+    async def _lead_in(self, slot: Slot, request: Request[DrainReply]) -> None:
+        if slot.child is None:
+            return
+        try:
+            await slot.child.request(request, int(PATIENCE_S * 1000))
+        except UnavailableError as error:
+            self._log.write("drain_incomplete", level="warning", slot=slot.number, reason=str(error))
 
     async def _drain_slot(self, slot: Slot, timeout_ms: int, wait: bool) -> bool:
         processor = slot.child

@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from framegate.control.errors import InvalidArgumentError, Violation
-from framegate.control.events import Bus, Event, Subscriber
+from framegate.control.events import Bus, Event, Row, Subscriber
 from framegate.control.logs.catalog import EVENTS
 from framegate.control.logs.forms import Form, JsonForm, as_json, fields_of
 from framegate.proxy.config.log import LEVELS, LogFormat, LogLevel
+from framegate.proxy.network.connection_id import parse_connection_id
 
 __all__ = ["Levels", "LibraryRows", "RowCopy", "RowLog", "audit_line", "check_silenced"]
 
@@ -126,6 +127,7 @@ class RowLog(Subscriber):
         copy_to: gets a copy of each row, whether stdout has room for it or not; None: copies are not made. It must not block or raise.
         written: publishes each row, whether stdout has room for it or not.
         span_fields: returns the fields of the span in which a row is written.
+        connection_fields: returns those of the span of a connection, by its id, or none; None: connections have no spans.
     """
 
     def __init__(
@@ -138,6 +140,7 @@ class RowLog(Subscriber):
         self.copy_to: Callable[[RowCopy], None] | None = None
         self.written = Bus(on_failure=lambda error: self.on_failure(error))
         self.span_fields: Callable[[], dict[str, str]] = dict
+        self.connection_fields: Callable[[int], dict[str, str]] | None = None
         self._descriptor = descriptor
         self._capacity = capacity
         self._places = places
@@ -203,6 +206,11 @@ class RowLog(Subscriber):
     def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:
         """Queue the rows of events that happened together. See ``Subscriber``."""
         name, level = events[0].name, events[0].level
+        if not self.levels.passes(name, level):
+            return
+        if self.connection_fields is not None:
+            fields = [self.connection_fields(event.subject) for event in events]
+            lines = [f"{line[:-1]}, {as_json(found)[1:]}" if found else line for line, found in zip(lines, fields, strict=True)]
         if name == _SAMPLED and level == "info" and self.levels.sample < 1:
             lines = self._sample(lines)
         if lines:
@@ -228,8 +236,17 @@ class RowLog(Subscriber):
             self.write_encoded(event.name, line, level=event.level)
         elif event.reserved:
             self.write_reserved(event.name, line)
-        else:
-            self.write(event.name, level=event.level, **line)
+        elif self.levels.passes(event.name, event.level):
+            self.write(event.name, level=event.level, **line, **self._fields_of_connection(event.row))
+
+    def _fields_of_connection(self, row: Row) -> dict[str, str]:
+        """The fields of the span of the connection that a row is about."""
+        number, text = row.get("id"), row.get("connection")
+        if self.connection_fields is None or not (isinstance(number, int) or isinstance(text, str)):
+            return {}
+        with contextlib.suppress(ValueError):  # a text of another kind
+            return self.connection_fields(number if isinstance(number, int) else parse_connection_id(str(text)))
+        return {}
 
     def reserve(self) -> bool:
         """Reserve a place for a row that must not be lost; False when no place is free, or stdout is broken. Exactly one ``write_reserved`` or

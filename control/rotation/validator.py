@@ -45,16 +45,20 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     """What is to be said of stores.
 
     Args:
-        question: ``revocations``: lists by owner, each with ``old`` and ``new``. Else ``config``, of ``to_wire``; ``stores``, by owner, each with
-            ``old`` and ``new``: what is in its files, by path, as Latin-1.
+        question: ``revocations``: lists by owner, each with ``old`` and ``new``. Or ``clients``: ``chains`` of certificates that were verified, each
+            with the client's first, DER in hexadecimal; the ``authorities`` and revocation ``lists`` that are in force now, as PEM. Else ``config``,
+            of ``to_wire``; ``stores``, by owner, each with ``old`` and ``new``: what is in its files, by path, as Latin-1.
 
     Returns:
+        Of ``clients`` as ``refused`` the indices of chains that are not trusted, or have a revoked certificate.
         Of ``revocations`` the serial numbers, in hexadecimal, of the certificates that only the new lists revoke, by owner. Otherwise
         ``refusals``: ``[file, reason]`` by owner, of those that are not good; ``certificates``: those in the new files, by owner and path;
         ``revoked``: such serial numbers, by owner.
     """
     if "revocations" in question:
         return {owner: sorted(_serials(lists["new"]) - _serials(lists["old"])) for owner, lists in question["revocations"].items()}
+    if "clients" in question:
+        return {"refused": _refused_clients(**question["clients"])}
     sections = tls_sections(from_wire(question["config"]))
     refusals: dict[str, list[str]] = {}
     certificates = {}
@@ -75,6 +79,39 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 def _serials(lists: Iterable[str]) -> set[str]:
     """Serial numbers of the certificates that lists revoke. Who made them is not looked at: one too many connects again."""
     return {f"{entry.serial_number:x}" for text in lists for each in revocations(text.encode("latin-1")) for entry in each}
+
+
+def _refused_clients(chains: list[list[str]], authorities: str, lists: list[str]) -> list[int]:
+    anchors = [item for item in x509.load_pem_x509_certificates(authorities.encode("latin-1")) if item.issuer == item.subject]
+    revoked: dict[x509.Name, set[int]] = {}
+    for each in (each for text in lists for each in revocations(text.encode("latin-1"))):
+        revoked.setdefault(each.issuer, set()).update(entry.serial_number for entry in each)
+    parsed = [[x509.load_der_x509_certificate(bytes.fromhex(item)) for item in chain] for chain in chains]
+    return [index for index, chain in enumerate(parsed) if not _trusted(chain, anchors, revoked if lists else None)]
+
+
+def _trusted(chain: list[x509.Certificate], anchors: list[x509.Certificate], revoked: Mapping[x509.Name, set[int]] | None) -> bool:
+    """Whether a chain ends at an anchor, or could, and each certificate up to there has a list of its issuer, which does not revoke it.
+
+    Args:
+        chain: each certificate was made by the next one.
+        anchors: the authorities, self-signed: OpenSSL accepts no others.
+        revoked: serial numbers by issuer; None: there are no lists.
+    """
+    for item in chain:
+        if revoked is not None and (item.issuer not in revoked or item.serial_number in revoked[item.issuer]):
+            return False
+        if item in anchors or any(_made(item, anchor) for anchor in anchors):
+            return True
+    return False
+
+
+def _made(item: x509.Certificate, maker: x509.Certificate) -> bool:
+    try:
+        item.verify_directly_issued_by(maker)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
 
 
 def _as_bytes(files: dict[str, str]) -> dict[str, bytes]:
@@ -147,10 +184,8 @@ def _spki(key: Any) -> bytes:
 
 def _check_chain(path: str, chain: list[x509.Certificate], now: float) -> None:
     for number, (item, maker) in enumerate(itertools.pairwise(chain), 1):
-        try:
-            item.verify_directly_issued_by(maker)
-        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-            raise RefusedError(path, f"is no chain: certificate {number} was not made by certificate {number + 1}") from None
+        if not _made(item, maker):
+            raise RefusedError(path, f"is no chain: certificate {number} was not made by certificate {number + 1}")
     for number, item in enumerate(chain, 1):
         facts = facts_of(item)
         if facts.ends <= now:
@@ -171,11 +206,8 @@ def _check_makers(path: str, before: list[x509.Certificate], after: list[x509.Ce
     """An issuer in the old chain must be in the new chain, too, if the new certificate has the same issuer."""
     if len(after) > 1 or len(before) < 2 or after[0].issuer != before[0].issuer or after[0].issuer == after[0].subject:
         return
-    try:
-        after[0].verify_directly_issued_by(before[1])
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-        return
-    raise RefusedError(path, f"is no whole chain: it lacks {facts_of(after[0]).issuer}, which came along with the certificate in force")
+    if _made(after[0], before[1]):
+        raise RefusedError(path, f"is no whole chain: it lacks {facts_of(after[0]).issuer}, which came along with the certificate in force")
 
 
 def _check_names(section: Tls, path: str, before: x509.Certificate, after: x509.Certificate) -> None:

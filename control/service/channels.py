@@ -12,9 +12,11 @@ from framegate.control.errors import ControlError, NotFoundError
 from framegate.control.events import Event, Gap, Row
 from framegate.control.service.convert import action_message, channel_message, channel_number, channel_texts, fill_channel, fill_look
 from framegate.control.service.interceptor import Context, note
+from framegate.control.service.update import fill
 from framegate.control.service.validate import Violations, check_required, duration_ms, page, reason, selection
 from framegate.control.status import ChannelVerb, Outcome
 from framegate.control.steering import channels as steering
+from framegate.control.steering.clients import Clients
 from framegate.control.steering.filter import CLOSED_FIELDS, ClosedLook, Filter, Order
 from framegate.control.v1 import channel_service_pb2 as pb2
 from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceServicer
@@ -109,9 +111,10 @@ class ClosedChannels:
 class Channels(ChannelServiceServicer):
     """Shows, mutes and closes connections."""
 
-    def __init__(self, channels: steering.Channels, closed: ClosedChannels) -> None:
+    def __init__(self, channels: steering.Channels, closed: ClosedChannels, clients: Clients) -> None:
         self._channels = channels
         self._closed = closed
+        self._clients = clients
 
     async def ListChannels(self, request: pb2.ListChannelsRequest, context: Context) -> pb2.ListChannelsResponse:
         """One page of open channels. While one slice becomes messages, the processors make the rows of the next."""
@@ -147,6 +150,14 @@ class Channels(ChannelServiceServicer):
         shown, token = page([(str(look.row["id"]), look.row) for look in looks], request.page_size, request.page_token)
         response = pb2.ListClosedChannelsResponse(next_page_token=token, total_count=len(looks))
         await _fill(response, shown, fill_channel)
+        return response
+
+    async def ListTopClients(self, request: pb2.ListTopClientsRequest, context: Context) -> pb2.ListTopClientsResponse:
+        """The clients with most, by each measure."""
+        response = pb2.ListTopClientsResponse()
+        for measure, ranks in self._clients.rankings.items():
+            ranking = response.rankings.add(measure=pb2.ClientMeasure.Value(f"CLIENT_MEASURE_{measure.upper()}"))
+            ranking.clients.extend(fill(pb2.TopClient(), rank) for rank in ranks)
         return response
 
     async def GetChannel(self, request: pb2.GetChannelRequest, context: Context) -> pb2.GetChannelResponse:

@@ -151,10 +151,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         method = str(handler_call_details.method).lstrip("/")
         if handler is None:
-            return grpc.stream_unary_rpc_method_handler(self._unknown(method[:_METHOD_LIMIT]))
-        if handler.unary_unary is not None:  # as a stream, whose request is read when the call is allowed
+            return grpc.stream_stream_rpc_method_handler(self._unknown(method[:_METHOD_LIMIT]))
+        if handler.unary_unary is not None:  # as streams: the request is read when the call is allowed, and a refusal sends no message
             inner = self._unary(method, handler.unary_unary, handler.request_deserializer)
-            return grpc.stream_unary_rpc_method_handler(inner, None, handler.response_serializer)
+            return grpc.stream_stream_rpc_method_handler(inner, None, handler.response_serializer)
         if handler.unary_stream is not None:
             watch = self._stream(method, handler.unary_stream, handler.request_deserializer)
             return grpc.stream_stream_rpc_method_handler(watch, None, handler.response_serializer)
@@ -175,13 +175,18 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return calls
 
     async def _refuse(self, context: Context, failure: Exception, *, held: bool) -> None:
-        """End a call with an error. ``held``: refusals like it are answered slowly."""
+        """End a call with an error; its handler returns then. An abort would be an exception that gRPC keeps for a while, with the frames and so the
+        request of the call. ``held``: refusals like it are answered slowly.
+        """
         if held:
             caller = self._peers.find(context.peer())
             size = int(failure.metadata.get("size", 0)) if isinstance(failure, ExhaustedError) else 0
             with self._peers.held(context.peer()):
                 await self._calls[Role.ROLE_UNSPECIFIED if caller is None else caller.role].wait(min(max(size / MAX_REQUEST, 1.0), _MAX_COST))
-        await context.abort_with_status(rpc_status.to_status(status_of(failure)))
+        status = rpc_status.to_status(status_of(failure))
+        context.set_trailing_metadata(status.trailing_metadata)
+        context.set_details(status.details)
+        context.set_code(status.code)
 
     def _role_needed(self, method: str, needed: Role.ValueType, peer: Peer | None) -> DeniedError:
         own = "no role" if peer is None or not peer.role else f"the role {role_name(peer.role)}"
@@ -192,10 +197,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     def _unary(
         self, method: str, inner: Callable[[Any, Any], Awaitable[Any]], parse: Callable[[bytes], Message]
-    ) -> Callable[[Any, Any], Awaitable[Any]]:
+    ) -> Callable[[Any, Any], AsyncIterator[Any]]:
         audited = access_of(method).audited
 
-        async def call(requests: AsyncIterator[bytes], context: Context) -> Any:
+        async def call(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
             started = time.perf_counter()
             code, failure, answer = grpc.StatusCode.OK, None, None
             span = self._span(method, context, current=True)
@@ -208,8 +213,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     assert peer is not None, "who is not known is not allowed anything"
                     row: Row = {**peer.fields, "role": role_name(peer.role), "client": _client(context), "method": method}
                     row |= {} if span is None else span.fields
-                    data = await _received(requests, calls)
-                    work = asyncio.create_task(self._change(peer, row, data, parse, lambda request: inner(request, context)))
+                    work = asyncio.create_task(
+                        self._change(peer, row, await _received(requests, calls), parse, lambda request: inner(request, context))
+                    )
                     self._changes.add(work)
                     work.add_done_callback(self._changed)
                     try:
@@ -225,14 +231,15 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             except Exception as error:
                 if not audited and not isinstance(error, ControlError):
                     _log.exception("a call failed", extra={"method": method})
-                code, failure = _code(error), error.with_traceback(None)  # it would keep this frame, and so the request, in memory
+                code, failure = _code(error), _bare(error)
             finally:
                 if calls is not None:
                     calls.running -= 1
                 self._ended(method, code, started, span, getattr(failure, "reason", ""))
-            if failure is not None:  # sent last: a client that has the answer finds the row
+            if failure is None:  # sent last: a client that has the answer finds the row
+                yield answer
+            else:
                 await self._refuse(context, failure, held=calls is None or isinstance(failure, ExhaustedError))
-            return answer
 
         return call
 
@@ -258,8 +265,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             code, reason = _code(error), getattr(error, "reason", type(error).__name__)
             raise
         finally:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if _cancelling():
                 code, reason = grpc.StatusCode.CANCELLED, ""
             self._audit.publish({"event": "audit", **row, **noted, "result": code.name, "error": reason}, place)
             await self._audit.written()
@@ -293,7 +299,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 code = _code(error)
                 if not isinstance(error, ControlError):
                     raise
-                failure = error.with_traceback(None)
+                failure = _bare(error)
             finally:
                 if calls is not None:
                     calls.running -= 1
@@ -303,13 +309,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         return call
 
-    def _unknown(self, name: str) -> Callable[[Any, Any], Awaitable[Any]]:
+    def _unknown(self, name: str) -> Callable[[Any, Any], AsyncIterator[Any]]:
         """A handler that refuses a call of an unknown method, and does not read its request."""
 
-        async def call(requests: Any, context: Context) -> None:
+        async def call(requests: Any, context: Context) -> AsyncIterator[Any]:
             started, error = time.perf_counter(), UnknownMethodError(name)
             self._ended(OTHER, code_of(error), started, self._span(OTHER, context, current=False, original=name), error.reason)
             await self._refuse(context, error, held=True)
+            answers: tuple[Any, ...] = ()
+            for answer in answers:
+                yield answer
 
         return call
 
@@ -333,6 +342,20 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 span.end(code.name, reason)
         except Exception:
             _log.exception("a call was not measured", extra={"method": method})
+
+
+def _bare(error: Exception) -> Exception:
+    """An error without what else it keeps in memory: frames, and so the request."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
+def _cancelling() -> bool:
+    """Whether the current task is cancelled. A frame that has the task would be kept by its exception, and keep the request, until cycles are looked
+    for.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _check(request: Message) -> None:

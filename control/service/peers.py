@@ -1,5 +1,6 @@
 """The callers of the API: what the kernel says about the process at the other end of a Unix socket, or what a certificate proves; and their role."""
 
+import _ssl
 import asyncio
 import contextlib
 import hashlib
@@ -9,6 +10,7 @@ import secrets
 import socket
 import ssl
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
@@ -42,12 +44,14 @@ class Peer(NamedTuple):
         fields: of its audit rows: who, and uid, gid and pid, or the certificate and the address.
         local: whether it is a process of this machine.
         ends_s: when its certificate ends, and with it the connection; since 1970.
+        chain: its certificate and those above it, to the authority, in DER form; of a resumed session its certificate alone.
     """
 
     role: Role.ValueType
     fields: Row
     local: bool = True
     ends_s: float = math.inf
+    chain: tuple[bytes, ...] = ()
 
 
 class _Connection:
@@ -156,4 +160,11 @@ class CertificatePeers:
         except AuthenticationError:
             principal, role = subject, Role.ROLE_UNSPECIFIED
         fields: Row = {"who": principal, "certificate": hashlib.sha256(certificate).hexdigest(), "address": address}
-        return Peer(role, fields, local=False, ends_s=ends_s)
+        return Peer(role, fields, local=False, ends_s=ends_s, chain=tuple(_chain(tls)) or (certificate,))
+
+
+def _chain(tls: ssl.SSLObject) -> list[bytes]:
+    if sys.version_info >= (3, 13):
+        return tls.get_verified_chain()
+    found = tls._sslobj.get_verified_chain()  # type: ignore[attr-defined]  # what later versions do
+    return [item.public_bytes(_ssl.ENCODING_DER) for item in found or ()]

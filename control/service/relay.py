@@ -14,7 +14,7 @@ import math
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, cast
 
 from framegate.control.service.peers import Peer, Peers
@@ -92,6 +92,9 @@ class Relay:
         backend: the path of gRPC's socket.
         wanted: says who a connection is of.
         context: of TLS, asked for each connection; None: no TLS.
+
+    Attributes:
+        connections: the open ones, each with its caller; None: that is not known yet.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class Relay:
         self._peers = peers
         self._wanted = wanted
         self._context = context
-        self._connections: set[asyncio.Task[None]] = set()
+        self.connections: dict[asyncio.Task[None], Peer | None] = {}
         self._handshakes: dict[asyncio.Task[None], None] = {}
         self._roles = collections.Counter[int]()
         self._accepting = asyncio.create_task(self._accept())
@@ -115,12 +118,12 @@ class Relay:
             except OSError as error:  # otherwise it is of a client that has gone
                 await asyncio.sleep(_PAUSE_S if error.errno in _EXHAUSTED else 0)
                 continue
-            if self._context is None and len(self._connections) >= MAX_CONNECTIONS:
+            if self._context is None and len(self.connections) >= MAX_CONNECTIONS:
                 sock.close()
                 continue
             task = asyncio.create_task(self._serve(sock))
-            self._connections.add(task)
-            task.add_done_callback(self._connections.discard)
+            self.connections[task] = None
+            task.add_done_callback(self.connections.pop)
             if self._context is not None:
                 self._handshakes[task] = None
                 if len(self._handshakes) > MAX_HANDSHAKES:
@@ -142,6 +145,7 @@ class Relay:
                 if self._roles[peer.role] >= MAX_CONNECTIONS:
                     return
                 self._roles[peer.role] += 1
+                self.connections[task] = peer
                 stack.callback(self._roles.subtract, (peer.role,))
                 name = self._peers.add(peer, lambda held: client.pause("held", paused=held))
                 stack.callback(self._peers.remove, name)
@@ -173,9 +177,9 @@ class Relay:
         await asyncio.gather(self._accepting, return_exceptions=True)
         self._listening.close()
 
-    async def end(self) -> None:
-        """Close the connections that there are: whoever may connect again does so."""
-        tasks = list(self._connections)
+    async def end(self, tasks: Iterable[asyncio.Task[None]]) -> None:
+        """Close connections: whoever may connect again does so."""
+        tasks = list(tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -183,4 +187,4 @@ class Relay:
     async def close(self) -> None:
         """Accept no more, and close the connections."""
         await self.stop()
-        await self.end()
+        await self.end(self.connections)

@@ -20,12 +20,14 @@ MAX_BYTES: Final = 16 * 1024 * 1024
 
 
 class _Call:
-    """A call. ``answer``: None before its end; an error: the change is decided, but not in force everywhere."""
+    """A call. ``answer``: None before its end; its class and its bytes, because a message takes several times as many; or an error: the change is
+    decided, but not in force everywhere.
+    """
 
     def __init__(self, digest: bytes) -> None:
         self.digest = digest
         self.ended = asyncio.Event()
-        self.answer: Message | ControlError | None = None
+        self.answer: tuple[type[Message], bytes] | ControlError | None = None
         self.until_s = 0.0
         self.size = 0
 
@@ -57,11 +59,13 @@ class RequestIds:
             if isinstance(known.answer, ControlError):
                 raise known.answer
             if known.answer is not None:
-                return known.answer
+                kind, kept = known.answer
+                return kind.FromString(kept)
         call = self._calls[key] = _Call(digest)
         try:
             answer = await make()
-            self._keep(key, call, answer, answer.ByteSize())
+            kept = answer.SerializeToString()
+            self._keep(key, call, (type(answer), kept), len(kept))
         except ControlError as error:
             if error.changed is not None:
                 self._keep(key, call, error, len(error.message))
@@ -72,7 +76,7 @@ class RequestIds:
             call.ended.set()
         return answer
 
-    def _keep(self, key: tuple[str, str], call: _Call, answer: Message | ControlError, size: int) -> None:
+    def _keep(self, key: tuple[str, str], call: _Call, answer: tuple[type[Message], bytes] | ControlError, size: int) -> None:
         call.answer, call.until_s, call.size = answer, self._clock() + KEPT_S, size
         self._kept[key] = call
         self._size += size

@@ -97,7 +97,7 @@ async def start(parts: Parts, config: ProxyConfig, observe: CallObserver | None 
         stack.callback(release)
         await start_whole(server)
         stack.push_async_callback(server.stop, 0)
-        sockets.serve(backend, peers, parts.rotation)
+        sockets.serve(backend, peers, parts.rotation, parts.ask)
         probes = await start_probes(parts.state, config.health, observe)
         return Service(server, config.admin.address, sockets, probes, stack.pop_all())
 
@@ -108,7 +108,7 @@ def _api_server(
     server = grpc.aio.server(interceptors=[CallInterceptor(parts.audit, peers, config, observe, tracer)], options=_OPTIONS)
     servicers = (
         Certificates(parts.certificates, parts.rotation),
-        Channels(parts.channels, closed),
+        Channels(parts.channels, closed, parts.clients),
         Configurations(parts.configuration_file),
         Events(parts.rows),
         Explanations(parts.explanations),

@@ -9,11 +9,12 @@ import contextlib
 import fcntl
 import functools
 import grp
+import logging
 import os
 import pathlib
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import grpc
@@ -22,6 +23,7 @@ from framegate.control.errors import StartError
 from framegate.control.files import Contents, FileError, digest, read
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.source import Refusal, Reloader, Source
+from framegate.control.rotation.tls_stores import Judge
 from framegate.control.service.peers import ROLES, CertificatePeers, Peer, Peers, unix_peer
 from framegate.control.service.relay import Relay
 from framegate.control.web import bind
@@ -40,6 +42,7 @@ _TCP: Final = "admin/tcp"
 """The owner of its certificates."""
 _KIND: Final = "tls"
 _TRIES: Final = 3
+_log = logging.getLogger(__name__)
 
 
 class Sockets:
@@ -75,13 +78,14 @@ class Sockets:
             self.folder = paths["admin"].parent
             self._release = stack.pop_all().close
 
-    def serve(self, backend: str, peers: Peers, rotation: Rotation) -> None:
+    def serve(self, backend: str, peers: Peers, rotation: Rotation, ask: Judge) -> None:
         """Pass the connections of all sockets to gRPC's.
 
         Args:
             backend: its path.
             peers: gets the callers.
             rotation: watches the certificates of TCP.
+            ask: a question of the validator process.
         """
         for role, sock in self._unix:
             self._relays.append(Relay(sock, backend, peers, functools.partial(unix_peer, ROLES[role])))
@@ -93,7 +97,7 @@ class Sockets:
 
             relay = Relay(sock, backend, peers, known, lambda: renewed.context)
             self._relays.append(relay)
-            renewed.watch(rotation, relay.end)
+            renewed.watch(rotation, relay, ask)
 
     async def stop_accepting(self) -> None:
         """Take no further connections."""
@@ -112,7 +116,7 @@ class Sockets:
 class _Renewed(Reloader):
     """The context of TLS, made again when one of its files was replaced; a broken one is reported, and the last good one goes on.
 
-    When authorities or revocation lists were replaced, all connections are closed, so that each client is judged again.
+    When authorities or revocation lists were replaced, the connections are closed whose clients would not be accepted any more.
 
     Attributes:
         context: for the next connection.
@@ -136,9 +140,9 @@ class _Renewed(Reloader):
         except (ConfigError, FileError) as error:
             raise StartError(str(error), reason="ADMIN_TLS_UNUSABLE", address=config.address) from error
 
-    def watch(self, rotation: Rotation, end: Callable[[], Awaitable[None]]) -> None:
-        """Follow the files from now on. ``end`` closes the connections."""
-        self._end = end
+    def watch(self, rotation: Rotation, relay: Relay, ask: Judge) -> None:
+        """Follow the files from now on. ``relay`` has the connections; ``ask``: as of ``Sockets``."""
+        self._relay, self._ask = relay, ask
         rotation.watch(Source(owner=_TCP, kind=_KIND, paths=self._paths, reloader=self, in_force=digest(self._contents)))
 
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
@@ -150,8 +154,26 @@ class _Renewed(Reloader):
             return {_TCP: Refusal("", str(error))}
         before, self._contents = self._contents, contents
         if any(before[path] != contents[path] for path in self._judges):
-            await self._end()
+            await self._end_refused(contents)
         return {}
+
+    async def _end_refused(self, contents: Contents) -> None:
+        """Close the connections whose clients are not trusted or revoked now, and those whose handshake goes on with the former files.
+
+        If that cannot be found out, all are closed: clients that are still trusted connect again.
+        """
+        connections = dict(self._relay.connections)
+        known = [(task, peer) for task, peer in connections.items() if peer is not None]
+        await self._relay.end(connections.keys() - dict(known).keys())
+        authorities, *lists = (contents[path].decode("latin-1") for path in self._judges)
+        chains = [[certificate.hex() for certificate in peer.chain] for _, peer in known]
+        try:
+            answer = await self._ask({"clients": {"chains": chains, "authorities": authorities, "lists": lists}})
+            refused = answer["refused"]
+        except (OSError, RuntimeError, TimeoutError):
+            _log.exception("open connections could not be judged by the new certificates; all are closed")
+            refused = range(len(known))
+        await self._relay.end(known[index][0] for index in refused)
 
 
 def _certificate_peers(config: AdminTcp) -> CertificatePeers:

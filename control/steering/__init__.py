@@ -4,6 +4,7 @@
     state         configuration, counters and health, for telemetry and probes
     rows          which rows of the log are written; audit rows; access rows
     channels      channels are listed, described, muted and closed; which hold most memory
+    clients       which clients use most, and whose logins fail
     listeners     the status of listeners and upstreams; new addresses of upstreams
     brokers       the brokers of clusters, with their ports, status and metrics; cluster: one of them, found and put in force
     checks        the active checks of endpoints

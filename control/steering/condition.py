@@ -79,14 +79,18 @@ class Series:
         """The metric."""
         return _BY_NAME[self.metric]
 
+    def matches(self, attributes: Attributes) -> bool:
+        """Whether a series of the metric is one of these."""
+        at = dict(attributes)
+        return all((re.fullmatch(pattern, at.get(key.removeprefix("!"), "")) is not None) is not key.startswith("!") for key, pattern in self.where)
+
     def read(self, values: Values) -> Vector:
         """Its values at a moment."""
         found: Vector = {}
-        tests = [(key.removeprefix("!"), re.compile(pattern), not key.startswith("!")) for key, pattern in self.where]
         join = _JOIN[self.how]
         for attributes, value in values.get(self.metric, {}).items():
-            at = dict(attributes)
-            if all((pattern.fullmatch(at.get(key, "")) is not None) is wanted for key, pattern, wanted in tests):
+            if self.matches(attributes):
+                at = dict(attributes)
                 key = tuple(at.get(name, "") for name in self.by)
                 number = float(self._observations(value) if isinstance(value, HistogramValue) else value)
                 found[key] = join(found[key], number) if key in found else number
@@ -246,9 +250,12 @@ class History:
         self._recent: deque[tuple[float, dict[Series, Vector]]] = deque(maxlen=WINDOW_S // STEP_S + 1)
         self._past: deque[tuple[float, dict[Series, Vector]]] = deque(maxlen=LONG_S // LONG_STEP_S + 2)
 
-    def add(self, now_s: float, values: Values) -> None:
+    def sample(self, values: Values) -> dict[Series, Vector]:
+        """The values of these series. Any thread."""
+        return {series: series.read(values) for series in self._series}
+
+    def add(self, now_s: float, sample: dict[Series, Vector]) -> None:
         """Add a sample; ``now_s``: of a monotonic clock."""
-        sample = {series: series.read(values) for series in self._series}
         self._recent.append((now_s, sample))
         if not self._past or now_s - self._past[-1][0] >= LONG_STEP_S:
             self._past.append((now_s, {series: sample[series] for series in self._compared}))

@@ -270,6 +270,7 @@ class Configuration:
             desired.failing = _those(desired.failing, names)
             desired.retired = planned.change.get("retired", desired.retired)
             desired.rows_at_open = planned.change.get("rows_at_open", desired.rows_at_open)
+            desired.request_sample = planned.change.get("request_sample", desired.request_sample)
 
         def decided() -> None:
             transaction.decide()
@@ -301,7 +302,9 @@ class Configuration:
         if staged.revoked:
             change["revoked"] = staged.revoked
         if staged.export is not None:
-            change["rows_at_open"] = after.log.access.open or staged.export.settings.traces is not None
+            traces = staged.export.settings.traces is not None
+            change["rows_at_open"] = after.log.access.open or traces
+            change["request_sample"] = after.telemetry.request_sample if traces else 0.0
         return _Planned(change, layout, self._shares(before, after, more), brokers)
 
     def _shares(self, before: ProxyConfig, after: ProxyConfig, more: Sequence[int]) -> dict[int, int]:

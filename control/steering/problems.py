@@ -30,11 +30,14 @@ from framegate.proxy.cells.metrics import (
     BROKER,
     CAUSE,
     CERTIFICATE,
+    CLIENT_ADDRESS,
+    CLIENT_ID,
     CONSUMER,
     ERROR_TYPE,
     FILE_KIND,
     LISTENER,
     PLACE,
+    PRINCIPAL,
     PROBE,
     REASON,
     SERVER_ADDRESS,
@@ -99,7 +102,10 @@ def _problem(words: str, condition: Condition, measure: str, command: str) -> Pr
 
 _UPSTREAMS, _CLOSED, _READERS = "upstreams list", "channels list --closed", "tap consumers list /var/lib/framegate/tap"
 _DOWN, _ADDRESSES = (total(f"upstream.endpoint.{name}", UPSTREAM) for name in ("down", "count"))
+_UNREADY: Final = total("ready", where={PROBE: "readiness"}).equals(0.0)
+"""Also while no processor runs, which would count addresses."""
 _GONE: Final = _DOWN >= _ADDRESSES
+_OLD_REQUESTS: Final = longest("upstream.request.age", *ENDPOINT) > 20.0
 _ACCEPTED: Final = rate("connection.accepted", LISTENER)
 _CLIENTS: Final = total("connection.active", LISTENER, where={SIDE: "downstream"})
 _OURS: Final = rate(
@@ -119,6 +125,7 @@ _ATTEMPTS: Final = {f"!{ERROR_TYPE}": "abandoned"}
 _CONNECTS: Final = rate("upstream.connect.duration", *ENDPOINT, where=_ATTEMPTS)
 _FAILED: Final = rate("upstream.connect.duration", *ENDPOINT, ERROR_TYPE, where={**_ERROR, **_ATTEMPTS})
 _LOGINS: Final = rate("authentication.count", LISTENER)
+_CLIENT: Final = (LISTENER, PRINCIPAL, CLIENT_ID, CLIENT_ADDRESS)
 _EXPORTED, _UNEXPORTED = (rate("telemetry.exports", SIGNAL, where={ERROR_TYPE: error}) for error in ("", ".+"))
 _UNREAD: Final = largest("tap.lag", CONSUMER) / largest("tap.limit")
 _SLOW: Final = "frame.forward.duration"
@@ -143,6 +150,18 @@ def _refused(words: str, bad: Condition, everything: Condition, command: str) ->
     return _problem(words, (bad > _LEAST) & (bad > everything * 0.01), "in a second", command)
 
 
+def _attack(words: str, *, user: str, address: str) -> Problem:
+    """Logins fail with wrong credentials; ``user`` and ``address``: ``one`` or ``many``."""
+    where = {f"{'!' * (which == 'one')}{label}": "<many>" for label, which in ((PRINCIPAL, user), (CLIENT_ADDRESS, address))}
+    return _refused(words, total("client.login.failures", *_CLIENT, where=where), _LOGINS, f"{_CLOSED} --filter cause=auth_failed")
+
+
+def _noisy(words: str, metric: str, all_metric: str, least: float) -> Problem:
+    """Of a listener's bytes or frames one of at least ten clients has more than half."""
+    used, passed = total(metric, *_CLIENT), rate(all_metric, LISTENER, where={SIDE: "downstream"})
+    return _problem(words, (((used > least) / passed) > 0.5) & (_CLIENTS > 9.0), "of all", "top --sort bytes_rate")
+
+
 ALERTS: Final = (
     Alert(
         name="FramegateNotReady",
@@ -151,7 +170,7 @@ ALERTS: Final = (
         problems=(
             _problem(
                 "A framegate is not ready, and does not drain",
-                total("ready", where={PROBE: "readiness"}).equals(0.0).unless(largest("draining") > 0.0),
+                _UNREADY.unless(largest("draining") > 0.0),
                 "of it is ready",
                 "handlers list",
             ),
@@ -163,7 +182,7 @@ ALERTS: Final = (
         hold="1m",
         problems=(
             _problem("No endpoint of an upstream can be reached", _GONE & (_ADDRESSES > 0.0), "addresses left out", _UPSTREAMS),
-            _problem("The names of an upstream are not resolved", _ADDRESSES.equals(0.0), "addresses", _UPSTREAMS),
+            _problem("The names of an upstream are not resolved", _ADDRESSES.equals(0.0).unless(_UNREADY), "addresses", _UPSTREAMS),
             _problem("No broker of a cluster is known", total("broker.count", UPSTREAM).equals(0.0), "brokers", "brokers list"),
         ),
     ),
@@ -173,7 +192,17 @@ ALERTS: Final = (
         hold="3m",
         windows=("2m",),
         # clients of Kafka give up after 30 s as a rule, so the oldest request seldom becomes older
-        problems=(_problem("Requests wait long for their answer", longest("upstream.request.age", *ENDPOINT) > 20.0, "s the oldest", _UPSTREAMS),),
+        problems=(
+            _problem("Requests wait long for their answer", _OLD_REQUESTS, "s the oldest", _UPSTREAMS),
+            _problem(
+                "Connections wait long for their first answer",
+                ((longest("upstream.first_byte.age", *ENDPOINT) > 20.0) & (total("upstream.first_byte.duration", *ENDPOINT) > 0.0)).unless(
+                    _OLD_REQUESTS
+                ),
+                "s the longest",
+                _UPSTREAMS,
+            ),
+        ),
     ),
     Alert(
         name="FramegateListenerFails",
@@ -259,7 +288,7 @@ ALERTS: Final = (
             ),
             _refused(
                 "Logins of clients are refused",
-                rate("authentication.count", LISTENER, ERROR_TYPE, where=_ERROR),
+                rate("authentication.count", LISTENER, ERROR_TYPE, where={ERROR_TYPE: "denied|mechanism|protocol|unavailable"}),
                 _LOGINS,
                 f"{_CLOSED} --filter cause=auth_failed",
             ),
@@ -269,6 +298,16 @@ ALERTS: Final = (
                 _ACCEPTED,  # each ends its connection, and its client comes again
                 f"{_CLOSED} --filter cause=frame_too_large",
             ),
+        ),
+    ),
+    Alert(
+        name="FramegateLoginsFail",
+        severity="warning",
+        problems=(
+            _attack("Logins of one user fail, from one address", user="one", address="one"),
+            _attack("Logins of one user fail, from many addresses", user="one", address="many"),
+            _attack("Logins of many users fail, from one address", user="many", address="one"),
+            _attack("Logins of many users fail, from many addresses", user="many", address="many"),
         ),
     ),
     Alert(
@@ -282,6 +321,12 @@ ALERTS: Final = (
         severity="warning",
         problems=(
             _problem("Connections cannot be accepted", grown("accept.errors", LISTENER, ERROR_TYPE), "errors", "doctor"),
+            _problem(
+                "Descriptors are nearly used up",
+                (largest("process.unix.file_descriptor.count", PROCESS) / largest("framegate.process.file_descriptor.limit", PROCESS)) > 0.9,
+                "of the limit",
+                "doctor",
+            ),
             _problem("Connections wait for a limit", rate("accept.limited.time", LISTENER, REASON) > 0.1, "of the time", "limits get --node"),
             _problem("Connections wait for a processor", rate("accept.blocked.time", LISTENER) > 0.1, "of the time", "pool get"),
             _problem(
@@ -339,7 +384,7 @@ ALERTS: Final = (
         problems=(
             _problem(
                 "The tap loses frames",
-                rate("tap.dropped", REASON, where={f"!{REASON}": "sampled"}) > 0.0,
+                rate("tap.dropped", REASON, where={f"!{REASON}": "sampled|undelivered"}) > 0.0,  # an undelivered frame reached nobody
                 "frames a second",
                 "tap verify /var/lib/framegate/tap",
             ),
@@ -400,6 +445,15 @@ ALERTS: Final = (
         ),
     ),
     Alert(
+        name="FramegateNoisyClient",
+        severity="info",
+        windows=("2m",),
+        problems=(
+            _noisy("One client has more than half of a listener's bytes", "client.io", "io", 100_000.0),
+            _noisy("One client has more than half of a listener's frames", "client.frame.rate", "frame.count", 100.0),
+        ),
+    ),
+    Alert(
         name="FramegateHeldBack",
         severity="info",
         hold="10m",
@@ -445,7 +499,9 @@ class Watch:
     async def look(self) -> None:
         """Take a sample."""
         if self._read is not None:
-            self._history.add(time.monotonic(), values_of(await asyncio.to_thread(self._read)))
+            read = self._read
+            sample = await asyncio.to_thread(lambda: self._history.sample(values_of(read())))  # up to 0.1 s, with many listeners and processors
+            self._history.add(time.monotonic(), sample)
 
     def found(self) -> list[Found]:
         """The problems now, the worst first."""

@@ -2,8 +2,8 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.resolver import Resolver
@@ -13,10 +13,13 @@ from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import AuditFile, RowLog
 from framegate.control.meters import Meters
 from framegate.control.rotation.rotation import Rotation
-from framegate.control.rotation.tls_stores import TlsStores
+from framegate.control.rotation.tls_stores import Judge, TlsStores
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import EXPIRY_LIMIT_S, EXPIRY_S, Channels
 from framegate.control.steering.checks import Checks
+from framegate.control.steering.clients import LOOK_LIMIT_S as CLIENTS_LIMIT_S
+from framegate.control.steering.clients import STEP_S as CLIENTS_S
+from framegate.control.steering.clients import Clients
 from framegate.control.steering.configuration import Configuration
 from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.steering.drain import Drain
@@ -56,7 +59,7 @@ class Parts:
 
     A change of limits, the pool, tap rules or rules about Kafka returns when it is in force in every processor. If it raises, no processor has it,
     unless the reason is CHANGE_PENDING. If its call is cancelled, it is taken back or completed in the background. Errors are the classes of
-    ``framegate.control.errors``.
+    ``framegate.control.errors``. ``ask``: a question of the validator process.
     """
 
     state: State
@@ -65,6 +68,7 @@ class Parts:
     audit: Audit
     log: LogRows
     channels: Channels
+    clients: Clients
     explanations: Explanations
     refused_frames: RefusedFrames
     sizes: Sizes
@@ -82,6 +86,7 @@ class Parts:
     configuration: Configuration
     configuration_file: ConfigurationFile
     watch: Watch
+    ask: Judge
 
 
 class Steering(Parts):
@@ -112,7 +117,7 @@ class Steering(Parts):
         certificates: TlsStores,
         identities: Identities,
         loaded: Loaded,
-        ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
+        ask: Judge,
         new_handlers: Callable[[ProxyConfig], "Handlers"],
         chosen: Chosen | None = None,
         tap_low: Callable[[], str] = str,
@@ -158,6 +163,7 @@ class Steering(Parts):
             audit=audit,
             log=log_rows,
             channels=channels,
+            clients=Clients(supervisor, acceptor.refusals, meters),
             explanations=Explanations(supervisor, channels, listeners, upstreams, pool),
             refused_frames=RefusedFrames(supervisor),
             sizes=Sizes(lambda: supervisor.cells),
@@ -177,6 +183,7 @@ class Steering(Parts):
                 loaded, configuration, lambda: supervisor.desired.config, pool, ask, rotation, audit, events, meters
             ),
             watch=Watch(),
+            ask=ask,
         )
         self._sizing = None if chosen is None else Sizing(pool, lambda: supervisor.desired.config, chosen, events, log, task_monitor)
         self._rates = Rates(supervisor)
@@ -186,6 +193,7 @@ class Steering(Parts):
             task_monitor.repeat("rates", self._rates.divide, RATES_INTERVAL_S, RATES_LIMIT_S),
             task_monitor.repeat("evictions", self._eviction.look, EVICTION_INTERVAL_S, EVICTION_LIMIT_S),
             task_monitor.repeat("channel actions", channels.expire, EXPIRY_S, EXPIRY_LIMIT_S),
+            task_monitor.repeat("clients", self.clients.look, CLIENTS_S, CLIENTS_LIMIT_S),
             task_monitor.repeat("problems", self.watch.look, PROBLEMS_S, PROBLEMS_LIMIT_S),
             task_monitor.repeat("loop", self._tick, 0.5, ALIVE_MS / 1000),
             asyncio.create_task(self._tap_events.each(self.taps.note)),

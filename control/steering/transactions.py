@@ -53,8 +53,12 @@ class Part(NamedTuple, Generic[T]):
 
 def etag_of(value: Any, key: bytes = b"") -> str:
     """Identifies the contents of a resource: a model or JSON values. ``key``: of values that must not be guessed."""
-    text = json.dumps(dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value, sort_keys=True)
+    text = json.dumps(value, sort_keys=True, default=_fields)
     return hashlib.blake2b(text.encode(), digest_size=8, key=key).hexdigest()
+
+
+def _fields(model: Any) -> dict[str, Any]:
+    return {field.name: getattr(model, field.name) for field in dataclasses.fields(model)}
 
 
 def check_etag(kind: str, name: str, wanted: str, value: Any) -> None:

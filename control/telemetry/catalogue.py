@@ -29,6 +29,9 @@ _OPEN: Final = {
     "framegate.kafka.broker": "node ids of brokers; of a cluster with more than 100 the rest is `others`; absent for an endpoint with an address",
     "framegate.consumer": "names of the tap's consumers, at most 50, and `others`",
     "framegate.certificate": "uses of certificates",
+    "framegate.principal": "the ten first ones, of failed logins the names that were tried or `<many>`; at most 100 characters",
+    "framegate.client.id": "client ids of Kafka of the ten first ones; at most 100 characters",
+    "client.address": "of the ten first ones, without port, of IPv6 the /64; of failed logins also `<many>`",
     "framegate.process": "`control`, `processor-0` …, `handler-0` …",
     "rpc.method": "methods of the API, and `_OTHER` for unknown ones",
     "rpc.response.status_code": "names of gRPC's codes",
@@ -44,8 +47,13 @@ Generated from the code by `python -m framegate.control.telemetry`; do not edit.
 
 The first name is used over OTLP, the second in a scrape of Prometheus, where a histogram also has the suffixes `_bucket`, `_count` and `_sum`. A
 label is the attribute's name with `_` for each dot. An attribute without a value is absent, for example `error.type` of a success. A
-histogram, and a counter whose attributes name one of many possible events, such as `error.type`, have a series from the first event on; metrics of
-the tap and of handlers are absent where there are none.
+histogram, and a counter whose attributes name one of many possible events, such as `error.type`, have a series from the first event on. Those whose
+rate an alert reads begin with 0 at the start, such a histogram with its count and sum. Metrics of the tap and of handlers are absent where there are
+none.
+
+Times with the buckets 2^(n/4) s are right within 19 % at any quantile. Over OTLP they are exponential histograms of scale 2 if
+`OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION` is `base2_exponential_bucket_histogram`: then Prometheus has native histograms instead of
+the series `_bucket`, `_count` and `_sum`, which framegate's dashboards and alerts read. So set it only for backends of your own queries.
 
 | Metric | In Prometheus | Kind | Unit | Attributes | Meaning | Counted by |
 | --- | --- | --- | --- | --- | --- | --- |

@@ -35,6 +35,7 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "OTEL_TRACES_SAMPLER": (*_SAMPLERS, *(f"parentbased_{name}" for name in _SAMPLERS)),
     "OTEL_METRICS_EXEMPLAR_FILTER": ("trace_based", "always_on", "always_off"),
     f"{_OTLP}METRICS_TEMPORALITY_PREFERENCE": ("cumulative", "delta", "lowmemory"),
+    f"{_OTLP}METRICS_DEFAULT_HISTOGRAM_AGGREGATION": ("explicit_bucket_histogram", "base2_exponential_bucket_histogram"),
     f"{_OTLP}PROTOCOL": ("grpc", "http/protobuf"),
     f"{_OTLP}COMPRESSION": ("gzip", "none"),
     f"{_OTLP}INSECURE": ("true", "false"),

@@ -1,16 +1,19 @@
 """Spans of events: made from the events of the bus after they are over, with the times at which they happened.
 
-    framegate.upstream.connect   connecting to an upstream: of each connection that is open, and of those that failed
+    framegate.connection         a client's connection, made when it is over; the next three are below it
+    framegate.upstream.connect   connecting to its upstream, also if that failed; below it, of the last attempt, ``framegate.upstream.tcp``,
+                                 ``framegate.upstream.tls`` and ``framegate.upstream.login``
     framegate.tls.handshake      of a client's handshake that failed, or that took ``SLOW_NS`` or longer
+    API TOPIC                    a Kafka request (``request_spans``), with a link to its connection
     framegate.upstream.outage    an endpoint that was left out, from its first failure until it was used again
     framegate.processor.restart  from the end of a processor until the next one is ready; ``framegate.handler.restart`` likewise
     framegate.drain              from the first request to drain until the last connection is gone
     framegate.reload             replaced files, from when they were noticed until they were accepted or refused
     framegate.change             a change whose call has ended already, or that no call requested
 
-There is no span of a frame, and none that lasts as long as a connection. The bus only puts events into a bounded queue; a thread of its own makes the
-spans. Of connections it makes at most ``RATE`` spans a second. Spans beyond that, and events that the queue has no room for, are counted as skipped:
-unlike dropped spans they never reached an exporter.
+The bus only puts events into a bounded queue; a thread of its own makes the spans. Which connections have spans is decided when their first event
+comes (``connection_traces``), before the log writes its row. Connections beyond its rate, and events that the queue has no room for, are counted as
+skipped: unlike dropped spans they never reached an exporter.
 """
 
 import threading
@@ -24,19 +27,20 @@ from opentelemetry.trace import SpanContext, SpanKind
 from opentelemetry.util.types import AnyValue
 
 from framegate.control.events import Event, Row, Subscriber
+from framegate.control.telemetry.connection_traces import SPAN, ConnectionTraces
 from framegate.control.telemetry.exporters import Account
+from framegate.control.telemetry.request_spans import address, record_request
 from framegate.control.telemetry.traces import Traces, current_span
 from framegate.proxy.cause import Cause
 from framegate.proxy.errors import TlsError
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.network.tls_failure import handshake_error
+from framegate.proxy.server.rows import RequestSpanRow
 
-__all__ = ["RATE", "SLOW_NS", "EventSpans"]
+__all__ = ["SLOW_NS", "EventSpans"]
 
 SLOW_NS: Final = 1_000_000_000
 """The shortest slow handshake: TLS and login together. Mostly the other side is slow."""
-RATE: Final = 200
-"""Spans of connections per second, and at once."""
 _QUEUE: Final = 4_096
 _PAUSE_S: Final = 0.05
 """Between two rounds, so that events that come fast are taken together."""
@@ -82,6 +86,9 @@ class EventSpans(Subscriber):
         account: counts what was skipped.
         failed: called with the exception if no span can be made of an event.
         clock: monotonic, in seconds.
+
+    Attributes:
+        connections: those that have spans.
     """
 
     def __init__(
@@ -89,12 +96,10 @@ class EventSpans(Subscriber):
     ) -> None:
         self._traces = traces
         self.tls = frozenset(tls)
+        self.connections = ConnectionTraces(traces, account.skip, clock)
         self._account = account
         self._failed = failed
-        self._clock = clock
-        self._tokens = float(RATE)
-        self._filled_s = clock()
-        self._queue: deque[tuple[Event, SpanContext | None]] = deque()
+        self._queue: deque[tuple[Event | RequestSpanRow, SpanContext | None]] = deque()
         self._begun: dict[tuple[object, ...], _Begun] = {}
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -121,21 +126,44 @@ class EventSpans(Subscriber):
     # --- called by the bus: any thread, with its lock held ----------------------------------------------------------------------------
 
     def offer(self, event: Event, line: Row | str, size: int) -> None:
-        """See ``Subscriber``."""
-        if event.name in self._handlers and event.name != "closed":  # rows of connections whose processor died have no times of their connecting
+        """See ``Subscriber``. Single rows of closed connections are those of a processor that died."""
+        if event.name == "opened":
+            self._begin_connection(event)
+        elif event.name == "closed":
+            self._end_connection(event, self.connections.end(_subject(event)))
+        elif event.name in self._handlers:
             self._put(event, current_span())
 
     def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:
-        """See ``Subscriber``. Most closed connections were open before, and have had their span."""
+        """See ``Subscriber``."""
         if events[0].name == "opened":
             for event in events:
-                self._put(event, None)
+                self._begin_connection(event)
         elif events[0].name == "closed":
             for event, line in zip(events, lines, strict=True):
-                if _HANDSHAKING in line or _CONNECTING in line:
-                    self._put(event, None)
+                found = self.connections.end(event.subject)
+                if found is None and (_HANDSHAKING in line or _CONNECTING in line):  # it was never open
+                    self.connections.begin(event.subject)
+                    found = self.connections.end(event.subject)
+                self._end_connection(event, found)
 
-    def _put(self, event: Event, parent: SpanContext | None) -> None:
+    def _begin_connection(self, event: Event) -> None:
+        found = self.connections.begin(_subject(event))
+        if found is not None:
+            self._put(event, found)
+
+    def _end_connection(self, event: Event, found: SpanContext | None) -> None:
+        if found is not None:
+            self._put(event, found)
+
+    def take_requests(self, rows: Sequence[RequestSpanRow], skipped: int) -> None:
+        """Kafka requests that have a span, and the number of those that a processor skipped. Any thread."""
+        if skipped:
+            self._account.skip(skipped)
+        for row in rows:
+            self._put(row, self.connections.of(row["id"]))
+
+    def _put(self, event: Event | RequestSpanRow, parent: SpanContext | None) -> None:
         if len(self._queue) >= _QUEUE:
             self._account.skip(1)
             return
@@ -165,82 +193,99 @@ class EventSpans(Subscriber):
         while self._queue:
             event, parent = self._queue.popleft()
             try:
-                self._handlers[event.name](event, parent)
+                if isinstance(event, Event):
+                    self._handlers[event.name](event, parent)
+                else:
+                    record_request(self._traces, event, parent)
             except Exception as error:
                 self._failed(error)
 
     # --- connections --------------------------------------------------------------------------------------------------------------
 
     def _opened(self, event: Event, parent: SpanContext | None) -> None:
-        trace_id = self._admit()
-        if trace_id is None:
-            return
         row = event.row
-        self._connect(row, trace_id, "")
+        self._connect(row, parent, "")
         if row["tls"] is not None and (row["handshake_ns"] or 0) >= SLOW_NS:
-            self._handshake(row, trace_id, "")
+            self._handshake(row, parent, "")
 
     def _closed(self, event: Event, parent: SpanContext | None) -> None:
-        trace_id = self._admit()
-        if trace_id is None:
-            return
         row = event.row
-        if row["state"] == "handshaking":
-            if row["listener"] in self.tls and row["tls"] is None and row["cause"] in _HANDSHAKE_FAILURES:
-                self._handshake(row, trace_id, _tls_error(row["cause"], row.get("detail") or ""))
-        elif row["side"] == "upstream" or row["cause"].startswith("upstream_"):
-            self._connect(row, trace_id, row["cause"])
+        cause, state = row["cause"], row["state"]
+        if state in ("handshaking", "connecting_upstream") and (row["side"] == "upstream" or cause.startswith("upstream_")):
+            self._connect(row, parent, cause)
+        elif state == "handshaking" and row["listener"] in self.tls and row["tls"] is None and cause in _HANDSHAKE_FAILURES:
+            self._handshake(row, parent, _tls_error(cause, row.get("detail") or ""))
+        assert parent is not None, "its ids are known"
+        attributes: Attributes = {
+            **self._of_connection(row),
+            **address(row["peer"], "client"),
+            **address(row["endpoint"] or "", "server"),
+            "framegate.upstream": row["upstream"],
+            "framegate.principal": row["principal"],
+            "messaging.client.id": row.get("client_id"),
+            "framegate.cause": cause,
+        }
+        for direction in ("request", "response"):
+            attributes[f"framegate.{direction}.frames"] = row["frames"][direction]
+            attributes[f"framegate.{direction}.bytes"] = row["bytes"][direction]
+        self._traces.record(
+            SPAN,
+            row["opened_ns"],
+            row["closed_ns"],
+            attributes,
+            kind=SpanKind.SERVER,
+            error="" if event.level == "info" else cause,
+            detail=row["detail"],
+            trace_id=parent.trace_id,
+            span_id=parent.span_id,
+        )
 
-    def _admit(self) -> int | None:
-        """A trace id for a connection, whose row is not decoded yet; None: the sampler does not take it, or the rate is used up."""
-        trace_id = self._traces.draw("framegate.upstream.connect", SpanKind.CLIENT)
-        return trace_id if trace_id is not None and self._allowed() else None
-
-    def _connect(self, row: Row, trace_id: int, error: str) -> None:
+    def _connect(self, row: Row, parent: SpanContext | None, error: str) -> None:
         start_ns, took_ns = row["connect_started_ns"], row["connect_ns"]
         if start_ns is None:  # a handler answers, or the upstream has no address
             if not error:
                 return
             start_ns = row["closed_ns"]
-        address = _address(row["endpoint"] or "")
         attributes: Attributes = {
-            **address,
-            "server.address": address.get("network.peer.address"),
-            "server.port": address.get("network.peer.port"),
+            **address(row["endpoint"] or "", "network.peer"),
+            **address(row["endpoint"] or "", "server"),
             "framegate.upstream": row["upstream"],
-            "framegate.listener": row["listener"],
-            "framegate.connection": format_connection_id(row["id"]),
+            **self._of_connection(row),
             "framegate.connect.attempts": row["attempts"],
         }
-        self._record("framegate.upstream.connect", SpanKind.CLIENT, start_ns, took_ns, row, attributes, trace_id, error)
+        end_ns = row["closed_ns"] if took_ns is None else start_ns + took_ns
+        made = self._record("framegate.upstream.connect", SpanKind.CLIENT, start_ns, end_ns, row, attributes, parent, error)
+        at_ns = row["attempt_started_ns"]
+        for part in ("tcp", "tls", "login") if at_ns is not None else ():
+            part_ns = row[f"{part}_ns"]
+            if part_ns is None:
+                if error:
+                    self._record(f"framegate.upstream.{part}", SpanKind.CLIENT, at_ns, end_ns, row, attributes, made, error)
+                return
+            if part_ns or part == "tcp":
+                self._record(f"framegate.upstream.{part}", SpanKind.CLIENT, at_ns, at_ns + part_ns, row, attributes, made, "")
+            at_ns += part_ns
 
-    def _handshake(self, row: Row, trace_id: int, error: str) -> None:
-        tls = row["tls"]
+    def _handshake(self, row: Row, parent: SpanContext | None, error: str) -> None:
+        tls, start_ns = row["tls"], row["opened_ns"]
         attributes: Attributes = {
-            **_address(row["peer"]),
-            "framegate.listener": row["listener"],
-            "framegate.connection": format_connection_id(row["id"]),
+            **address(row["peer"], "network.peer"),
+            **self._of_connection(row),
             **({} if tls is None else {"tls.protocol.version": tls["version"].removeprefix("TLSv"), "tls.cipher": tls["cipher"]}),
         }
-        self._record("framegate.tls.handshake", SpanKind.SERVER, row["opened_ns"], row["handshake_ns"], row, attributes, trace_id, error)
+        took_ns = row["handshake_ns"]
+        end_ns = row["closed_ns"] if took_ns is None else start_ns + took_ns
+        self._record("framegate.tls.handshake", SpanKind.SERVER, start_ns, end_ns, row, attributes, parent, error)
+
+    def _of_connection(self, row: Row) -> Attributes:
+        return {"framegate.listener": row["listener"], "framegate.connection": format_connection_id(row["id"])}
 
     def _record(
-        self, name: str, kind: SpanKind, start_ns: int, took_ns: int | None, row: Row, attributes: Attributes, trace_id: int, error: str
-    ) -> None:
-        """Make a span of a part of a connection. Without a duration it ends when the connection was closed."""
-        end_ns = int(row.get("closed_ns", start_ns)) if took_ns is None else start_ns + took_ns
-        self._traces.record(name, start_ns, end_ns, attributes, kind=kind, error=error, detail=row.get("detail", ""), trace_id=trace_id)
-
-    def _allowed(self) -> bool:
-        """Whether the rate allows another span; otherwise it is counted as skipped."""
-        now_s = self._clock()
-        self._tokens = min(float(RATE), self._tokens + (now_s - self._filled_s) * RATE)
-        self._filled_s = now_s
-        if self._tokens < 1:
-            self._account.skip(1)
-            return False
-        self._tokens -= 1
-        return True
+        self, name: str, kind: SpanKind, start_ns: int, end_ns: int, row: Row, attributes: Attributes, parent: SpanContext | None, error: str
+    ) -> SpanContext:
+        """Make a span of a part of a connection."""
+        detail = row.get("detail", "") if error else ""
+        return self._traces.record(name, start_ns, end_ns, attributes, kind=kind, error=error, detail=detail, parent=parent)
 
     # --- events that begin and end something ------------------------------------------------------------------------------------------
 
@@ -259,11 +304,10 @@ class EventSpans(Subscriber):
 
     def _endpoint_down(self, event: Event, parent: SpanContext | None) -> None:
         row = event.row
-        address = _address(row["endpoint"])
         attributes: Attributes = {
-            **address,
-            "server.address": row.get("server_name") or address.get("network.peer.address"),
-            "server.port": address.get("network.peer.port"),
+            **address(row["endpoint"], "network.peer"),
+            **address(row["endpoint"], "server"),
+            **({"server.address": row["server_name"]} if row.get("server_name") else {}),
             "framegate.upstream": row["upstream"],
             "framegate.worker": str(row["slot"]),
         }
@@ -342,13 +386,9 @@ def _tls_error(cause: str, detail: str) -> str:
     return handshake_error(None, TlsError(detail, reason=reason))
 
 
+def _subject(event: Event) -> int:
+    return event.subject or int(event.row["id"])
+
+
 def _outage(row: Row) -> tuple[object, ...]:
     return "outage", row["slot"], row["generation"], row["upstream"], row["endpoint"], row.get("server_name")
-
-
-def _address(text: str) -> Attributes:
-    """``host:port``, ``[v6]:port`` or ``unix:PATH`` as attributes of the conventions."""
-    if not text or text.startswith("unix:"):
-        return {"network.peer.address": text.removeprefix("unix:"), "network.transport": "unix"} if text else {}
-    host, _, port = text.rpartition(":")
-    return {"network.peer.address": host.strip("[]"), "network.peer.port": int(port)} if port.isdigit() else {"network.peer.address": text}

@@ -14,7 +14,7 @@ import importlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from framegate.control.errors import StartError
@@ -25,6 +25,7 @@ from framegate.control.steering.state import State
 from framegate.control.task_monitor import TaskMonitor
 from framegate.control.telemetry.environment import Settings, Target, drop_empty, judge
 from framegate.proxy.config.model import ProxyConfig
+from framegate.proxy.server.rows import RequestSpanRow
 from framegate.proxy.tap.headers import Seal
 from framegate.proxy.tap.log_reader import Segment
 
@@ -143,6 +144,11 @@ class Export:
     def on_segment(self, segment: Segment, created_ns: int, seal: Seal | None) -> None:
         """Take a segment of the tap (``framegate.control.tap.segment_watch``)."""
         self._segments.put((segment, created_ns, seal))
+
+    def on_requests(self, rows: Sequence[RequestSpanRow], skipped: int) -> None:
+        """See ``EventSpans.take_requests``; nothing while spans are not exported."""
+        if self._events is not None:
+            self._events.take_requests(rows, skipped)
 
     def record_call(self, method: str, code: str, seconds: float) -> None:
         """See ``Telemetry.record_call``."""
@@ -280,13 +286,13 @@ class Export:
         self._bus.attach(events, kept=not self._begun)
         self._segments.hand_over(lambda segment: record_segment(traces, *segment))
         self.calls = CallSpans(traces)
-        self._log.span_fields = trace_fields
+        self._log.span_fields, self._log.connection_fields = trace_fields, events.connections.fields
 
     def _end_spans(self, traces: "Traces") -> None:
         events, self._traces, self._events, self.calls = self._events, None, None, None
         assert self._bus is not None, "it has begun"
         assert events is not None, "there are spans of events where there are spans"
-        self._log.span_fields = dict
+        self._log.span_fields, self._log.connection_fields = dict, None
         self._segments.hand_over(lambda segment: None)
         self._bus.detach(events)
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from framegate.control.errors import StartError
 from framegate.control.status import Attributes
 from framegate.control.telemetry.environment import Signal, Target
-from framegate.proxy.cells.metrics import ERROR_TYPE, SIGNAL
+from framegate.proxy.cells.metrics import ERROR_TYPE, EXPORT_ERRORS, SIGNAL
 
 __all__ = ["GRACE_S", "Account", "Counted", "Room", "behind", "exporter_class", "metric_exporter", "otlp_exporter", "probe", "queue_size"]
 
@@ -100,7 +100,8 @@ class Account:
     def expect(self, signal: str) -> None:
         """Let the counts of a signal begin with 0."""
         with self._lock:
-            self._exports[signal, ""] += 0
+            for error in EXPORT_ERRORS:  # an alert needs the first failure
+                self._exports[signal, error] += 0
             self._dropped[signal] += 0
 
     def measurements(self) -> Mapping[tuple[str, Attributes], float]:

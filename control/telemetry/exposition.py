@@ -1,30 +1,87 @@
-"""The answer to a scrape. Needs the extra ``prometheus``; the first scrape loads this module.
+"""The answer to a scrape, in the text format of Prometheus 0.0.4 or, if the scraper asks for it, in OpenMetrics 1.0.0.
 
-``prometheus_client`` negotiates the format and escapes; ``control.web`` serves, on the event loop of one thread.
+A scrape has thousands of samples, nearly all of them buckets. Only their numbers are made for each scrape: the text before a number is kept from one
+scrape to the next. ``control.web`` serves, on the event loop of one thread.
+
+Source: prometheus.io/docs/instrumenting/exposition_formats.
 """
 
 import asyncio
 import contextlib
 import email
+import gzip
+import itertools
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
-from opentelemetry.sdk.metrics.export import Gauge, HistogramDataPoint, MetricsData, NumberDataPoint, Sum
-from opentelemetry.sdk.metrics.export import Metric as SdkMetric
-from prometheus_client import CollectorRegistry, make_wsgi_app
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
-
+from framegate.control.status import Attributes
 from framegate.control.telemetry.catalogue import label_name, prometheus_name
 from framegate.control.web import Server, response
+from framegate.proxy.cells import HistogramValue, Metric
 
-__all__ = ["Scrapes", "families"]
+__all__ = ["Measured", "Page", "Scrapes"]
+
+Measured = Iterable[tuple[Metric, Mapping[Attributes, float | HistogramValue]]]
+"""Metrics with their values by attributes; a histogram with one bucket has a count and a sum only."""
 
 _REFUSED: Final = re.compile(r";\s*q\s*=\s*0(\.0*)?\s*$", re.IGNORECASE)
 """The end of an encoding that the client does not accept."""
+
+
+_OPEN_METRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+_PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+_LEVEL: Final = 1
+"""Of gzip: buckets are so alike that more makes the answer hardly smaller, and takes several times as long."""
+
+
+class Page:
+    """Writes answers.
+
+    Args:
+        resource: attributes of what is scraped, the labels of ``target_info``.
+    """
+
+    def __init__(self, resource: Mapping[str, object]) -> None:
+        self._info = _labels((key, str(value)) for key, value in resource.items())
+        self._texts: dict[tuple[str, Attributes], list[str]] = {}
+        """What is before the number of each sample, for the series of the last answer."""
+
+    def write(self, measured: Measured, *, open_metrics: bool) -> bytes:
+        """The whole body."""
+        family = "target info" if open_metrics else "target_info gauge"
+        lines = [f"# HELP {family.split()[0]} What is scraped here.\n# TYPE {family}\ntarget_info{{{self._info}}} 1.0"]
+        former, self._texts = self._texts, {}
+        for metric, points in measured:
+            name, sample = (prometheus_name(metric.name, metric.unit, monotonic=monotonic) for monotonic in (False, metric.kind == "counter"))
+            family = name if open_metrics else sample
+            lines.append(f"# HELP {family} {metric.description}\n# TYPE {family} {metric.kind}")
+            for attributes, value in points.items():
+                key = metric.name, attributes
+                texts = former.get(key)
+                if isinstance(value, HistogramValue):
+                    if texts is None or len(texts) != len(value.buckets) + 2:
+                        texts = _texts_of_histogram(name, _labels(attributes), metric.bounds[: len(value.buckets) - 1])
+                    lines += [f"{text} {count}" for text, count in zip(texts, itertools.accumulate(value.buckets), strict=False)]
+                    lines += [f"{texts[-2]} {value.count}", f"{texts[-1]} {float(value.sum)!r}"]
+                else:
+                    texts = texts or [f"{sample}{{{_labels(attributes)}}}" if attributes else sample]
+                    lines.append(f"{texts[0]} {float(value)!r}")
+                self._texts[key] = texts
+        return "\n".join([*lines, "# EOF\n" if open_metrics else ""]).encode()
+
+
+def _labels(attributes: Iterable[tuple[str, str]]) -> str:
+    return ",".join(f'{label_name(key)}="{value.translate(_ESCAPES)}"' for key, value in attributes)
+
+
+def _texts_of_histogram(name: str, labels: str, bounds: Iterable[float]) -> list[str]:
+    first, whole = (f"{labels}," if labels else ""), (f"{{{labels}}}" if labels else "")
+    buckets = [f'{name}_bucket{{{first}le="{bound}"}}' for bound in (*(repr(float(bound)) for bound in bounds), "+Inf")]
+    return [*buckets, f"{name}_count{whole}", f"{name}_sum{whole}"]
 
 
 class Scrapes:
@@ -33,12 +90,12 @@ class Scrapes:
     Args:
         sock: closed when ``serve`` ends.
         collect: returns the values at the moment of a scrape; called in the thread that serves.
+        resource: as of ``Page``.
     """
 
-    def __init__(self, sock: socket.socket, collect: Callable[[], MetricsData | None]) -> None:
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Scrape(collect))
-        self._app = make_wsgi_app(registry)
+    def __init__(self, sock: socket.socket, collect: Callable[[], Measured], resource: Mapping[str, object]) -> None:
+        self._collect = collect
+        self._page = Page(resource)
         self._socket = sock
         self._server = Server(sock, self._answer)
         self._loop = asyncio.new_event_loop()
@@ -75,77 +132,14 @@ class Scrapes:
             return response(HTTPStatus.BAD_REQUEST)
         if not words[2].startswith("HTTP/1."):
             return response(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
-        path, _, query = words[1].partition("?")
+        if words[0] not in ("GET", "HEAD"):
+            return response(HTTPStatus.METHOD_NOT_ALLOWED, headers=(("Allow", "GET, HEAD"),))
         fields = email.message_from_bytes(lines)
+        open_metrics = "application/openmetrics-text" in fields.get("Accept", "")
+        headers = [("Content-Type", _OPEN_METRICS if open_metrics else _PLAIN)]
+        body = self._page.write(self._collect(), open_metrics=open_metrics)
         encodings = fields.get("Accept-Encoding", "").split(",")
-        head_only = words[0] == "HEAD"
-        environ = {
-            "REQUEST_METHOD": "GET" if head_only else words[0],
-            "PATH_INFO": path,
-            "QUERY_STRING": query,
-            "HTTP_ACCEPT": fields.get("Accept"),
-            "HTTP_ACCEPT_ENCODING": ",".join(item for item in encodings if not _REFUSED.search(item)),  # the library ignores weights
-        }
-        started: list[Any] = []
-        body = b"".join(self._app(environ, lambda status, headers: started.extend((status, headers))))
-        status, headers = started
-        return response(HTTPStatus(int(status.split()[0])), body, tuple(headers), head_only=head_only)
-
-
-class _Scrape(Collector):
-    """The only collector of the registry."""
-
-    def __init__(self, collect: Callable[[], MetricsData | None]) -> None:
-        self._collect = collect
-
-    def collect(self) -> Iterable[Metric]:
-        data = self._collect()
-        return [] if data is None else families(data)
-
-
-def families(data: MetricsData) -> Iterator[Metric]:
-    """Collected metrics as families of Prometheus; the resource becomes ``target_info``."""
-    for resource in data.resource_metrics:
-        info = Metric("target", "What is scraped here.", "info")
-        info.add_sample("target_info", _labels(resource.resource.attributes), 1)
-        yield info
-        for scope in resource.scope_metrics:
-            for metric in scope.metrics:
-                yield _family(metric)
-
-
-def _family(metric: SdkMetric) -> Metric:
-    unit, description = metric.unit or "", metric.description or ""
-    name = prometheus_name(metric.name, unit)
-    match metric.data:
-        case Sum(is_monotonic=True):
-            family = Metric(name, description, "counter")
-            _add_numbers(family, prometheus_name(metric.name, unit, monotonic=True), metric.data.data_points)
-        case Sum() | Gauge():
-            family = Metric(name, description, "gauge")
-            _add_numbers(family, name, metric.data.data_points)
-        case _:
-            family = Metric(name, description, "histogram")
-            for point in metric.data.data_points:
-                assert isinstance(point, HistogramDataPoint), "no instrument here is aggregated exponentially"
-                _add_histogram(family, name, point)
-    return family
-
-
-def _labels(attributes: Any) -> dict[str, str]:
-    return {label_name(key): str(value) for key, value in (attributes or {}).items()}
-
-
-def _add_numbers(family: Metric, name: str, points: Iterable[NumberDataPoint]) -> None:
-    for point in points:
-        family.add_sample(name, _labels(point.attributes), point.value)
-
-
-def _add_histogram(family: Metric, name: str, point: HistogramDataPoint) -> None:
-    labels = _labels(point.attributes)
-    total = 0
-    for bound, count in zip([*point.explicit_bounds, float("inf")], point.bucket_counts, strict=True):
-        total += count
-        family.add_sample(f"{name}_bucket", {**labels, "le": "+Inf" if bound == float("inf") else repr(float(bound))}, total)
-    family.add_sample(f"{name}_count", labels, total)
-    family.add_sample(f"{name}_sum", labels, point.sum)
+        if any("gzip" in encoding.lower() and not _REFUSED.search(encoding) for encoding in encodings):
+            headers.append(("Content-Encoding", "gzip"))
+            body = gzip.compress(body, _LEVEL)
+        return response(HTTPStatus.OK, body, tuple(headers), head_only=words[0] == "HEAD")

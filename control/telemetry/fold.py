@@ -1,16 +1,18 @@
 """All values at one moment: the cells of every processor slot summed up, and what control counts itself."""
 
-import operator
+import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from framegate.control.status import RETIRED, Attributes
 from framegate.control.steering.state import State
-from framegate.proxy.cells import CellLayout, CellReader, HistogramValue
+from framegate.control.telemetry.series import is_shown_at_zero, names_event, zeros_of_listeners
+from framegate.proxy.cells import CELL_SIZE, CellLayout, CellReader, HistogramValue
+from framegate.proxy.cells.layout import Row
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["EVENTS", "LARGEST", "PER_WORKER", "WORKER", "Fold", "Folded", "Source", "names_event"]
+__all__ = ["LARGEST", "PER_WORKER", "REPLACED", "WORKER", "Fold", "Folded", "Source"]
 
 WORKER: Final = "framegate.worker"
 PER_WORKER: Final = frozenset({"framegate.event_loop.time", "framegate.event_loop.lag"})
@@ -30,31 +32,11 @@ LARGEST: Final = frozenset(
 )
 """Gauges with the same value in every processor, or nearly, or with a maximum: the largest value is exported."""
 
-EVENTS: Final = frozenset(
-    {
-        "framegate.cause",
-        "framegate.reason",
-        "error.type",
-        "framegate.kafka.api",
-        "framegate.mute.cause",
-        "framegate.sasl.mechanism",
-        "framegate.task",
-        "framegate.place",
-        "framegate.handler.action",
-        "framegate.file.kind",
-        "tls.protocol.version",
-        "tls.resumed",
-    }
-)
-"""Attributes that name one of many possible events, most of which never happen: a counter with one of them begins with the first event."""
+REPLACED: Final = "framegate.client."
+"""The beginning of the names of gauges whose attributes are clients, which come and go: an export has those that there are then."""
 
 _Points = dict[Attributes, float]
 _Histograms = dict[Attributes, HistogramValue]
-
-
-def names_event(attributes: Attributes) -> bool:
-    """Whether a series counts one of many possible events."""
-    return any(key in EVENTS for key, _ in attributes)
 
 
 Source = Callable[[], Mapping[tuple[str, Attributes], float]]
@@ -76,14 +58,67 @@ class Folded:
             points[attributes] = max(value, points[attributes]) if name in LARGEST and attributes in points else value
 
 
-class _Plan:
-    """The rows of a layout by how they are combined: computed once, because the names and attributes of rows never change."""
+class _Segment:
+    """Cells that follow each other and are read together: a histogram, or others of one owner.
 
-    def __init__(self, layout: CellLayout) -> None:
-        exported = [(row, row.attributes) for row in layout.rows if row.metric.exported]
-        self.summed = [(row, attributes) for row, attributes in exported if row.metric.name not in LARGEST | PER_WORKER]
-        self.largest = [(row, attributes) for row, attributes in exported if row.metric.name in LARGEST]
-        self.apart = [(row, attributes) for row, attributes in exported if row.metric.name in PER_WORKER]
+    Args:
+        rows: of these cells.
+        config: decides what is exported while it is 0.
+    """
+
+    def __init__(self, rows: Sequence[Row], config: ProxyConfig) -> None:
+        first, last = rows[0], rows[-1]
+        self.start = first.index * CELL_SIZE
+        self.end = (last.index + last.count) * CELL_SIZE
+        self.zeros = bytes(self.end - self.start)
+        self.unpack = struct.Struct(f"={len(self.zeros) // CELL_SIZE}q").unpack
+        self.first = first.index
+        named = [(row, row.attributes) for row in rows if row.metric.exported and row.metric.name not in PER_WORKER]
+        self.rows = [(row, at, row.metric.name in LARGEST, _idle(row, at, config)) for row, at in named]
+
+        self.has_largest = any(is_largest for _, _, is_largest, _ in self.rows)
+
+    def add_to(self, folded: "Folded", images: Sequence[bytes]) -> None:
+        """Add the values of all slots. Most cells are 0, and most segments are so in every slot: these cost one comparison for each slot."""
+        start, end, zeros, unpack = self.start, self.end, self.zeros, self.unpack
+        columns = [unpack(part) for image in images if (part := image[start:end]) != zeros] or [unpack(zeros)]
+        total: Sequence[int] = columns[0]
+        if len(columns) > 1:
+            total = [*map(sum, zip(*columns, strict=True))]
+        most = [*map(max, zip(*columns, strict=True))] if self.has_largest else total
+        for row, attributes, is_largest, idle in self.rows:
+            value: float | HistogramValue | None = row.value(most if is_largest else total, self.first)
+            if not (value.count if isinstance(value, HistogramValue) else value):
+                value = idle
+            if isinstance(value, HistogramValue):
+                folded.histograms.setdefault(row.metric.name, {})[attributes] = value
+            elif value is not None:
+                folded.points.setdefault(row.metric.name, {})[attributes] = value
+
+
+def _idle(row: Row, attributes: Attributes, config: ProxyConfig) -> float | HistogramValue | None:
+    """The value that is exported while it is 0. A histogram of events that have not happened has no buckets yet: they would be many series."""
+    if not is_shown_at_zero(row.metric, attributes, config):
+        return None
+    if row.metric.kind != "histogram":
+        return 0 * row.metric.scale
+    return HistogramValue((0,) if names_event(attributes) else (0,) * (len(row.metric.bounds) + 1), 0.0)
+
+
+class _Plan:
+    """How the cells of a layout are combined: made once for a layout and a configuration."""
+
+    def __init__(self, layout: CellLayout, config: ProxyConfig) -> None:
+        self.of = layout, config
+        self.apart = [row for row in layout.rows if row.metric.name in PER_WORKER]
+        self.zeros = zeros_of_listeners(config)
+        runs: list[list[Row]] = []
+        for row in sorted(layout.rows, key=lambda row: row.index):
+            last = runs[-1][-1] if runs else None
+            if last is None or "histogram" in (row.metric.kind, last.metric.kind) or row.index != last.index + last.count:
+                runs.append([])
+            runs[-1].append(row)
+        self.segments = [segment for run in runs if (segment := _Segment(run, config)).rows]
 
 
 class Fold:
@@ -101,7 +136,7 @@ class Fold:
         self._plane = plane
         self._sources = sources
         self._moment = threading.local()
-        self._planned: tuple[CellLayout, _Plan] | None = None
+        self._plan: _Plan | None = None
 
     @property
     def config(self) -> ProxyConfig:
@@ -122,39 +157,25 @@ class Fold:
         return folded
 
     def _take(self) -> Folded:
-        try:
-            folded = self._fold_cells()
-        except ValueError:  # a slot was removed and its memory freed; the list of slots does not have it any more
-            folded = self._fold_cells()
+        folded, slots, config = Folded(), self._plane.cells, self.config
+        if slots:
+            layout = slots[0][1].layout
+            if self._plan is None or self._plan.of[0] is not layout or self._plan.of[1] is not config:
+                self._plan = _Plan(layout, config)
+            self._add_cells(folded, self._plan, slots)
         for source in (self._plane.measurements, *self._sources):
             for (name, attributes), value in source().items():
                 folded.put(name, attributes, value)
         return folded
 
-    def _fold_cells(self) -> Folded:
-        folded, slots = Folded(), self._plane.cells
-        if slots:
-            self._add_cells(folded, slots)
-        return folded
-
-    def _add_cells(self, folded: Folded, slots: Sequence[tuple[int, CellReader]]) -> None:
-        """Sum the raw cells slot by slot, and convert only the sums: 64 slots cost little more than one."""
-        layout = slots[0][1].layout
-        if self._planned is None or self._planned[0] is not layout:
-            self._planned = (layout, _Plan(layout))
-        plan = self._planned[1]
-        total: Sequence[int] | None = None
-        most: list[int] = []
-        for slot, reader in slots:
-            cells = reader.cells()
-            largest = [cells[row.index] for row, _ in plan.largest]
-            most = largest if total is None else list(map(max, most, largest))
-            total = cells if total is None else list(map(operator.add, total, cells))
+    def _add_cells(self, folded: Folded, plan: _Plan, slots: Sequence[tuple[int, CellReader]]) -> None:
+        images = [reader.image() for _, reader in slots]
+        for segment in plan.segments:
+            segment.add_to(folded, images)
+        for name, attributes in plan.zeros:
+            folded.put(name, attributes, 0.0)
+        for (slot, _), image in zip(slots, images, strict=True):
             worker: Attributes = ((WORKER, "retired" if slot == RETIRED else str(slot)),)
-            for row, attributes in plan.apart:
-                folded.put(row.metric.name, attributes + worker, row.value(cells))
-        assert total is not None, "there are slots"
-        for row, attributes in plan.summed:
-            folded.put(row.metric.name, attributes, row.value(total))
-        for (row, attributes), value in zip(plan.largest, most, strict=True):
-            folded.put(row.metric.name, attributes, value * row.metric.scale)
+            for row in plan.apart:
+                cells = struct.unpack_from(f"={row.count}q", image, row.index * CELL_SIZE)
+                folded.put(row.metric.name, row.attributes + worker, row.value(cells, row.index))

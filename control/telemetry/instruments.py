@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from framegate.control.steering.state import State
-from framegate.control.telemetry.fold import LARGEST, Fold, names_event
+from framegate.control.telemetry.fold import LARGEST, REPLACED, Fold
 from framegate.proxy.cells import METRICS, Metric
 from framegate.proxy.cells.standard_metrics import GENERATION, MODE, PROCESS, PROCESS_METRICS
-from framegate.proxy.config.model import ProxyConfig
 
 if TYPE_CHECKING:  # the values are read also where OpenTelemetry is not loaded
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -34,8 +33,6 @@ _PLAIN_GAUGES: Final = LARGEST | {
     "process.uptime",
 }
 """Gauges whose sum over attributes means nothing; the others are up-down counters."""
-_ALWAYS: Final = frozenset({"framegate.connection.rejected", "framegate.frame.rejected", "framegate.handler.requests", "framegate.tap.dropped"})
-"""Counters that are exported also while they are 0: an alert on their rate must see the first event, and a rate needs a value before it."""
 _CONTROL: Final = "control"
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -44,11 +41,12 @@ _UTIME, _STIME, _START, _RSS = 11, 12, 19, 21
 
 
 def observe_fold(meter: "Meter", fold: Fold) -> None:
-    """Create the instruments of every metric of ``framegate.proxy.cells.METRICS`` that is not a histogram. A value of 0 is not exported of an event
-    that has not happened, and of a part that the configuration does not have.
+    """Create the instruments of every metric of ``framegate.proxy.cells.METRICS``, except those that ``readers`` adds: histograms, and gauges of
+    clients, because the SDK would keep the attributes of each client for ever.
     """
     for metric in METRICS:
-        _create(meter, metric, _callback(fold, metric))
+        if not metric.name.startswith(REPLACED):
+            _create(meter, metric, _callback(fold, metric))
 
 
 def _create(meter: "Meter", metric: Metric, callback: _Callback) -> None:
@@ -63,21 +61,10 @@ def _create(meter: "Meter", metric: Metric, callback: _Callback) -> None:
 def _callback(fold: Fold, metric: Metric) -> _Callback:
     from opentelemetry.metrics import Observation
 
-    sparse = metric.kind == "counter" and metric.name not in _ALWAYS
-
     def read(options: "CallbackOptions") -> Iterable["Observation"]:
-        points = fold.now().points.get(metric.name, {})
-        missing = _is_missing(metric.name, fold.config)
-        return [Observation(value, dict(at)) for at, value in points.items() if value or not (missing or (sparse and names_event(at)))]
+        return [Observation(value, dict(at)) for at, value in fold.now().points.get(metric.name, {}).items()]
 
     return read
-
-
-def _is_missing(name: str, config: ProxyConfig) -> bool:
-    """Whether a metric is of the tap or of handlers, and there are none."""
-    if name.startswith(("framegate.tap.", "framegate.queue.")):
-        return config.tap is None
-    return name.startswith("framegate.handler.") and all(listener.handler is None for listener in config.listeners)
 
 
 def observe_processes(meter: "Meter", processes: "ProcessMetrics") -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from opentelemetry.sdk.metrics import MeterProvider, ObservableCounter, ObservableUpDownCounter
-from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
 from framegate.control.errors import StartError
@@ -16,7 +15,7 @@ from framegate.control.telemetry.environment import Settings
 from framegate.control.telemetry.exporters import Account, Counted, behind, metric_exporter
 from framegate.control.telemetry.fold import Fold
 from framegate.control.telemetry.instruments import ProcessMetrics, observe_fold, observe_processes
-from framegate.control.telemetry.readers import OtlpReader, PrometheusReader, ScrapeListener
+from framegate.control.telemetry.readers import Calls, OtlpReader, PrometheusReader, ScrapeListener
 from framegate.control.telemetry.watched import sources_of
 from framegate.proxy.cells.standard_metrics import CALLS, RPC_STATUS
 
@@ -68,13 +67,14 @@ class Telemetry:
         self._plane = plane
         self._otlp: OtlpReader | None = None
         self._prometheus: PrometheusReader | None = None
-        processes = ProcessMetrics(plane)
+        self._processes = processes = ProcessMetrics(plane)
+        self._calls = Calls()
         self._fold = Fold(plane, (self.account.measurements, *sources_of(processes, certificate_ends), self._scrapes))
         self._provider = MeterProvider((), self.resource, shutdown_on_exit=False)
         meter = self._provider.get_meter(_SERVICE, plane.build.version)
         observe_fold(meter, self._fold)
         observe_processes(meter, processes)
-        self._calls = meter.create_histogram(CALLS.name, CALLS.unit, CALLS.description, explicit_bucket_boundaries_advisory=CALLS.bounds)
+        self._call_durations = meter.create_histogram(CALLS.name, CALLS.unit, CALLS.description, explicit_bucket_boundaries_advisory=CALLS.bounds)
 
     @property
     def prometheus_address(self) -> str | None:
@@ -86,7 +86,8 @@ class Telemetry:
         attributes = {"rpc.system.name": "grpc", "rpc.method": method, RPC_STATUS: code}
         if code != "OK":
             attributes["error.type"] = code
-        self._calls.record(seconds, attributes)
+        self._call_durations.record(seconds, attributes)
+        self._calls.add(attributes, seconds)
 
     def stage(self, settings: Settings) -> StagedMetrics:
         """Make what other settings need; nothing is sent yet.
@@ -94,24 +95,23 @@ class Telemetry:
         Raises:
             StartError: an extra is not installed, certificates for a collector cannot be used, or the Prometheus address cannot be bound.
         """
-        staged, extra = StagedMetrics(settings), "otlp"
+        staged = StagedMetrics(settings)
         try:
             if settings.metrics is not None and settings.metrics != self.settings.metrics:
                 staged.exporter = metric_exporter(settings.metrics)
                 if self._otlp is None:
                     counted = Counted(staged.exporter, "metrics", self.account)
                     staged.reader = OtlpReader(self._plane, self._fold, counted, settings.interval_ms, _CARDINALITY)
-            extra = "prometheus"
             if settings.prometheus is not None and settings.prometheus != self.settings.prometheus:
-                staged.listener = ScrapeListener(settings.prometheus)
+                staged.listener = ScrapeListener(settings.prometheus, None if self._prometheus is None else self._prometheus.listener)
                 if self._prometheus is None:
-                    staged.scraped = PrometheusReader(self._plane, self._fold, _CARDINALITY)
+                    staged.scraped = PrometheusReader(self._fold, self._processes, self._calls, self.resource.attributes)
         except (ImportError, StartError) as error:
             self.release(staged)
             if isinstance(error, StartError):
                 raise
-            text = f"telemetry.{extra} needs {error.name}, which is not installed: pip install 'framegate[{extra}]'"
-            raise StartError(text, reason="EXTRA_MISSING", extra=extra) from error
+            text = f"telemetry.otlp needs {error.name}, which is not installed: pip install 'framegate[otlp]'"
+            raise StartError(text, reason="EXTRA_MISSING", extra="otlp") from error
         return staged
 
     def release(self, staged: StagedMetrics) -> None:
@@ -133,23 +133,24 @@ class Telemetry:
                 otlp.exporter.exchange(staged.exporter)
         elif otlp is not None or staged.reader is not None:
             self._otlp = staged.reader
-            self._replace(otlp, staged.reader)
+            if staged.reader is not None:
+                self._provider.add_metric_reader(staged.reader)
+            self._end(otlp)
         if settings.prometheus is None or staged.scraped is not None:
             self._prometheus = staged.scraped
-            self._replace(prometheus, staged.scraped)
+            self._end(prometheus)
         if self._prometheus is not None and staged.listener is not None:
             self._prometheus.listen(staged.listener)
         if staged.reader is not None:
             staged.reader.start()
 
-    def _replace(self, former: MetricReader | None, reader: MetricReader | None) -> None:
-        if reader is not None:
-            self._provider.add_metric_reader(reader)
+    def _end(self, former: OtlpReader | PrometheusReader | None) -> None:
         if former is not None:
 
             def end() -> None:
                 former.shutdown(_END_MS)
-                self._provider.remove_metric_reader(former)
+                if isinstance(former, OtlpReader):
+                    self._provider.remove_metric_reader(former)
 
             behind(end, "framegate-reader-end")
 

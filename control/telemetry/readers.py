@@ -1,14 +1,15 @@
-"""The readers of metrics: one pushes to an OTLP collector, one answers scrapes of Prometheus. Both add the folded histograms.
+"""The readers of metrics: one pushes to an OTLP collector, one answers scrapes of Prometheus.
 
-The SDK has no observable histogram, but ``MetricReader._receive_metrics`` is documented as the hook for subclasses: there both readers add the
-histograms of the fold, as a scope of their own.
+The SDK has no observable histogram, but ``MetricReader._receive_metrics`` is documented as the hook for subclasses: there the first one adds the
+histograms of the fold, as a scope of their own, and the gauges of clients: those that are there now, and no others. The second one does without the
+SDK, which would take several times as long.
 
-The socket for Prometheus listens from the start; what answers (``exposition``) is 3 MiB of modules and is loaded by the first scrape. A scrape
-collects at that moment: its values are at most a millisecond old.
+The socket for Prometheus listens from the start; what answers (``exposition``) is loaded by the first scrape. A scrape collects at that moment: its
+values are at most a millisecond old.
 """
 
+import bisect
 import contextlib
-import importlib.util
 import logging
 import math
 import select
@@ -21,35 +22,46 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from opentelemetry.sdk.metrics import Histogram as HistogramInstrument
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
+    Buckets,
+    ExponentialHistogram,
+    ExponentialHistogramDataPoint,
+    Gauge,
     Histogram,
     HistogramDataPoint,
-    Metric,
     MetricExporter,
-    MetricReader,
     MetricsData,
+    NumberDataPoint,
     PeriodicExportingMetricReader,
     ResourceMetrics,
     ScopeMetrics,
 )
+from opentelemetry.sdk.metrics.export import Metric as SdkMetric
+from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+from framegate.control.accept.listening import shared
 from framegate.control.errors import StartError
 from framegate.control.status import Attributes
 from framegate.control.steering.state import State
 from framegate.control.telemetry.exporters import Counted, behind
-from framegate.control.telemetry.fold import Fold, Folded
-from framegate.control.web import bind
-from framegate.proxy.cells import METRICS, HistogramValue
+from framegate.control.telemetry.fold import REPLACED, Fold, Folded
+from framegate.control.telemetry.instruments import ProcessMetrics
+from framegate.control.web import BACKLOG, bind
+from framegate.proxy.cells import FIRST_POWERS, METRICS, HistogramValue, Metric
+from framegate.proxy.cells.standard_metrics import CALLS, PROCESS_METRICS
 
 if TYPE_CHECKING:
-    from framegate.control.telemetry.exposition import Scrapes
+    from framegate.control.telemetry.exposition import Measured, Scrapes
 
-__all__ = ["SCOPE", "Injector", "OtlpReader", "PrometheusReader", "ScrapeListener"]
+__all__ = ["SCOPE", "Calls", "Injector", "OtlpReader", "PrometheusReader", "ScrapeListener"]
 
 SCOPE: Final = "framegate.dataplane"
 _HISTOGRAMS: Final = tuple(metric for metric in METRICS if metric.kind == "histogram")
+_GAUGES: Final = tuple(metric for metric in METRICS if metric.name.startswith(REPLACED))
 _ABSENT: Final = cast("float", None)
 """Smallest and largest values are not measured; they are optional in OTLP."""
+_SCALE: Final = 2
+"""Of exponential histograms: each bucket is 2^(1/4) times as wide as the one before it."""
 _END_S: Final = 0.5
 """How long the end waits for an export that was broken off."""
 _PAUSE_S: Final = 1.0
@@ -64,61 +76,90 @@ class Injector:
         version: of framegate, for the scope.
         started_ns: when the cells began to count, CLOCK_REALTIME.
         temporality: what the collector prefers; DELTA subtracts the values of the last collection.
+        exponential: fine buckets become exponential histograms.
     """
 
-    def __init__(self, version: str, started_ns: int, temporality: AggregationTemporality = AggregationTemporality.CUMULATIVE) -> None:
+    def __init__(
+        self,
+        version: str,
+        started_ns: int,
+        temporality: AggregationTemporality = AggregationTemporality.CUMULATIVE,
+        *,
+        exponential: bool = False,
+    ) -> None:
         self._scope = InstrumentationScope(SCOPE, version)
         self._started_ns = started_ns
         self._temporality = temporality
+        self._exponential = exponential
         self._last: dict[tuple[str, Attributes], HistogramValue] = {}
         self._last_ns = started_ns
 
     def inject(self, data: MetricsData, folded: Folded, now_ns: int) -> MetricsData:
-        """Add the histograms of the same moment to what was collected, each from its first observation on; nothing if nothing was collected."""
+        """Add the histograms of the same moment and the gauges of clients to what was collected, or nothing if nothing was collected."""
         if not data.resource_metrics:
             return data
         delta = self._temporality is AggregationTemporality.DELTA
-        start_ns = self._last_ns if delta else self._started_ns
+        time_ns = self._last_ns if delta else self._started_ns, now_ns
         metrics = []
         for metric in _HISTOGRAMS:
-            points = self._points(metric.name, metric.bounds, folded.histograms.get(metric.name, {}), start_ns, now_ns)
+            values = [
+                (attributes, self._since(metric.name, attributes, value)) for attributes, value in folded.histograms.get(metric.name, {}).items()
+            ]
+            make = _exponential_point if self._exponential and metric.bounds in FIRST_POWERS else _point
+            points: list[Any] = [make(metric, attributes, value, time_ns) for attributes, value in values if value.count or not delta]
             if points:
-                metrics.append(Metric(metric.name, metric.description, metric.unit, Histogram(points, self._temporality)))
+                kind = ExponentialHistogram if make is _exponential_point else Histogram
+                metrics.append(SdkMetric(metric.name, metric.description, metric.unit, kind(points, self._temporality)))
+        for metric in _GAUGES:
+            numbers = [NumberDataPoint(dict(attributes), *time_ns, value) for attributes, value in folded.points.get(metric.name, {}).items()]
+            if numbers:
+                metrics.append(SdkMetric(metric.name, metric.description, metric.unit, Gauge(numbers)))
         self._last_ns = now_ns
         first = data.resource_metrics[0]
         extra = ScopeMetrics(scope=self._scope, metrics=metrics, schema_url="")
         return MetricsData([ResourceMetrics(first.resource, [*first.scope_metrics, extra], first.schema_url), *data.resource_metrics[1:]])
 
-    def _points(
-        self, name: str, bounds: tuple[float, ...], values: Mapping[Attributes, HistogramValue], start_ns: int, now_ns: int
-    ) -> list[HistogramDataPoint]:
-        points = []
-        for attributes, total in values.items():
-            value = total
-            if self._temporality is AggregationTemporality.DELTA:
-                value = _difference(total, self._last.get((name, attributes)))
-                self._last[name, attributes] = total
-            if value.count == 0:
-                continue
-            points.append(
-                HistogramDataPoint(
-                    attributes=dict(attributes),
-                    start_time_unix_nano=start_ns,
-                    time_unix_nano=now_ns,
-                    count=value.count,
-                    sum=value.sum,
-                    bucket_counts=list(value.buckets),
-                    explicit_bounds=list(bounds),
-                    min=_ABSENT,
-                    max=_ABSENT,
-                )
-            )
-        return points
+    def _since(self, name: str, attributes: Attributes, total: HistogramValue) -> HistogramValue:
+        """The value since the last collection, if the collector prefers that."""
+        if self._temporality is AggregationTemporality.CUMULATIVE or not total.count:
+            return total
+        before, self._last[name, attributes] = self._last.get((name, attributes)), total
+        return total if before is None else _difference(total, before)
 
 
-def _difference(total: HistogramValue, before: HistogramValue | None) -> HistogramValue:
-    if before is None:
-        return total
+def _point(metric: Metric, attributes: Attributes, value: HistogramValue, time_ns: tuple[int, int]) -> HistogramDataPoint:
+    return HistogramDataPoint(
+        attributes=dict(attributes),
+        start_time_unix_nano=time_ns[0],
+        time_unix_nano=time_ns[1],
+        count=value.count,
+        sum=value.sum,
+        bucket_counts=list(value.buckets),
+        explicit_bounds=list(metric.bounds[: len(value.buckets) - 1]),
+        min=_ABSENT,
+        max=_ABSENT,
+    )
+
+
+def _exponential_point(metric: Metric, attributes: Attributes, value: HistogramValue, time_ns: tuple[int, int]) -> ExponentialHistogramDataPoint:
+    """Fine buckets are those of scale 2. What is below the first bound, or above the last one, counts as if it were next to it."""
+    return ExponentialHistogramDataPoint(
+        attributes=dict(attributes),
+        start_time_unix_nano=time_ns[0],
+        time_unix_nano=time_ns[1],
+        count=value.count,
+        sum=value.sum,
+        scale=_SCALE,
+        zero_count=0,
+        positive=Buckets(FIRST_POWERS[metric.bounds] - 1, list(value.buckets)),
+        negative=Buckets(0, []),
+        flags=0,
+        min=_ABSENT,
+        max=_ABSENT,
+    )
+
+
+def _difference(total: HistogramValue, before: HistogramValue) -> HistogramValue:
     return HistogramValue(tuple(one - other for one, other in zip(total.buckets, before.buckets, strict=True)), total.sum - before.sum)
 
 
@@ -137,7 +178,9 @@ class OtlpReader(PeriodicExportingMetricReader):
         self._ending = False
         preferred: dict[type, AggregationTemporality] = exporter._preferred_temporality or {}
         temporality = preferred.get(HistogramInstrument, AggregationTemporality.CUMULATIVE)
-        self._injector = Injector(plane.build.version, plane.started_ns, temporality)
+        aggregations: dict[type, object] = exporter._preferred_aggregation or {}
+        exponential = isinstance(aggregations.get(HistogramInstrument), ExponentialBucketHistogramAggregation)
+        self._injector = Injector(plane.build.version, plane.started_ns, temporality, exponential=exponential)
         super().__init__(cast(MetricExporter, exporter), math.inf, cardinality_limits=cardinality)
         self._started = False
         self._thread = threading.Thread(target=self._run, name="framegate-metrics", daemon=True)
@@ -186,39 +229,66 @@ class OtlpReader(PeriodicExportingMetricReader):
         super()._receive_metrics(data, timeout_millis, **kwargs)
 
 
+class Calls:
+    """Calls of the admin API, as ``CALLS``. One thread adds, any may read."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Attributes, tuple[list[int], float]] = {}
+
+    def add(self, attributes: Mapping[str, str], seconds: float) -> None:
+        """Count a call."""
+        key = tuple(attributes.items())
+        buckets, total = self._counts.get(key) or ([0] * (len(CALLS.bounds) + 1), 0.0)
+        buckets[bisect.bisect_left(CALLS.bounds, seconds)] += 1
+        self._counts[key] = buckets, total + seconds
+
+    def values(self) -> dict[Attributes, HistogramValue]:
+        """All of them."""
+        return {key: HistogramValue(tuple(buckets), total) for key, (buckets, total) in tuple(self._counts.items())}
+
+
 class ScrapeListener:
     """Listens for scrapes, which are answered from ``start`` on.
 
     Args:
         address: ``host:port``; with port 0 the kernel chooses one.
+        former: its address may overlap with this one: then clients connect to it until ``start``. Close it afterwards.
 
     Attributes:
         address: with the port bound.
 
     Raises:
-        ImportError: the extra ``prometheus`` is not installed.
         StartError: the address cannot be bound.
     """
 
-    def __init__(self, address: str) -> None:
-        if importlib.util.find_spec("prometheus_client") is None:  # reported now, not by the first scrape
-            raise ModuleNotFoundError("prometheus_client is not installed", name="prometheus_client")
+    address: str
+    _socket: socket.socket
+
+    def __init__(self, address: str, former: "ScrapeListener | None" = None) -> None:
+        near = former is not None and address.rpartition(":")[2] == former.address.rpartition(":")[2]
+        self._beside = (former._socket,) if former is not None and near else ()
         try:
-            self._socket = bind(address)
+            with shared(*self._beside):
+                self._socket = bind(address, beside=bool(self._beside))
         except OSError as error:
             text = f"the Prometheus listener cannot bind {address}: {error}"
             raise StartError(text, reason="PROMETHEUS_ADDRESS_UNUSABLE", address=address) from error
         self.address = f"{address.rpartition(':')[0]}:{self._socket.getsockname()[1]}"
         self._server: Scrapes | None = None
-        self._scrape: Callable[[], MetricsData | None] = lambda: None
+        self._scrape: Callable[[], Measured] = tuple
+        self._resource: Mapping[str, object] = {}
         self._stopping = threading.Event()
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._answer, name="framegate-prometheus", daemon=True)
         self._thread.start()
 
-    def start(self, scrape: Callable[[], MetricsData | None]) -> None:
-        """Answer with what ``scrape`` returns, in the thread of the listener."""
-        self._scrape = scrape
+    def start(self, scrape: Callable[[], "Measured"], resource: Mapping[str, object]) -> None:
+        """Answer with what ``scrape`` returns, in the thread of the listener; ``resource``: attributes of framegate."""
+        if self._beside:
+            with shared(self._socket, *self._beside):
+                self._socket.listen(BACKLOG)
+            self._beside = ()
+        self._scrape, self._resource = scrape, resource
         self._started.set()
 
     def _answer(self) -> None:
@@ -236,7 +306,7 @@ class ScrapeListener:
     def _serve(self) -> None:
         from framegate.control.telemetry.exposition import Scrapes
 
-        self._server = server = Scrapes(self._socket, self._scrape)
+        self._server = server = Scrapes(self._socket, self._scrape, self._resource)
         if self._stopping.is_set():  # ``shutdown`` may have looked before there was a server to stop
             server.stop()
         server.serve()
@@ -259,32 +329,37 @@ class ScrapeListener:
         self._socket.close()
 
 
-class PrometheusReader(MetricReader):
+class PrometheusReader:
     """Collects for each scrape, from the first ``listen`` on.
 
     Args:
-        plane: has the time since which the cells count.
-        fold: the source of the histograms.
-        cardinality: data points of one metric, by kind of instrument.
+        fold: the source of ``METRICS``.
+        processes: the source of ``PROCESS_METRICS``.
+        calls: the source of ``CALLS``.
+        resource: attributes of framegate.
     """
 
-    def __init__(self, plane: State, fold: Fold, cardinality: dict[type, int]) -> None:
-        super().__init__(cardinality_limits=cardinality)
+    def __init__(self, fold: Fold, processes: ProcessMetrics, calls: "Calls", resource: Mapping[str, object]) -> None:
         self._fold = fold
-        self._injector = Injector(plane.build.version, plane.started_ns)
-        self._collected = threading.local()
+        self._processes = processes
+        self._calls = calls
+        self._resource = resource
         self._listening: tuple[ScrapeListener | None, int] = (None, 0)  # and the connections that former ones refused
+
+    @property
+    def listener(self) -> ScrapeListener | None:
+        """The present one; None before ``listen``."""
+        return self._listening[0]
 
     @property
     def address(self) -> str | None:
         """Where it listens; None before."""
-        return None if self._listening[0] is None else self._listening[0].address
+        return None if self.listener is None else self.listener.address
 
     def listen(self, listener: ScrapeListener) -> None:
         """Answer the scrapes of a listener, and no more those of the former one. It does not block."""
-        former, _ = self._listening
-        self._listening = (listener, self.refused)
-        listener.start(self.scrape)
+        former, self._listening = self.listener, (listener, self.refused)
+        listener.start(self.scrape, self._resource)
         if former is not None:
             behind(former.close, "framegate-prometheus-end")
 
@@ -294,18 +369,14 @@ class PrometheusReader(MetricReader):
         listener, before = self._listening
         return before + (0 if listener is None else listener.refused)
 
-    def scrape(self) -> MetricsData | None:
-        """Collect now, in this thread."""
-        self._collected.data = None
-        self.collect()
-        data: MetricsData | None = self._collected.data
-        return data
+    def scrape(self) -> "Measured":
+        """The values now, without metrics that have none. Any thread."""
+        folded = self._fold.end()
+        found = [(metric, folded.histograms.get(metric.name) or folded.points.get(metric.name, {})) for metric in METRICS]
+        of_processes = [(metric, {tuple(at.items()): value for at, value in self._processes.read(metric.name)}) for metric in PROCESS_METRICS]
+        return [(metric, points) for metric, points in (*found, (CALLS, self._calls.values()), *of_processes) if points]
 
-    def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:
-        self._collected.data = self._injector.inject(metrics_data, self._fold.end(), time.time_ns())
-
-    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
+    def shutdown(self, timeout_millis: float = 30_000) -> None:
         """Answer no more scrapes."""
-        listener, _ = self._listening
-        if listener is not None:
-            listener.close(timeout_millis / 1000)
+        if self.listener is not None:
+            self.listener.close(timeout_millis / 1000)

@@ -21,6 +21,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import (
+    Link,
     NonRecordingSpan,
     Span,
     SpanContext,
@@ -40,7 +41,7 @@ from framegate.proxy.tap.log_reader import Segment
 from framegate.proxy.tap.record import SEAL_CUT
 from framegate.proxy.tap.trace_ids import BASE_OFFSET, SEGMENT_SPAN, STREAM, segment_trace
 
-__all__ = ["CallSpan", "CallSpans", "Traces", "current_span", "record_segment", "trace_fields"]
+__all__ = ["CallSpan", "CallSpans", "Traces", "current_span", "fields_of", "own_context", "record_segment", "trace_fields"]
 
 _SCOPE: Final = "framegate"
 _NO_METERS: Final = NoOpMeterProvider()
@@ -75,10 +76,10 @@ class Traces:
         """Begin a span now; the caller ends it."""
         return self._tracer.start_span(name, parent, kind, attributes)
 
-    def draw(self, name: str, kind: SpanKind) -> int | None:
-        """A trace id for a later span without a parent; None: the sampler does not take it, so its attributes need not be determined."""
+    def draw(self, name: str, kind: SpanKind) -> SpanContext | None:
+        """The ids of a later span without a parent; None: the sampler does not take it, so its attributes need not be determined."""
         trace_id = self._ids.generate_trace_id()
-        return trace_id if self.takes(trace_id, name, kind) else None
+        return own_context(trace_id, self._ids.generate_span_id()) if self.takes(trace_id, name, kind) else None
 
     def takes(self, trace_id: int, name: str, kind: SpanKind = SpanKind.INTERNAL) -> bool:
         """Whether the sampler takes a span without a parent."""
@@ -98,8 +99,9 @@ class Traces:
         trace_id: int | None = None,
         span_id: int | None = None,
         events: Iterable[tuple[str, int, Mapping[str, AnyValue]]] = (),
-    ) -> None:
-        """Make a span of something that is over.
+        links: Sequence[Link] = (),
+    ) -> SpanContext:
+        """Make a span of something that is over, and return its ids.
 
         Args:
             name: of the span.
@@ -111,18 +113,20 @@ class Traces:
             parent: the parent span; None: a new trace begins.
             trace_id, span_id: of a span without a parent; None: random.
             events: name, time and attributes of what happened in between.
+            links: to spans of other traces.
         """
         known = {key: value for key, value in attributes.items() if value is not None and value != ""}
         if error:
             known["error.type"] = error
         context = Context() if parent is None else set_span_in_context(NonRecordingSpan(parent), Context())
         with self._ids.given(trace_id, span_id):
-            span = self._tracer.start_span(name, context, kind, known, start_time=start_ns)
+            span = self._tracer.start_span(name, context, kind, known, links, start_time=start_ns)
         for event, at_ns, fields in events:
             span.add_event(event, fields, at_ns)
         if error:
             span.set_status(Status(StatusCode.ERROR, detail or None))
         span.end(max(start_ns, end_ns))
+        return span.get_span_context()
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """Export the waiting spans and end. Blocks for ``timeout_s`` and a moment; spans that the collector did not accept by then are lost."""
@@ -139,10 +143,19 @@ def current_span() -> SpanContext | None:
     return span.get_span_context() if span.is_recording() else None
 
 
+def own_context(trace_id: int, span_id: int) -> SpanContext:
+    """The context of a span of ours that is exported."""
+    return SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+
+def fields_of(found: SpanContext | None) -> dict[str, str]:
+    """The ids of a span, as rows have them; empty if there is none."""
+    return {} if found is None else {"trace_id": f"{found.trace_id:032x}", "span_id": f"{found.span_id:016x}"}
+
+
 def trace_fields() -> dict[str, str]:
     """The ids of the current span, as rows have them; empty if there is none."""
-    found = current_span()
-    return {} if found is None else {"trace_id": f"{found.trace_id:032x}", "span_id": f"{found.span_id:016x}"}
+    return fields_of(current_span())
 
 
 class _Ids(RandomIdGenerator):
@@ -192,8 +205,7 @@ class CallSpan:
     """
 
     def __init__(self, span: Span, *, current: bool) -> None:
-        found = span.get_span_context()
-        self.fields: Final = {"trace_id": f"{found.trace_id:032x}", "span_id": f"{found.span_id:016x}"} if span.is_recording() else {}
+        self.fields: Final = fields_of(span.get_span_context() if span.is_recording() else None)
         self._span = span
         self._token: Token[Context] | None = contexts.attach(set_span_in_context(span)) if current else None
 
@@ -263,7 +275,7 @@ def record_segment(traces: Traces, segment: Segment, created_ns: int, seal: Seal
         return
     attributes: dict[str, AnyValue] = {STREAM: segment.stream, BASE_OFFSET: segment.base}
     if seal is None:
-        parent = SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+        parent = own_context(trace_id, span_id)
         traces.record(f"{SEGMENT_SPAN}.open", created_ns, created_ns, attributes, parent=parent)
         return
     attributes |= {

@@ -12,7 +12,9 @@ from framegate.proxy.cells.metrics import CERTIFICATE
 
 __all__ = ["sources_of", "watched"]
 
-_OF_PROCESSES: Final = ("process.memory.usage", "framegate.process.run_delay")
+_OF_PROCESSES: Final = (
+    "process.memory.usage", "framegate.process.run_delay", "process.unix.file_descriptor.count", "framegate.process.file_descriptor.limit"
+)  # fmt: skip
 
 
 def sources_of(processes: ProcessMetrics, certificate_ends: Mapping[str, float]) -> list[Source]:

@@ -154,6 +154,42 @@ CAUSE_MAX_CONNECTION_AGE: Cause.ValueType  # 25
 """It was older than its listener allows (listeners[].timeouts.max_connection_age), and ended in order."""
 Global___Cause: _TypeAlias = Cause  # noqa: Y015
 
+class _ClientMeasure:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ClientMeasureEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ClientMeasure.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CLIENT_MEASURE_UNSPECIFIED: _ClientMeasure.ValueType  # 0
+    """Not used."""
+    CLIENT_MEASURE_BYTES: _ClientMeasure.ValueType  # 1
+    """Bytes per second, of both directions."""
+    CLIENT_MEASURE_FRAMES: _ClientMeasure.ValueType  # 2
+    """Frames per second, of both directions."""
+    CLIENT_MEASURE_HELD: _ClientMeasure.ValueType  # 3
+    """Bytes of the memory pool that are held for it now: frames that have begun, and what peers have not taken."""
+    CLIENT_MEASURE_REFUSALS: _ClientMeasure.ValueType  # 4
+    """Connections that were refused at accept, in the TLS handshake or for a frame's size, per second."""
+    CLIENT_MEASURE_LOGINS: _ClientMeasure.ValueType  # 5
+    """Logins with wrong credentials, per second."""
+
+class ClientMeasure(_ClientMeasure, metaclass=_ClientMeasureEnumTypeWrapper):
+    """What clients are ranked by."""
+
+CLIENT_MEASURE_UNSPECIFIED: ClientMeasure.ValueType  # 0
+"""Not used."""
+CLIENT_MEASURE_BYTES: ClientMeasure.ValueType  # 1
+"""Bytes per second, of both directions."""
+CLIENT_MEASURE_FRAMES: ClientMeasure.ValueType  # 2
+"""Frames per second, of both directions."""
+CLIENT_MEASURE_HELD: ClientMeasure.ValueType  # 3
+"""Bytes of the memory pool that are held for it now: frames that have begun, and what peers have not taken."""
+CLIENT_MEASURE_REFUSALS: ClientMeasure.ValueType  # 4
+"""Connections that were refused at accept, in the TLS handshake or for a frame's size, per second."""
+CLIENT_MEASURE_LOGINS: ClientMeasure.ValueType  # 5
+"""Logins with wrong credentials, per second."""
+Global___ClientMeasure: _TypeAlias = ClientMeasure  # noqa: Y015
+
 class _MuteCause:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -908,6 +944,117 @@ class ListClosedChannelsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListClosedChannelsResponse: _TypeAlias = ListClosedChannelsResponse  # noqa: Y015
+
+@_typing.final
+class ListTopClientsRequest(_message.Message):
+    """Request of ListTopClients."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTopClientsRequest: _TypeAlias = ListTopClientsRequest  # noqa: Y015
+
+@_typing.final
+class TopClient(_message.Message):
+    """A client with a high rank."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LISTENER_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    listener: _builtins.str
+    """Name of the listener."""
+    principal: _builtins.str
+    """Printable, at most 100 characters; empty: it has none. Of failed logins the name that was tried, `<many>`: different ones."""
+    client_id: _builtins.str
+    """Of Kafka, printable, at most 100 characters; empty: not known."""
+    address: _builtins.str
+    """Without port, of IPv6 the /64; empty: a Unix socket. Of failed logins also `<many>`."""
+    value: _builtins.float
+    """Per second, or bytes held."""
+    share: _builtins.float
+    """Of all clients of the listener, from 0 to 1."""
+    def __init__(
+        self,
+        *,
+        listener: _builtins.str = ...,
+        principal: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        address: _builtins.str = ...,
+        value: _builtins.float = ...,
+        share: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "client_id", b"client_id", "listener", b"listener", "principal", b"principal", "share", b"share", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopClient: _TypeAlias = TopClient  # noqa: Y015
+
+@_typing.final
+class ClientRanking(_message.Message):
+    """The first clients by one measure."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEASURE_FIELD_NUMBER: _builtins.int
+    CLIENTS_FIELD_NUMBER: _builtins.int
+    measure: Global___ClientMeasure.ValueType
+    """The measure."""
+    @_builtins.property
+    def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopClient]:
+        """At most ten, the largest first."""
+
+    def __init__(
+        self,
+        *,
+        measure: Global___ClientMeasure.ValueType = ...,
+        clients: _abc.Iterable[Global___TopClient] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "measure", b"measure"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClientRanking: _TypeAlias = ClientRanking  # noqa: Y015
+
+@_typing.final
+class ListTopClientsResponse(_message.Message):
+    """Response of ListTopClients."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANKINGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rankings(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClientRanking]:
+        """One for each measure, in the order of their numbers."""
+
+    def __init__(
+        self,
+        *,
+        rankings: _abc.Iterable[Global___ClientRanking] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rankings", b"rankings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTopClientsResponse: _TypeAlias = ListTopClientsResponse  # noqa: Y015
 
 @_typing.final
 class GetChannelRequest(_message.Message):

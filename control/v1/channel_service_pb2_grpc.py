@@ -64,6 +64,11 @@ class ChannelServiceStub:
                 request_serializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.GetChannelRequest.SerializeToString,
                 response_deserializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.GetChannelResponse.FromString,
                 _registered_method=True)
+        self.ListTopClients = channel.unary_unary(
+                '/framegate.control.v1.ChannelService/ListTopClients',
+                request_serializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.ListTopClientsRequest.SerializeToString,
+                response_deserializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.ListTopClientsResponse.FromString,
+                _registered_method=True)
         self.MuteChannels = channel.unary_unary(
                 '/framegate.control.v1.ChannelService/MuteChannels',
                 request_serializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.MuteChannelsRequest.SerializeToString,
@@ -137,6 +142,16 @@ class ChannelServiceServicer:
         """Gets one channel, open or closed a short time ago.
 
         Failures: INVALID_ARGUMENT when the id is not of the form `slot-generation-counter`, NOT_FOUND when no such channel is known.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTopClients(self, request, context):
+        """Lists the clients that use most and those whose logins fail: the first ten by each measure, of the last minute; updated every ten seconds.
+
+        A client is a listener, a principal, a client id and an address. Values are never too high. A client that is missing has less than 3 % of what all
+        clients of the framegate have.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -222,6 +237,11 @@ def add_ChannelServiceServicer_to_server(servicer, server):
                     servicer.GetChannel,
                     request_deserializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.GetChannelRequest.FromString,
                     response_serializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.GetChannelResponse.SerializeToString,
+            ),
+            'ListTopClients': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTopClients,
+                    request_deserializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.ListTopClientsRequest.FromString,
+                    response_serializer=framegate_dot_control_dot_v1_dot_channel__service__pb2.ListTopClientsResponse.SerializeToString,
             ),
             'MuteChannels': grpc.unary_unary_rpc_method_handler(
                     servicer.MuteChannels,
@@ -350,6 +370,33 @@ class ChannelService:
             '/framegate.control.v1.ChannelService/GetChannel',
             framegate_dot_control_dot_v1_dot_channel__service__pb2.GetChannelRequest.SerializeToString,
             framegate_dot_control_dot_v1_dot_channel__service__pb2.GetChannelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTopClients(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/framegate.control.v1.ChannelService/ListTopClients',
+            framegate_dot_control_dot_v1_dot_channel__service__pb2.ListTopClientsRequest.SerializeToString,
+            framegate_dot_control_dot_v1_dot_channel__service__pb2.ListTopClientsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -77,6 +77,12 @@ class ChannelServiceStub:
 
     Failures: INVALID_ARGUMENT when the id is not of the form `slot-generation-counter`, NOT_FOUND when no such channel is known.
     """
+    ListTopClients: _grpc.UnaryUnaryMultiCallable[_channel_service_pb2.ListTopClientsRequest, _channel_service_pb2.ListTopClientsResponse]
+    """Lists the clients that use most and those whose logins fail: the first ten by each measure, of the last minute; updated every ten seconds.
+
+    A client is a listener, a principal, a client id and an address. Values are never too high. A client that is missing has less than 3 % of what all
+    clients of the framegate have.
+    """
     MuteChannels: _grpc.UnaryUnaryMultiCallable[_channel_service_pb2.MuteChannelsRequest, _channel_service_pb2.MuteChannelsResponse]
     """Mutes channels: stops reading from their clients until they are unmuted. A frame that has begun is received completely first; answers still pass.
 
@@ -152,6 +158,12 @@ class ChannelServiceAsyncStub(ChannelServiceStub):
     """Gets one channel, open or closed a short time ago.
 
     Failures: INVALID_ARGUMENT when the id is not of the form `slot-generation-counter`, NOT_FOUND when no such channel is known.
+    """
+    ListTopClients: _aio.UnaryUnaryMultiCallable[_channel_service_pb2.ListTopClientsRequest, _channel_service_pb2.ListTopClientsResponse]  # type: ignore[assignment]
+    """Lists the clients that use most and those whose logins fail: the first ten by each measure, of the last minute; updated every ten seconds.
+
+    A client is a listener, a principal, a client id and an address. Values are never too high. A client that is missing has less than 3 % of what all
+    clients of the framegate have.
     """
     MuteChannels: _aio.UnaryUnaryMultiCallable[_channel_service_pb2.MuteChannelsRequest, _channel_service_pb2.MuteChannelsResponse]  # type: ignore[assignment]
     """Mutes channels: stops reading from their clients until they are unmuted. A frame that has begun is received completely first; answers still pass.
@@ -243,6 +255,18 @@ class ChannelServiceServicer(metaclass=_abc_1.ABCMeta):
         """Gets one channel, open or closed a short time ago.
 
         Failures: INVALID_ARGUMENT when the id is not of the form `slot-generation-counter`, NOT_FOUND when no such channel is known.
+        """
+
+    @_abc_1.abstractmethod
+    def ListTopClients(
+        self,
+        request: _channel_service_pb2.ListTopClientsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_channel_service_pb2.ListTopClientsResponse, _abc.Awaitable[_channel_service_pb2.ListTopClientsResponse]]:
+        """Lists the clients that use most and those whose logins fail: the first ten by each measure, of the last minute; updated every ten seconds.
+
+        A client is a listener, a principal, a client id and an address. Values are never too high. A client that is missing has less than 3 % of what all
+        clients of the framegate have.
         """
 
     @_abc_1.abstractmethod

@@ -50,12 +50,12 @@ _LOOK: Final = (
         next="hurts",
         columns=(
             ("problem", "Problem", 400),
-            ("where", "Where", 270),
-            ("Value", "How much", 90),
-            ("measure", "Measure", 170),
-            ("instance", "Instance", 150),
+            ("where", "Where", 320),
+            ("Value", "How much", 80),
+            ("measure", "Measure", 140),
+            ("instance", "Instance", 130),
             ("pod", "Pod", 90),
-            ("alert", "Runbook", 220),
+            ("alert", "Runbook", 230),
         ),
     ),
 )
@@ -97,7 +97,7 @@ _NUMBERS: Final = (
         next="traffic",
     ),
     _number(
-        title="How much of the memory is used?",
+        title="How full is memory?",
         good="Below 90 % of the container's limit, handlers included.",
         otherwise="`framegate status` shows what framegate takes and may need; `framegate handlers list` what handlers take.",
         queries=(Query("max(framegate_memory_usage_bytes{@} / framegate_memory_limit_bytes{@})"),),
@@ -107,7 +107,7 @@ _NUMBERS: Final = (
         next="hurts",
     ),
     _number(
-        title="How far behind are the tap's readers?",
+        title="Do readers lag?",
         good="Seconds: as long as the pipeline's trigger.",
         otherwise="`framegate tap consumers list /var/lib/framegate/tap` shows the position of each reader.",
         queries=(Query("max(framegate_tap_lag_time_seconds{@})"),),

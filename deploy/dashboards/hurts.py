@@ -68,33 +68,31 @@ _WAITS: Final = (
         steps=NONE_IS_GOOD,
         next="identity",
     ),
+    Panel(
+        title="How old is the oldest request that waits?",
+        good="Below a second; Fetch waits on purpose, up to the client's `fetch.max.wait.ms`.",
+        otherwise="`framegate upstreams list` shows the endpoint's state. If it accepts connections and answers nothing, restart that server.",
+        queries=(Query(f"max by ({ENDPOINT}) (framegate_upstream_request_age_seconds{{@u}}) > 0 or on () vector(0)", OF_ENDPOINT),),
+        unit="s",
+        steps=((None, "green"), (20, "red")),
+    ),
+    Panel(
+        title="How many connections to endpoints fail, and why?",
+        good="None. `resolution`: the name has no address; `abandoned`: the client went away.",
+        otherwise="`framegate upstreams list`; `framegate channels list --closed --filter cause=upstream_refused` shows the clients.",
+        queries=(
+            Query(
+                seen(per_second('framegate_upstream_connect_duration_seconds_count{@u, error_type!=""}', f"{ENDPOINT}, error_type"), "error_type"),
+                OF_ENDPOINT + " {{error_type}}",
+            ),
+        ),
+        unit="suffix: connections/s",
+        steps=NONE_IS_GOOD,
+    ),
 )
 _UPSTREAM: Final = Row(
-    title="Which upstream hurts?",
+    title="What else of upstreams?",
     panels=(
-        Panel(
-            title="How old is the oldest request that waits?",
-            good="Below a second; Fetch waits on purpose, up to the client's `fetch.max.wait.ms`.",
-            otherwise="`framegate upstreams list` shows the endpoint's state. If it accepts connections and answers nothing, restart that server.",
-            queries=(Query(f"max by ({ENDPOINT}) (framegate_upstream_request_age_seconds{{@u}}) > 0 or on () vector(0)", OF_ENDPOINT),),
-            unit="s",
-            steps=((None, "green"), (20, "red")),
-        ),
-        Panel(
-            title="How many connections to endpoints fail, and why?",
-            good="None. `resolution`: the name has no address; `abandoned`: the client went away.",
-            otherwise="`framegate upstreams list`; `framegate channels list --closed --filter cause=upstream_refused` shows the clients.",
-            queries=(
-                Query(
-                    seen(
-                        per_second('framegate_upstream_connect_duration_seconds_count{@u, error_type!=""}', f"{ENDPOINT}, error_type"), "error_type"
-                    ),
-                    OF_ENDPOINT + " {{error_type}}",
-                ),
-            ),
-            unit="suffix: connections/s",
-            steps=NONE_IS_GOOD,
-        ),
         Panel(
             title="Which endpoints are left out?",
             good="None. One that fails is left out for 1 s, doubling to 30 s.",

@@ -97,12 +97,15 @@ def _over(part: Over) -> str:
         case "slope":
             return f"sum by ({by}) (deriv({name}{at}[@]))"
         case "grown":
-            # a series that begins with its first event has grown by its first value, which ``increase`` does not count
-            return f"(sum by ({by}) (increase({name}{at}[@])) > 0 or sum by ({by}) ({name}{at} unless {name}{at} offset @) > 0)"
+            # A series that begins with its first event has grown by its first value, which ``increase`` does not count. One that was there in the
+            # hour before has not begun: scrapes or exports failed.
+            return f"(sum by ({by}) (increase({name}{at}[@])) > 0 or sum by ({by}) ({name}{at} unless max_over_time({name}{at}[1h] offset @)) > 0)"
     every = f"sum by ({by}) (rate({name}{at}[@]{ago}))"
     if not series.above:
         return every
-    quick = f'sum by ({by}) (rate({name.removesuffix("_count")}_bucket{at.removesuffix("}")}, le="{series.above:.12g}"}}[@]{ago}))'
+    bound = f"{series.above:.12g}"
+    le = f'le="{bound}"' if "." in bound else f'le=~"{bound}(.0)?"'  # a scrape has 1.0, collectors have 1
+    quick = f"sum by ({by}) (rate({name.removesuffix('_count')}_bucket{at.removesuffix('}')}, {le}}}[@]{ago}))"
     return f"({every} - {quick})"
 
 

@@ -10,6 +10,14 @@ __all__ = ["TRAFFIC"]
 LISTENER: Final = "framegate_listener"
 API: Final = "framegate_kafka_api"
 KAFKA: Final = "framegate_kafka_request_duration_seconds"
+CLIENT: Final = "framegate_listener, framegate_principal, framegate_client_id, client_address"
+TOP: Final = {
+    "bytes a second": "io_bytes_per_second",
+    "frames a second": "frame_rate_per_second",
+    "bytes held": "memory_usage_bytes",
+    "refused a second": "refusals_per_second",
+    "failed logins a second": "login_failures_per_second",
+}
 
 _WHO: Final = (
     Panel(
@@ -19,6 +27,7 @@ _WHO: Final = (
         "`framegate limits set --per-address --connections 100`.",
         queries=(Query(total('framegate_connection_active{@l, framegate_side="downstream"}', LISTENER), "{{framegate_listener}}"),),
         unit="short",
+        height=7,
         stacked=True,
     ),
     Panel(
@@ -29,6 +38,7 @@ _WHO: Final = (
             Query(per_second("framegate_io_bytes_total{@l}", "framegate_side, network_io_direction"), "{{framegate_side}} {{network_io_direction}}"),
         ),
         unit="binBps",
+        height=7,
     ),
     Panel(
         title="How large are the frames?",
@@ -42,6 +52,7 @@ _WHO: Final = (
             Query("max(framegate_frame_size_limit_bytes{@l})", "the largest limit"),
         ),
         unit="bytes",
+        height=7,
         logarithmic=True,
         next="hurts",
     ),
@@ -55,6 +66,8 @@ _WHO: Final = (
             Query(quantile(0.99, "framegate_frame_forward_duration_seconds", "{@l}", "framegate_direction"), "99 %, {{framegate_direction}}"),
         ),
         unit="s",
+        width=12,
+        height=7,
         steps=((None, "green"), (0.01, "orange")),
         next="hurts",
     ),
@@ -65,7 +78,34 @@ _WHO: Final = (
         "framegate adds; `framegate tap cat /var/lib/framegate/tap --api Produce --limit 20` shows single requests.",
         queries=(Query(quantile(0.99, KAFKA, "{@l}", API), "99 %, {{framegate_kafka_api}}"),),
         unit="s",
+        width=12,
+        height=7,
         next="hurts",
+    ),
+    Panel(
+        title="Which clients use most?",
+        good="None far above the others. The ten with most of the last minute; `<many>`: failed logins with many names, or from many addresses.",
+        otherwise="`framegate top` shows the same (key c). Against one: `framegate channels list --filter principal=NAME`, then a limit rule.",
+        queries=(
+            Query(
+                "\nor\n".join(
+                    f'label_replace(sum by ({CLIENT}) (framegate_client_{name}{{@l}}), "measure", "{words}", "", "")' for words, name in TOP.items()
+                )
+            ),
+        ),
+        unit="short",
+        kind="table",
+        width=24,
+        height=7,
+        nothing="no client",
+        columns=(
+            ("measure", "of", 160),
+            ("Value", "how much", 110),
+            ("framegate_listener", "listener", 140),
+            ("framegate_principal", "principal", 220),
+            ("framegate_client_id", "client id", 220),
+            ("client_address", "address", 180),
+        ),
     ),
 )
 

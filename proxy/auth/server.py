@@ -135,6 +135,7 @@ class SaslServerAuthenticator(Authenticator):
             code = self._step(frames)
         except AuthenticationError as error:
             error.attempted = "" if self._mechanism is None else printable(self._mechanism.user)
+            error.failure = self._failure
             self._count(self.mechanism_name, self._failure, waker.now_ns() - self._since_ns)
             raise
         if code == DONE:

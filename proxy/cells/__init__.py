@@ -24,7 +24,7 @@ from framegate.proxy.cells.layout import (
     endpoint_place,
 )
 from framegate.proxy.cells.mapping import CellReader, CellWriter, State, create, enlarge
-from framegate.proxy.cells.metric import ANSWER_BOUNDS, APPEND_BOUNDS, FIRST_OCTAVES, FORWARD_BOUNDS, WAIT_BOUNDS, Metric
+from framegate.proxy.cells.metric import ANSWER_BOUNDS, APPEND_BOUNDS, FIRST_POWERS, FORWARD_BOUNDS, WAIT_BOUNDS, Metric
 from framegate.proxy.cells.metrics import (
     ACCEPT_ERRORS,
     APPEND_ERRORS,
@@ -69,7 +69,7 @@ __all__ = [
     "END_ERRORS",
     "FAULT_PLACES",
     "FILE_KINDS",
-    "FIRST_OCTAVES",
+    "FIRST_POWERS",
     "FORWARD_BOUNDS",
     "HEADER_SIZE",
     "LISTENER",

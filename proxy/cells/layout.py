@@ -194,13 +194,13 @@ class Row:
         """Keys and values, without absent ones."""
         return tuple((key, value) for key, value in zip(self.metric.keys, self.values, strict=True) if value)
 
-    def value(self, cells: Sequence[int]) -> float | HistogramValue:
-        """Its value in its unit; ``cells``: all cells of the layout."""
-        scale = self.metric.scale
+    def value(self, cells: Sequence[int], first: int = 0) -> float | HistogramValue:
+        """Its value in its unit; ``cells``: those of the layout from ``first`` on."""
+        scale, begin = self.metric.scale, self.index - first
         if self.metric.kind == "histogram":
-            end = self.index + self.count - 1
-            return HistogramValue(tuple(cells[self.index : end]), cells[end] * scale)
-        return cells[self.index] if scale == 1.0 else cells[self.index] * scale
+            end = begin + self.count - 1
+            return HistogramValue(tuple(cells[begin:end]), cells[end] * scale)
+        return cells[begin] if scale == 1.0 else cells[begin] * scale
 
 
 class CellLayout:

@@ -138,6 +138,8 @@ Snapshot = dict[tuple[Metric, Attributes], float | HistogramValue]
 class CellReader:
     """Control's end. Reading never waits for the processor.
 
+    Nothing closes the mapping, as any thread may be reading: it goes with the last reference.
+
     Raises:
         ValueError: the mapping has no room for ``layout``.
     """
@@ -168,10 +170,6 @@ class CellReader:
         for start, end in layout.moved(self.layout):
             cells[start:end] = [0] * (end - start)
         return self._copied(layout, cells)
-
-    def close(self) -> None:
-        """Gives the mapping back; the descriptor stays the caller's."""
-        self._mapping.close()
 
     def _field(self, offset: int) -> int:
         value: int = struct.unpack_from("=q", self._mapping, offset)[0]
@@ -204,6 +202,10 @@ class CellReader:
     def cells(self) -> tuple[int, ...]:
         """All of them, raw. Values of one poll may be mixed with those of the poll before."""
         return struct.unpack_from(f"={self.layout.count}q", self._mapping, HEADER_SIZE)
+
+    def image(self) -> bytes:
+        """A copy of their memory, for ``struct``."""
+        return self._mapping[HEADER_SIZE : HEADER_SIZE + self.layout.count * CELL_SIZE]
 
     def snapshot(self) -> Snapshot:
         """The values of all exported metrics, with every set of attributes, in their units."""

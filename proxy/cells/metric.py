@@ -43,8 +43,8 @@ class Metric:
 
 
 def _fine(first: int, last: int) -> tuple[float, ...]:
-    """Seconds: four to each power of two, from 2^first to 2^last ns. Each is 1.19 times the one before it, so any quantile is right within 19 %."""
-    return tuple(int(2 ** (quarter / 4)) / 1e9 for quarter in range(4 * first, 4 * last + 1))
+    """Seconds: 2^(first/4) to 2^(last/4), in whole nanoseconds. Each is 1.19 times the one before it, so any quantile is right within 19 %."""
+    return tuple(round(2 ** (power / 4) * 1e9) / 1e9 for power in range(first, last + 1))
 
 
 # Inclusive upper bounds, in the metric's unit; one more bucket is above them. Each bucket is a series of each set of labels, so there are few, and
@@ -57,12 +57,14 @@ HANDSHAKE_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 HANDLER_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 APPEND_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 WAIT_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-FORWARD_BOUNDS: Final = _fine(14, 34)
-"""16 µs to 17 s."""
-ANSWER_BOUNDS: Final = _fine(18, 35)
-"""0.26 ms to 34 s: of answers that others give."""
-FIRST_OCTAVES: Final = {FORWARD_BOUNDS: 14, ANSWER_BOUNDS: 18}
-"""The exponents with which fine bounds begin: their buckets are found without a search."""
+FORWARD_BOUNDS: Final = _fine(-63, 16)
+"""18 µs to 16 s."""
+ANSWER_BOUNDS: Final = _fine(-47, 20)
+"""0.29 ms to 32 s: of answers that others give."""
+FIRST_POWERS: Final = {FORWARD_BOUNDS: -63, ANSWER_BOUNDS: -47}
+"""Fine bounds, with the power of 2^(1/4) s with which they begin. It is the lowest one in its octave of ns, so buckets are found without a search.
+The buckets are those of exponential histograms of scale 2.
+"""
 BATCH_BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 LAG_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 10.0)
 RPC_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)

@@ -61,6 +61,9 @@ CERTIFICATE: Final = "framegate.certificate"
 CONSUMER: Final = "framegate.consumer"
 PROBE: Final = "framegate.probe"
 SIGNAL: Final = "framegate.signal"
+PRINCIPAL: Final = "framegate.principal"
+CLIENT_ID: Final = "framegate.client.id"
+CLIENT_ADDRESS: Final = "client.address"
 RESOURCE: Final = "framegate.resource"
 PRESSURE: Final = "framegate.pressure"
 
@@ -158,6 +161,7 @@ TASKS: Final = (
     "rates",
     "sizing",
     "access",
+    "clients",
     "endpoints",
     "brokers",
     "checks",
@@ -263,6 +267,8 @@ _CERTIFICATE: Final = (CERTIFICATE, ())
 _DIRECTION: Final = (DIRECTION, DIRECTIONS)
 _TRAFFIC: Final = (*_ENDPOINT, _DIRECTION)
 _TAP_DIRECTION: Final = (TAP_DIRECTION, TAP_DIRECTIONS)
+_CLIENT: Final = (_LISTENER, (PRINCIPAL, ()), (CLIENT_ID, ()), (CLIENT_ADDRESS, ()))
+"""A client among the ten first ones."""
 
 METRICS: Final = (
     _metric("connection.active", "gauge", "{connection}", "Connections open now.", _SIDE, _LISTENER),
@@ -457,6 +463,23 @@ METRICS: Final = (
         _LISTENER,
         (REASON, ("address_denied", "address_connections", "address_connection_rate", "draining")),
     ),
+    _control("client.io", "gauge", "By/s", "Bytes per second of the ten clients with most in the last minute, both directions.", *_CLIENT),
+    _control("client.frame.rate", "gauge", "{frame}/s", "Frames per second of the ten clients with most in the last minute.", *_CLIENT),
+    _control("client.memory.usage", "gauge", "By", "Bytes of the memory pool that the ten clients with most hold.", *_CLIENT),
+    _control(
+        "client.refusals",
+        "gauge",
+        "{refusal}/s",
+        "Connections and frames per second that were refused of the ten clients with most in the last minute.",
+        *_CLIENT,
+    ),
+    _control(
+        "client.login.failures",
+        "gauge",
+        "{authentication}/s",
+        "Logins per second that failed in the last minute, by the name that was tried and address; `<many>`: different ones.",
+        *_CLIENT,
+    ),
     _control(
         "accept.limited.time",
         "counter",
@@ -519,7 +542,9 @@ METRICS: Final = (
     _control("ready", "gauge", "{probe}", "Result of each health probe: 1 is healthy.", (PROBE, PROBES)),
     _control("telemetry.exports", "counter", "{export}", "Exports to a collector, by result.", (SIGNAL, SIGNALS), (ERROR_TYPE, EXPORT_ERRORS)),
     _control("telemetry.dropped", "counter", "{item}", "Data points, spans and log records that were not exported.", (SIGNAL, SIGNALS)),
-    _control("telemetry.skipped", "counter", "{span}", "Spans of connections that were not made, because of the limit of 200 per second."),
+    _control(
+        "telemetry.skipped", "counter", "{span}", "Spans that were not made: above 200 connections, or Kafka requests of a processor, per second."
+    ),
 )
 INTERNAL: Final = (
     _internal("tap.seen", "Frames that a tap rule matched.", _LISTENER, _TAP_DIRECTION),

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Generator
 from typing import Annotated, Any, Final, Literal
 
-from framegate.proxy.config.key import Key, changed_model, model_from_wire
+from framegate.proxy.config.key import Key, changed_model, model_from_wire, model_to_wire
 from framegate.proxy.config.limits import MAX_INT32, MAX_RECEIVE_SIZE, UNLIMITED_LISTENER, UNLIMITED_NODE, LimitsConfig, ListenerLimits
 from framegate.proxy.config.log import DEFAULT_LOG, LogConfig
 from framegate.proxy.config.sasl import ListenerSasl, UpstreamSasl
@@ -403,6 +403,7 @@ class DrainConfig:
     timeout_ms: Annotated[int, Key("ms", (0, _HOUR))] = 30_000
     quiet_ms: Annotated[int, Key("ms", (0, 10 * _MINUTE))] = 1_000
     accept: DrainAccept = "until_stop"
+    delay_ms: Annotated[int, Key("ms", (0, _HOUR))] = 5_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -424,10 +425,11 @@ class PrometheusConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryConfig:
-    """Where telemetry is sent. Both may be set, or neither."""
+    """Where telemetry is sent, to both, to one or to none; and the share of Kafka requests that have a span."""
 
     otlp: OtlpConfig | None = None
     prometheus: PrometheusConfig | None = None
+    request_sample: Annotated[float, Key("share", (0.0, 1.0))] = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -490,7 +492,8 @@ def largest_whole(config: ProxyConfig) -> tuple[int, int]:
 
 def to_wire(config: ProxyConfig) -> dict[str, Any]:
     """The model as JSON values, for the link."""
-    return dataclasses.asdict(config)
+    row: dict[str, Any] = model_to_wire(config)
+    return row
 
 
 def from_wire(row: dict[str, Any]) -> ProxyConfig:
@@ -508,9 +511,9 @@ def difference_to_wire(before: ProxyConfig, after: ProxyConfig) -> dict[str, Any
         old, new = getattr(before, field.name), getattr(after, field.name)
         if field.name in _NAMED and old != new:
             known = {item.name: item for item in old}
-            row[field.name] = [item.name if known.get(item.name) == item else dataclasses.asdict(item) for item in new]
+            row[field.name] = [item.name if known.get(item.name) == item else model_to_wire(item) for item in new]
         elif old != new:
-            row[field.name] = dataclasses.asdict(new) if dataclasses.is_dataclass(new) and not isinstance(new, type) else new
+            row[field.name] = model_to_wire(new)
     return row
 
 

@@ -61,8 +61,7 @@ class HeartbeatCells:
     """One end of the cells. The descriptor may be closed afterwards. Raises OSError."""
 
     def __init__(self, descriptor: int) -> None:
-        self._mapping: Final = mmap.mmap(descriptor, _SIZE)
-        self._cells: Final = memoryview(self._mapping).cast("q")
+        self._cells: Final = memoryview(mmap.mmap(descriptor, _SIZE)).cast("q")
 
     @property
     def heartbeat_ns(self) -> int:
@@ -78,11 +77,6 @@ class HeartbeatCells:
         for index, value in enumerate(beat, 1):
             self._cells[index] = value
         self._cells[0] = now_ns
-
-    def close(self) -> None:
-        """Release the memory of this end."""
-        self._cells.release()
-        self._mapping.close()
 
 
 class Activity:

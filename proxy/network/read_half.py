@@ -78,6 +78,8 @@ class ReadHalf(SlotOwner):
         self.bytes_received: i64 = 0
         self.cut_short_at: i64 = 0
         self.lost_bytes: i64 = 0
+        self._begun: i64 = -1  # the number of the last frame that did not come with one read, and when it began
+        self._begun_ns: i64 = 0
         self._channel: Channel = channel
         self._sink: ChannelSink = sink
         self._loop: Final = loop
@@ -97,6 +99,10 @@ class ReadHalf(SlotOwner):
         if self.low_memory is None or not self.low_memory.is_awaiting:
             return self.bytes_received
         return self.bytes_received + socket_buffers.queued(self._socket)
+
+    def began_ns(self, number: i64) -> i64:
+        """When the frame that is received now, or was received last, began to arrive; ``number``: of the whole frames before it."""
+        return self._begun_ns if self._begun == number else self._loop.arrived_ns
 
     @property
     def begun_bytes(self) -> i64:
@@ -379,6 +385,8 @@ class ReadHalf(SlotOwner):
         if not self._channel.is_open:
             return
         receive = self.receive
+        if receive.staged != 0 and self._begun != self.frames_received:
+            self._begun, self._begun_ns = self.frames_received, self._loop.arrived_ns
         if receive.fault != framing.OK:
             self._sink.frame_refused()
             if not self._mutes.causes & mute.HANDLER:  # else after the handler has answered the frames before it

@@ -5,14 +5,12 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from framegate.proxy.cells import FIRST_OCTAVES, FORWARD_BOUNDS, MUTE_CAUSES
+from framegate.proxy.cells import FIRST_POWERS, FORWARD_BOUNDS, MUTE_CAUSES
 from framegate.proxy.network.framing import SIZE_BUCKETS
 
 __all__ = ["Histogram", "SideStats"]
 
 QUARTERS: Final = 4
-LIMIT: Final = 62  # a positive i64 has its first bit here, or below
-STEPS: Final[vec[i64]] = vec[i64]([int(2 ** (LIMIT + quarter / 4)) for quarter in range(QUARTERS)])  # with the first bit at LIMIT
 
 
 class Histogram:
@@ -38,7 +36,7 @@ class Histogram:
         self.sum: i64 = 0
         self.offset: Final[i64] = offset
         self._bounds: vec[i64] = vec[i64]([round(bound * 1e9) for bound in bounds_s])
-        self._first_octave: Final[i64] = FIRST_OCTAVES.get(bounds_s, 0)
+        self._first_octave: Final[i64] = round(bounds_s[0] * 1e9).bit_length() - 1 if bounds_s in FIRST_POWERS else 0
 
     def observe(self, duration_ns: i64, times: i64 = 1) -> None:
         """Count a duration ``times`` times."""
@@ -54,8 +52,9 @@ class Histogram:
         self.sum += duration_ns * times
 
     def _fine_bucket(self, duration_ns: i64) -> i64:
-        """The bucket of four to each power of two, by the first bit and the three steps after it."""
-        if duration_ns <= self._bounds[0]:
+        """The bucket of four to each power of two, by the first bit and the four bounds of its octave."""
+        bounds = self._bounds
+        if duration_ns <= bounds[0]:
             return 0
         octave: i64 = 0
         rest = duration_ns
@@ -65,11 +64,11 @@ class Histogram:
                 rest >>= step
                 octave += step
             step >>= 1
-        scaled = duration_ns << (LIMIT - octave)
         bucket = QUARTERS * (octave - self._first_octave)
-        for quarter in range(i64(QUARTERS)):
-            bucket += 1 if scaled > STEPS[quarter] else 0
-        return min(bucket, i64(len(self._bounds)))
+        end = min(bucket + QUARTERS, i64(len(bounds)))
+        while bucket < end and duration_ns > bounds[bucket]:
+            bucket += 1
+        return min(bucket, end)
 
 
 class SideStats:

@@ -22,7 +22,9 @@ route             what the pairs of one listener share
 drain             the orderly end of all pairs
 retirement        the end of connections whose certificate was replaced
 revocation        the end of sessions whose user or certificate is no longer valid
+request_sampler   which requests have a span; ``request_spans``: what is noted of them
 counters          counters, by block of cells; ``publisher`` copies them into the shared cells
+client_use        what each client uses, in bounded memory (``frequent``)
 ================= ==========================================================================
 
 For listeners with a handler:

@@ -19,7 +19,7 @@ from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.run import PART_FIRST, PART_LAST, Buffer, Run
 from framegate.proxy.network.translation import Translation
 from framegate.proxy.network.write_half import WriteHalf
-from framegate.proxy.relay import administration, ending, losses, tapping
+from framegate.proxy.relay import administration, ending, losses, request_spans, tapping
 from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.pairing import MAX_OPEN, Pairing
 from framegate.proxy.relay.rewriting import UNPAIRED, Rewriting, replaced
@@ -52,6 +52,17 @@ def received(pair: Pair, leg: Leg, channel: Channel, run: Run) -> None:
             losses.drop(pair, leg, run.frames, run.size, run)
         channel.discard(run)
         return
+    if leg.is_client or not pair.draining:
+        _forward(pair, leg, channel, out, run)
+        return
+    out.cork()  # the end of the stream may follow (``ending.end_if_answered``): then the client sees it together with the answer
+    _forward(pair, leg, channel, out, run)
+    if not out.pending.active:
+        out.uncork()
+
+
+def _forward(pair: Pair, leg: Leg, channel: Channel, out: WriteHalf, run: Run) -> None:
+    """Pass a run on, in the other side's framing."""
     if leg.translation is None:
         rewriting, pairing = pair.rewriting, pair.pairing
         if rewriting is None or pairing is None:
@@ -177,6 +188,7 @@ def _replace_requests(pair: Pair, rewriting: Rewriting, pairing: Pairing, leg: L
             frames += part.frames
         elif pairing.open > before:
             pieces.append(replaced(pairing, part, answer))
+            request_spans.refused(pair, pairing)
             frames += 1
         else:
             leg.dropped_bytes += part.size
@@ -226,6 +238,7 @@ def _request_part(pair: Pair, rewriting: Rewriting, pairing: Pairing, leg: Leg, 
         if not passes and not rewriting.fault:
             rewriting.refuses_part = True
             frame = replaced(pairing, run, answer) if pairing.open > before else b""
+            request_spans.refused(pair, pairing)
             sent = Run(None, 0, frame, 0, i64(len(frame)), 1, 0)
     if run.part & PART_LAST:
         rewriting.refuses_part = False
@@ -250,12 +263,19 @@ def look_at(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
     """Pair and tap a run; False: the tap's log is full, and the source must be muted."""
     pairing = pair.pairing
     if pairing is not None:
+        before = pairing.open
         if leg.is_client:
             if pairing.client is None:
                 _identify(pair, pairing, run)
             pairing.requests(run, now_ns)
+            sampler = pair.owner.sampler
+            sampler.left -= run.frames
+            if sampler.left < 0:
+                request_spans.choose(pair, pairing, run, run.frames, before)
         else:
             pairing.answers(run, now_ns, leg.tap is not None)
+            if pair.spans is not None:
+                request_spans.answered(pair, pairing, run, before)
     return leg.tap is None or _append(pair, leg.tap, leg, run, now_ns)
 
 
@@ -271,12 +291,19 @@ def _pair_part(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> None:
     """Pair a piece of a frame that is cut through."""
     pairing = pair.pairing
     if pairing is not None and run.part & PART_FIRST:
+        before = pairing.open
         if leg.is_client:
             if pairing.client is None:
                 _identify(pair, pairing, run)
             pairing.request_part(run, now_ns)
+            sampler = pair.owner.sampler
+            sampler.left -= 1
+            if sampler.left < 0:
+                request_spans.choose(pair, pairing, run, 1, before)
         else:
             pairing.answer_part(run, now_ns)
+            if pair.spans is not None:
+                request_spans.answered(pair, pairing, run, before)
 
 
 def _tap_part(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
@@ -308,7 +335,7 @@ def wait_for_room(leg: Leg, channel: Channel) -> None:
 def pipe_target(pair: Pair, leg: Leg) -> WriteHalf | None:
     """The destination of pieces after the first one, which need not be inspected."""
     rewriting = pair.rewriting
-    if leg.tap is not None or pair.state is CLOSING:
+    if leg.tap is not None or pair.state is CLOSING or (pair.draining and not leg.is_client):
         return None
     if rewriting is not None and (rewriting.refuses_part if leg.is_client else rewriting.pipe_limit < PIPE_FROM):
         return None
@@ -368,6 +395,8 @@ def _append(pair: Pair, tap: FrameTap, leg: Leg, run: Run, now_ns: i64) -> bool:
 def hold(pair: Pair, pairing: Pairing, leg: Leg) -> None:
     """Mute a client with too many open requests, or prepared answers; unmute it when half are answered; end a half-closed pair with none."""
     client = pair.client.channel
+    if pair.spans is not None:
+        request_spans.forwarded(pair)
     if leg.is_client:
         if not pair.full and (pairing.full or (pair.rewriting is not None and pair.rewriting.waits)) and client is not None:
             pair.full = True
@@ -413,5 +442,7 @@ def sent(pair: Pair, leg: Leg) -> None:
         ending.end_if_answered(pair)
         if leg.is_client and not pair.counts_responses:
             ending.end_if_even(pair)
+    if leg.is_client and channel is not None:
+        channel.write_half.uncork()
     if not leg.is_client and pair.renewal is not None and pair.renewal.mutes_client:
         pair.renewal.advance()

@@ -203,6 +203,11 @@ def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
     return True
 
 
+def _note_parts(pair: Pair, channel: Channel) -> None:
+    connected_ns = channel.secured_ns if channel.options.tls is None else channel.connected_ns
+    pair.attempt_ns = channel.opened_ns, connected_ns, channel.secured_ns, channel.ready_ns
+
+
 def _note_failure(pair: Pair, attempt: Attempt, cause: Cause, detail: str, now_ns: i64) -> None:
     endpoint = attempt.endpoint
     if pair.tried is None:
@@ -259,6 +264,7 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
     pair.tried = None
     pair.used = attempt.endpoint
     pair.connect_ended_ns = channel.ready_ns
+    _note_parts(pair, channel)
     if pair.login is not None:
         pair.login.accepted(channel.ready_ns)
     upstream = _upstream(pair)
@@ -318,6 +324,7 @@ def attempt_failed(pair: Pair, channel: Channel) -> None:
     pair.attempt = None
     pair.owner.loop.end_handshake(channel)
     pair.connect_ended_ns = channel.closed_ns
+    _note_parts(pair, channel)
     pair.upstream.channel = None
     cause = channel.close_cause or Cause.INTERNAL
     error = channel.error

@@ -45,6 +45,7 @@ from framegate.proxy.relay.limit_rules import REPORT_NS, LimitRule
 from framegate.proxy.relay.login import LoginTry
 from framegate.proxy.relay.pairing import Pairing
 from framegate.proxy.relay.quotas import Quotas
+from framegate.proxy.relay.request_sampler import RequestSpan, Sampler
 from framegate.proxy.relay.rewriting import Rewriting
 from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.standing import Standing
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Leg", "LegMaker", "Pair", "PairOwner", "PairWatcher"]
 
+EVEN_FROM: Final = 2  # frames each way
 OLD: Final = "older than timeouts.max_connection_age"
 ADMIN: Final = mute.ADMIN
 DRAIN: Final = mute.DRAIN
@@ -86,6 +88,9 @@ class PairWatcher(abc.ABC):
     def frame_reported(self, pair: "Pair", size: i64, head: bytes) -> None:  # noqa: B027 - optional
         """A frame was passed on though its size is above the limit of the pair's limit rule; ``head``: its first bytes."""
 
+    def request_ended(self, pair: "Pair", span: RequestSpan) -> None:  # noqa: B027 - optional
+        """A Kafka request that has a span is over; for a closed pair before ``pair_closed``."""
+
     @abc.abstractmethod
     def drained(self, cut_off: int) -> None:
         """A drain left no pair. ``cut_off``: how many pairs did not become quiet in time."""
@@ -107,6 +112,7 @@ class PairOwner(abc.ABC):
         reports_open: call ``pair_opened`` of the watcher.
         standing: what operators do to new connections, in their order.
         retirement: drains single pairs; None: their age is not limited.
+        sampler: chooses the Kafka requests that have a span.
     """
 
     def __init__(self, loop: LoopCounters, watcher: PairWatcher) -> None:
@@ -118,6 +124,7 @@ class PairOwner(abc.ABC):
         self.reports_open: bool = False
         self.standing: list[Standing] = []
         self.retirement: Retirement | None = None
+        self.sampler: Final = Sampler()
         self._selector: Selector | None = None
         self._quotas: Quotas | None = None
 
@@ -346,6 +353,7 @@ class Pair:
         client, upstream: the legs.
         pairing: of requests with responses; None for ``framed``.
         broker: node id of the Kafka broker that the client reached, -1: the bootstrap, or no cluster.
+        spans: of its requests, those that are chosen and not reported yet; None: none.
         rewriting: of addresses in answers; None: the listener has no brokers, or the pair is not OPEN yet.
         endpoint: the upstream's address tried last, as text.
         cause, detail, side: why it ended; None, "" and "internal" before.
@@ -353,15 +361,18 @@ class Pair:
         attempts: to reach the upstream, so far.
         connect_began_ns: when the first attempt began, on the selector's clock; 0: there was none.
         connect_ended_ns: when an attempt was READY, or the last one failed; 0 before.
+        attempt_ns: of the last attempt that ended: when it began, was connected, was secured and was READY, likewise; 0: it did not come so far.
         reason: of the last administrative mute; ``mute_action``: the number of the operator's action, 0: it had none.
         rates: given by an operator; None: none.
         limit_rule: that the client matches; None: none, or it is not known yet.
         draining: it is to end as soon as nothing is in flight.
+        held_ns: since when, on the selector's clock, answers are or were held during a drain; 0: they were not.
         drain_until_ns: and at this time at the latest; 0: there is no drain.
         drain_cause, drain_detail: with which it ends then; the detail only if this pair drains alone.
         owner: the owner.
         attempt: the present one to the upstream; ``tried`` has the failed ones (``opening``).
         passed: what its endpoint's counters have.
+        reported_frames, reported_bytes: of both directions, what ``ClientUse`` has.
         used: the endpoint whose channel was READY; None before, and once that is closed.
         login: to the upstream, during attempts (``opening``).
         refusal: of a client that waits for the result of its authentication (``opening``).
@@ -380,6 +391,7 @@ class Pair:
         self.upstream: Final = owner.make_leg(self, is_client=False)
         self.pairing: Pairing | None = None
         self.broker: i64 = BOOTSTRAP
+        self.spans: list[RequestSpan] | None = None
         self.rewriting: Rewriting | None = None
         self.endpoint: str = ""
         self.cause: Cause | None = None
@@ -390,11 +402,13 @@ class Pair:
         self.attempts: i64 = 0
         self.connect_began_ns: i64 = 0
         self.connect_ended_ns: i64 = 0
+        self.attempt_ns: tuple[i64, i64, i64, i64] = (0, 0, 0, 0)
         self.reason: str = ""
         self.mute_action: i64 = 0
         self.rates: PairRates | None = None
         self.limit_rule: LimitRule | None = None
         self.draining: bool = False
+        self.held_ns: i64 = 0
         self.drain_until_ns: i64 = 0
         self.drain_cause: Cause = Cause.DRAINED
         self.drain_detail: str = ""
@@ -403,6 +417,8 @@ class Pair:
         self.tried: Tried | None = None
         self.used: Endpoint | None = None
         self.passed: Final = Passed()
+        self.reported_frames: i64 = 0
+        self.reported_bytes: i64 = 0
         self.login: LoginTry | None = None
         self.refusal: LoginError | None = None
         self.renewal: Renewal | None = None
@@ -431,6 +447,23 @@ class Pair:
         """Whether the number of open requests is known."""
         return self.route.upstream is None or (self.pairing is not None and not self.pairing.lost)
 
+    @property
+    def holds_answers(self) -> bool:
+        """Whether answers are held for the drain."""
+        return self.client.channel is not None and self.client.channel.write_half.holding
+
+    def is_even(self) -> bool:
+        """Whether the client has received, or will from what is held, as many frames as it sent. Not after the first one, which may have a second
+        frame.
+        """
+        client = self.client.channel
+        if client is None or client.frames_received < EVEN_FROM:
+            return False
+        sent = client.write_half.frames_sent
+        if client.write_half.holding:
+            sent += client.write_half.pending.frames
+        return sent == client.frames_received
+
     def has_no_open_request(self) -> bool:
         """Whether nothing is in flight, as far as is known: no frame is begun, no request is open, nothing waits to be written or to be read, except
         from a client that is muted for the drain or by an operator.
@@ -438,7 +471,9 @@ class Pair:
         client, upstream = self.client.channel, self.upstream.channel
         if client is None or (upstream is None and self.route.upstream is not None):
             return True
-        if self.client.has_held_frames() or self.upstream.has_held_frames() or client.pending_send != 0 or client.read_half.receive.within:
+        if self.client.has_held_frames() or self.upstream.has_held_frames() or client.read_half.receive.within:
+            return False
+        if client.pending_send != 0 and not client.write_half.holding:
             return False
         if upstream is not None and (upstream.pending_send != 0 or upstream.read_half.receive.within):
             return False

@@ -157,6 +157,10 @@ class Pairing:
         key = self._entries[self._head] >> 48
         return 0 if key in (_JOIN_GROUP, _SYNC_GROUP) else self.oldest_ns
 
+    def is_raw(self, place: i64) -> bool:
+        """Whether the open request with so many before it is a raw token."""
+        return self._times[(self._head + place) & self._mask] < 0
+
     def identify(self, run: Run) -> None:
         """Read the first request of the connection, for ``client``; the run may be its first piece."""
         header, size = run.first_sizes()

@@ -9,6 +9,7 @@ from framegate.proxy.cause import Cause
 from framegate.proxy.network import mute
 from framegate.proxy.network.connection_id import ConnectionIds
 from framegate.proxy.relay import ending, opening, tapping
+from framegate.proxy.relay.client_use import ClientUse
 from framegate.proxy.relay.cluster import BOOTSTRAP
 from framegate.proxy.relay.counters import Counters
 from framegate.proxy.relay.ending import CLOSED_BY
@@ -34,6 +35,7 @@ class _Pairs(PairOwner):
     Attributes:
         open: those that are not CLOSED, by id, oldest first.
         rules: of the tap, those in force; None: there is no tap.
+        use: what each client uses.
     """
 
     def __init__(self, counters: Counters, watcher: PairWatcher, rules: TapRules | None, writer: TapWriter | None, handled: LegMaker | None) -> None:
@@ -41,6 +43,7 @@ class _Pairs(PairOwner):
         self._handled: LegMaker | None = handled
         self.open: dict[int, Pair] = {}
         self.rules = rules
+        self.use: Final = ClientUse()
         self._writer: Final = writer
         self._starved: dict[Leg, None] = {}  # in the order in which they came
 
@@ -99,6 +102,7 @@ class _Pairs(PairOwner):
         if self._starved:
             self._starved.pop(pair.client, None)
             self._starved.pop(pair.upstream, None)
+        self.use.ended(pair)
         self.watcher.pair_closed(pair)
 
 

@@ -20,7 +20,7 @@ from framegate.proxy.network.framing import Framing
 from framegate.proxy.network.run import Body, Buffer, Run
 from framegate.proxy.network.timer import CallbackTimer
 from framegate.proxy.network.translation import contains_delimiter, refer
-from framegate.proxy.relay import ending, forwarding, handling
+from framegate.proxy.relay import ending, forwarding, handling, request_spans
 from framegate.proxy.relay import handler_wire as wire
 from framegate.proxy.relay.handled_connection import Request
 from framegate.proxy.relay.handled_pair import Handled, HandledLeg, HeldAnswer, Outgoing
@@ -243,8 +243,12 @@ def _pair_anew(leg: HandledLeg, request: Request, made: Run | None) -> None:
     place = _place(leg, request, pairing)
     if request.expects:
         pairing.take_out(place)
+        request_spans.take_out(pair, place)
     if made is not None:
+        before = pairing.open
         pairing.put_in(place, made, pair.owner.selector.read_clock())
+        if pairing.open > before:
+            request_spans.put_in(pair, place)
     forwarding.let_ask(pair, pairing)  # whether the pair is done is checked when everything was sent
 
 

@@ -77,6 +77,7 @@ def _build(message: StartMessage, slot: int, cells_fd: int, sockets: tuple[socke
     selector = Selector(clock, pool, RunDelay())
     relay.pairs.attach(selector)
     relay.pairs.reports_open = message.get("rows_at_open", False)
+    relay.pairs.sampler.set_share(message.get("request_sample", 0.0))
     quiet_ns = config.drain.quiet_ms * 1_000_000
     drain = Drain(selector, clock, relay.pairs.open, watcher, quiet_ns)
     settings.attach(relay, tap, Retirement(selector, clock, relay.pairs.open, quiet_ns, config.drain.timeout_ms * 1_000_000), drain)

@@ -23,13 +23,22 @@ from framegate.proxy.network.selector import Selector
 from framegate.proxy.relay.pair import Pair
 from framegate.proxy.relay.quotas import DemandWatcher, KeyDemand
 from framegate.proxy.relay.relay import Relay
+from framegate.proxy.relay.request_sampler import RequestSpan
 from framegate.proxy.relay.route import Route
 from framegate.proxy.server.commands import Commands
 from framegate.proxy.server.link import HANDLER_PROCESS, MAX_TOGETHER, Handover, LinkError, LinkReader, LinkWriter, receive_handovers
-from framegate.proxy.server.messages import BrokersSeenNotice, DemandNotice, FrameRefusedNotice, PartedNotice, RowsNotice
-from framegate.proxy.server.pair_rows import closed_line, demand_row, opened_line, refused_frame_row, refused_line, reported_frame_row
+from framegate.proxy.server.messages import BrokersSeenNotice, DemandNotice, FrameRefusedNotice, PartedNotice, RequestSpansNotice, RowsNotice
+from framegate.proxy.server.pair_rows import (
+    closed_line,
+    demand_row,
+    opened_line,
+    refused_frame_row,
+    refused_line,
+    reported_frame_row,
+    request_span_row,
+)
 from framegate.proxy.server.protocol import event_notice
-from framegate.proxy.server.rows import EventRow, HandoverFailedRow, RefusedFrameRow, SeenBrokerRow
+from framegate.proxy.server.rows import EventRow, HandoverFailedRow, RefusedFrameRow, RequestSpanRow, SeenBrokerRow
 from framegate.proxy.server.settings import Settings
 
 __all__ = ["LINK_CLOSE_MS", "MAX_ROWS", "CallbackHandler", "ControlLink"]
@@ -38,6 +47,7 @@ READ_BYTES: Final = 65536
 MAX_REPLY_BYTES: Final = 1 << 20
 MAX_JOBS: Final = 64
 MAX_ROWS: Final = 128  # rows of connections in one message
+MAX_REQUESTS: Final = 32  # likewise of requests that have a span
 ROWS_WAIT_NS: Final = 4_000_000  # for others, of the first of them
 LINK_CLOSE_MS: Final = 1_000
 READABLE: Final = select.EPOLLIN
@@ -61,7 +71,7 @@ class ControlLink(DemandWatcher):
         command, handover: the sockets, non-blocking.
         reader: may hold the beginning of messages already.
         selector, relay, settings: the data path.
-        drain: begins a drain; takes its timeout in ms.
+        drain: begins a drain; takes its timeout in ms, and the delay of a lead-in, or ``NO_LEAD_IN``.
         stop: begins the end of this processor.
         lost: called when control is gone.
 
@@ -81,7 +91,7 @@ class ControlLink(DemandWatcher):
         selector: Selector,
         relay: Relay,
         settings: Settings,
-        drain: Callable[[int], None],
+        drain: Callable[[int, int], None],
         stop: Callable[[], None],
         lost: Callable[[], None],
     ) -> None:
@@ -98,6 +108,7 @@ class ControlLink(DemandWatcher):
         self.replied: bool = False
         self._opened: Final[list[str]] = []
         self._closed: Final[list[str]] = []
+        self._requests: list[RequestSpanRow] = []
         self._rows_ns: i64 = 0  # when the first of these was made
         self._command_handler: Final = CallbackHandler(self._on_command)
         self._handover_handler: Final = CallbackHandler(self._on_handover)
@@ -198,6 +209,29 @@ class ControlLink(DemandWatcher):
     def frame_reported(self, pair: Pair, size: i64, head: bytes) -> None:
         if self._up:
             self._offer_refused(reported_frame_row(pair, size, head, self._relay.pairs.wall_offset_ns))
+
+    def request_ended(self, pair: Pair, span: RequestSpan) -> None:
+        """A Kafka request with a span is over: collect its row."""
+        if self._up:
+            self._requests.append(request_span_row(pair, span, self._relay.pairs.wall_offset_ns))
+        if len(self._requests) >= MAX_REQUESTS:
+            self.report_requests()
+
+    def report_requests(self) -> None:
+        """Send the requests that have a span; while too much waits to be written they are skipped, and counted in the next report."""
+        sampler, spans = self._relay.pairs.sampler, self._requests
+        if not self._up or (not spans and sampler.skipped == 0):
+            return
+        self._requests = []
+        try:
+            if self.writer.offer(RequestSpansNotice(type="request_spans", spans=spans, skipped=int(sampler.skipped))):
+                sampler.skipped = 0
+            else:
+                sampler.skipped += len(spans)
+        except OSError:
+            self._end()
+        else:
+            self.watch()
 
     def _offer_refused(self, row: RefusedFrameRow) -> None:
         try:

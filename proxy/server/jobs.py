@@ -4,12 +4,14 @@ import abc
 import bisect
 import heapq
 import itertools
+import operator
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
 from framegate.proxy.cause import Cause
 from framegate.proxy.cells import MEMORY_KINDS
+from framegate.proxy.errors import shown
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.relay import administration, ending
@@ -19,10 +21,10 @@ from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.state import PairState
 from framegate.proxy.server import messages
 from framegate.proxy.server.pair_rows import access_line, holder_row, is_due, last_active_ns, open_row
-from framegate.proxy.server.rows import HolderRow, OpenRow
+from framegate.proxy.server.rows import ClientRow, HolderRow, OpenRow
 from framegate.proxy.server.settings import ChangeError, Follow, Settings
 
-__all__ = ["AccessJob", "BulkJob", "EvictJob", "FollowJob", "HoldersJob", "Job", "ListJob", "PrepareJob"]
+__all__ = ["AccessJob", "BulkJob", "ClientsJob", "EvictJob", "FollowJob", "HoldersJob", "Job", "ListJob", "PrepareJob"]
 
 STEP: Final = 8  # pairs between two looks at the clock
 MAX_ROWS: Final = 10_000
@@ -172,6 +174,31 @@ class HoldersJob(Job):
 
     def result(self) -> messages.Reply:
         return messages.HoldersReply(type="result", id=self.id, rows=[row for _, _, row in sorted(self._most, reverse=True)])
+
+
+class ClientsJob(Job):
+    """What clients used since the last such job: what all open pairs have passed is added to what ended ones had."""
+
+    def __init__(self, message: messages.ClientsCommand, relay: Relay) -> None:
+        super().__init__(message["id"], relay)
+        self._limit = message["limit"]
+        if not 1 <= self._limit <= MAX_HOLDERS:
+            raise ValueError(f"a limit of {self._limit} clients")
+        self._use = relay.pairs.use
+
+    def _visit(self, number: int, pair: Pair | None) -> None:
+        if pair is not None:
+            self._use.see(pair)
+
+    def result(self) -> messages.Reply:
+        lists, totals = self._use.take()
+        rows = [
+            ClientRow(measure=measure, client=[*map(shown, client)], amount=amount)
+            for measure, found in lists.items()
+            for client, amount in heapq.nlargest(self._limit, found.counts.items(), key=operator.itemgetter(1))
+        ]
+        sums = [ClientRow(measure=measure, client=[listener], amount=amount) for (measure, listener), amount in totals.items()]
+        return messages.ClientsReply(type="result", id=self.id, rows=rows, totals=sums)
 
 
 class BulkJob(Job):

@@ -26,11 +26,12 @@ from framegate.proxy.cells import PROCESSOR_BLOCK, CellWriter, State
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import CallbackTimer
 from framegate.proxy.relay import ending
-from framegate.proxy.relay.drain import Drain
+from framegate.proxy.relay.drain import NO_LEAD_IN, Drain
 from framegate.proxy.relay.in_flight import InFlight
 from framegate.proxy.relay.pair import Pair, PairWatcher
 from framegate.proxy.relay.publisher import Publisher
 from framegate.proxy.relay.relay import Relay
+from framegate.proxy.relay.request_sampler import RequestSpan
 from framegate.proxy.relay.upstream import Endpoint, Upstream
 from framegate.proxy.server.control_link import CallbackHandler, ControlLink
 from framegate.proxy.server.heap import Heap
@@ -84,6 +85,10 @@ class Watcher(PairWatcher):
     def frame_reported(self, pair: Pair, size: i64, head: bytes) -> None:
         if self.loop is not None:
             self.loop.link.frame_reported(pair, size, head)
+
+    def request_ended(self, pair: Pair, span: RequestSpan) -> None:
+        if self.loop is not None:
+            self.loop.link.request_ended(pair, span)
 
     def drained(self, cut_off: int) -> None:
         if self.loop is not None:
@@ -229,6 +234,8 @@ class Loop:
             self._set_clock()
             self._judge_endpoints(now_ns)
             self._report_refusals()
+            self._relay.pairs.sampler.refill()
+            self.link.report_requests()
             if self._tap is not None:
                 self._tap.revive()
         if self._in_flight.look(now_ns):
@@ -369,8 +376,11 @@ class Loop:
         elif not self._ending:
             self.begin_drain(self._settings.config.drain.timeout_ms)
 
-    def begin_drain(self, timeout_ms: int) -> None:
-        """No new pairs; end those that are open when they are quiet."""
+    def begin_drain(self, timeout_ms: int, delay_ms: int = NO_LEAD_IN) -> None:
+        """No new pairs; end those that are open when they are quiet. With a delay: begin a lead-in."""
+        if delay_ms != NO_LEAD_IN:
+            self._drain.lead_in(delay_ms * 1_000_000, timeout_ms * 1_000_000)
+            return
         self._relay.pairs.draining = True
         self._relay.pairs.loop.counts.cells[DRAINING] = 1
         self._cells.state(State.DRAINING)
@@ -430,4 +440,5 @@ class Loop:
 
     def _close_link(self) -> None:
         self._report_faults()
+        self.link.report_requests()
         self.link.close()

@@ -11,12 +11,14 @@ declared here is public.
 from typing import Any, Literal, NotRequired, TypedDict
 
 from framegate.proxy.server.rows import (
+    ClientRow,
     DemandRow,
     EndpointRow,
     HolderRow,
     OpenRow,
     PartRow,
     RefusedFrameRow,
+    RequestSpanRow,
     SeenBrokerRow,
     StandingRow,
     StoresRow,
@@ -63,6 +65,7 @@ class StartMessage(TypedDict):
         failing: as of ``Change``.
         stores: certificates and keys of all listeners and upstreams with TLS; without it their files are read from the disk.
         rows_at_open: whether the notice ``opened`` is sent for each connection that opens; without it it is not.
+        request_sample: the share of Kafka requests that are reported for a span; without it none is.
         standing: as of ``Change``.
     """
 
@@ -80,6 +83,7 @@ class StartMessage(TypedDict):
     part: NotRequired[int]
     stores: NotRequired[StoresRow]
     rows_at_open: NotRequired[bool]
+    request_sample: NotRequired[float]
     standing: NotRequired[list[StandingRow]]
 
 
@@ -157,7 +161,7 @@ class Change(TypedDict, total=False):
         revoked: by listener, identities that are no longer valid.
         tap_rule: the name of a tap rule that is turned on again.
         standing: all standing actions, in order.
-        rows_at_open: as of ``StartMessage``.
+        rows_at_open, request_sample: as of ``StartMessage``.
     """
 
     config: dict[str, Any]
@@ -172,6 +176,7 @@ class Change(TypedDict, total=False):
     tap_rule: str
     standing: list[StandingRow]
     rows_at_open: bool
+    request_sample: float
 
 
 class _Asked(TypedDict):
@@ -241,6 +246,13 @@ class HoldersCommand(_Asked):
     limit: int
 
 
+class ClientsCommand(_Asked):
+    """Report what clients used since the last such command: of each measure the ``limit`` clients with most."""
+
+    type: Literal["clients"]
+    limit: int
+
+
 class PartsCommand(TypedDict):
     """Set the part of each rate that this processor may use (``framegate.proxy.relay.quotas``); rates that are not named keep theirs."""
 
@@ -267,10 +279,13 @@ class AccessCommand(_Asked):
 
 
 class DrainCommand(_Asked):
-    """Drain, or shorten the rest of a drain. The reply is sent at once, the notice ``drained`` when it is over."""
+    """Drain, or shorten the rest of a drain. The reply is sent at once, the notice ``drained`` when it is over. ``delay_ms``: begin a lead-in instead
+    (``relay.drain``), which has no notice.
+    """
 
     type: Literal["drain"]
     timeout_ms: int
+    delay_ms: NotRequired[int]
 
 
 class AnswerCommand(TypedDict):
@@ -290,6 +305,7 @@ Command = (
     | BulkCommand
     | EvictCommand
     | HoldersCommand
+    | ClientsCommand
     | PartsCommand
     | AccessCommand
     | DrainCommand
@@ -375,6 +391,13 @@ class HoldersReply(DrainReply):
     rows: list[HolderRow]
 
 
+class ClientsReply(DrainReply):
+    """The clients with most, of each measure. ``totals``: of all clients of a listener."""
+
+    rows: list[ClientRow]
+    totals: list[ClientRow]
+
+
 class AccessReply(DrainReply):
     """Sent after the rows. ``next``: the last id that was visited if there may be more, else 0."""
 
@@ -426,6 +449,14 @@ class FrameRefusedNotice(TypedDict):
     row: RefusedFrameRow
 
 
+class RequestSpansNotice(TypedDict):
+    """Kafka requests that have a span. ``skipped``: how many more would have one, if there were not too many, since the last notice."""
+
+    type: Literal["request_spans"]
+    spans: list[RequestSpanRow]
+    skipped: int
+
+
 class PartedNotice(TypedDict):
     """A processor and a handler process are no longer connected, though both run; each reports its end of the pair of sockets.
 
@@ -475,4 +506,6 @@ class BrokersSeenNotice(TypedDict):
 
 
 HandlerNotice = LogNotice | PartedNotice
-Notice = RowsNotice | DrainedNotice | DemandNotice | FrameRefusedNotice | QuestionNotice | ForgetNotice | BrokersSeenNotice | HandlerNotice
+Report = DemandNotice | BrokersSeenNotice | FrameRefusedNotice | RequestSpansNotice | QuestionNotice | ForgetNotice
+"""What a processor needs to know, or has learned."""
+Notice = RowsNotice | DrainedNotice | Report | HandlerNotice

@@ -14,8 +14,10 @@ from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.network.frame_exchange import is_sasl
 from framegate.proxy.network.int32 import HEADER
 from framegate.proxy.network.receive import KEY_END
+from framegate.proxy.relay.client_use import traffic_of
 from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.quotas import KeyDemand
+from framegate.proxy.relay.request_sampler import RequestSpan
 from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.state import PairState
 from framegate.proxy.relay.upstream import Endpoint, Upstream
@@ -30,6 +32,7 @@ from framegate.proxy.server.rows import (
     RateCounter,
     RateLevel,
     RefusedFrameRow,
+    RequestSpanRow,
     ThrottleRow,
     TlsRow,
     TrafficRow,
@@ -51,6 +54,7 @@ __all__ = [
     "refused_frame_row",
     "refused_line",
     "reported_frame_row",
+    "request_span_row",
 ]
 
 NS_PER_MS: Final = 1_000_000
@@ -60,18 +64,6 @@ _text: Final = encode_basestring
 """A string as JSON, as ``json`` writes it with ``ensure_ascii=False``."""
 _CAUSE_WORDS: Final[dict[Cause, str]] = {cause: str(cause) for cause in Cause}  # an enumeration's attribute costs a Python call
 _STATE_WORDS: Final[dict[PairState, str]] = {state: str(state.value) for state in PairState}
-
-
-def _traffic(pair: Pair) -> tuple[i64, i64, i64, i64]:
-    """Frames of requests and of responses, and their bytes."""
-    client, upstream = pair.client.channel, pair.upstream.channel
-    frames = i64(0) if client is None else client.frames_received
-    size = i64(0) if client is None else client.bytes_received
-    if client is not None and pair.route.upstream is None:
-        return frames, client.write_half.frames_sent, size, client.write_half.bytes_sent
-    if upstream is None:
-        return frames, 0, size, 0
-    return frames, upstream.frames_received, size, upstream.bytes_received
 
 
 def _upstream_name(route: Route) -> str:
@@ -123,7 +115,7 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
     """A pair that is not CLOSED."""
     client, upstream, pairing = pair.client.channel, pair.upstream.channel, pair.pairing
     told = None if pairing is None else pairing.client
-    traffic = _traffic(pair)
+    traffic = traffic_of(pair)
     pending: i64 = 0
     leased: i64 = pair.client.held_bytes() + pair.upstream.held_bytes()
     for channel in (client, upstream):
@@ -224,7 +216,8 @@ def refused_line(
     return f'{accepted_ns} {pair_id} {head}, {end}, "lost": {_lost_text(0, 0)}, "mutes": {{}}}}'
 
 
-_NEVER: Final = '"handshake_ns": null, "connect_ns": null, "connect_started_ns": null, "attempts": 0'
+_NO_ATTEMPT: Final = '"attempt_started_ns": null, "tcp_ns": null, "tls_ns": null, "login_ns": null'
+_NEVER: Final = f'"handshake_ns": null, "connect_ns": null, "connect_started_ns": null, "attempts": 0, {_NO_ATTEMPT}'
 
 
 def _pair_head(pair: Pair, wall_offset_ns: i64) -> str:
@@ -240,7 +233,7 @@ def _pair_head(pair: Pair, wall_offset_ns: i64) -> str:
         principal="" if client is None else client.principal,
         mechanism=_mechanism(client),
         tls=_tls_text(client),
-        traffic=_traffic(pair),
+        traffic=traffic_of(pair),
         opening=_opening_text(pair, client, wall_offset_ns),
     )
 
@@ -282,7 +275,21 @@ def _opening_text(pair: Pair, client: Channel | None, wall_offset_ns: i64) -> st
         started = str(pair.connect_began_ns + wall_offset_ns)
         if pair.attempt is None and pair.connect_ended_ns != 0:
             connect = str(pair.connect_ended_ns - pair.connect_began_ns)
-    return f'"handshake_ns": {handshake}, "connect_ns": {connect}, "connect_started_ns": {started}, "attempts": {pair.attempts}'
+    return (
+        f'"handshake_ns": {handshake}, "connect_ns": {connect}, "connect_started_ns": {started}, "attempts": {pair.attempts}, '
+        f"{_attempt_text(pair, wall_offset_ns)}"
+    )
+
+
+def _attempt_text(pair: Pair, wall_offset_ns: i64) -> str:
+    """The parts of the last attempt that ended."""
+    began_ns, connected_ns, secured_ns, ready_ns = pair.attempt_ns
+    if began_ns == 0:
+        return _NO_ATTEMPT
+    tcp = "null" if connected_ns == 0 else str(connected_ns - began_ns)
+    tls = "null" if secured_ns == 0 else str(secured_ns - connected_ns)
+    login = "null" if ready_ns == 0 else str(ready_ns - secured_ns)
+    return f'"attempt_started_ns": {began_ns + wall_offset_ns}, "tcp_ns": {tcp}, "tls_ns": {tls}, "login_ns": {login}'
 
 
 def _end_text(cause: Cause, detail: str, side: str, state: PairState, opened_ns: i64, closed_ns: i64, wall_offset_ns: i64) -> str:
@@ -393,6 +400,33 @@ def _refused_row(
         report_only=report_only,
         head=head_text(head, authenticates=leg.is_client and pair.route.authenticates),
         time_ns=int(time_ns),
+    )
+
+
+def request_span_row(pair: Pair, span: RequestSpan, wall_offset_ns: i64) -> RequestSpanRow:
+    """A request that has a span and is over."""
+    client, told, carried = pair.client.channel, None if pair.pairing is None else pair.pairing.client, span.produced
+    return RequestSpanRow(
+        id=int(pair.id),
+        listener=pair.route.listener,
+        upstream=_upstream_name(pair.route),
+        endpoint=pair.endpoint,
+        peer="" if client is None else client.peer,
+        principal="" if client is None else client.principal,
+        client_id="" if told is None else told.client_id,
+        key=int(span.api >> 16),
+        version=int(span.api & 0xFFFF),
+        correlation_id=int(span.correlation),
+        size=int(span.size),
+        answer_size=int(span.answer_size),
+        began_ns=int(span.began_ns + wall_offset_ns),
+        ended_ns=int(span.ended_ns + wall_offset_ns),
+        code=int(span.code),
+        failure=span.failure,
+        topic="" if carried is None else carried.topic,
+        partition=-1 if carried is None else int(carried.partition),
+        records=-1 if carried is None else int(carried.records),
+        parents=[] if carried is None else carried.parents,
     )
 
 

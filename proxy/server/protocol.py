@@ -24,6 +24,7 @@ __all__ = [
     "Request",
     "access_request",
     "bulk_request",
+    "clients_request",
     "commit_request",
     "describe_request",
     "drain_request",
@@ -43,7 +44,7 @@ __all__ = [
     "upstreams_request",
 ]
 
-WIRE_VERSION: Final = 11
+WIRE_VERSION: Final = 12
 """Of ``messages`` and ``rows``: increased by 1 by every release that changes one of them."""
 
 Message = dict[str, Any]
@@ -101,6 +102,7 @@ REPLIES: Final[dict[str, dict[str, Any]]] = {
     "evict": {"result": messages.EvictReply},
     "upstreams": {"result": messages.UpstreamsReply},
     "holders": {"result": messages.HoldersReply},
+    "clients": {"result": messages.ClientsReply},
     "access": {"result": messages.AccessReply},
     "drain": {"result": messages.DrainReply},
 }
@@ -266,11 +268,19 @@ def holders_request(limit: int) -> Request[messages.HoldersReply]:
     return Request(messages.HoldersCommand(type="holders", limit=limit))
 
 
+def clients_request(limit: int) -> Request[messages.ClientsReply]:
+    """What clients used since the last such request."""
+    return Request(messages.ClientsCommand(type="clients", limit=limit))
+
+
 def access_request(*, after: int, limit: int, every_ms: int, since_ns: int, until_ns: int) -> Request[messages.AccessReply]:
     """Rows of pairs that are open for long."""
     return Request(messages.AccessCommand(type="access", after=after, limit=limit, every_ms=every_ms, since_ns=since_ns, until_ns=until_ns))
 
 
-def drain_request(timeout_ms: int) -> Request[messages.DrainReply]:
-    """Begin a drain."""
-    return Request(messages.DrainCommand(type="drain", timeout_ms=timeout_ms))
+def drain_request(timeout_ms: int, delay_ms: int | None = None) -> Request[messages.DrainReply]:
+    """Begin a drain, or, with a delay, the lead-in of one."""
+    command = messages.DrainCommand(type="drain", timeout_ms=timeout_ms)
+    if delay_ms is not None:
+        command["delay_ms"] = delay_ms
+    return Request(command)

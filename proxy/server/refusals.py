@@ -3,7 +3,7 @@
 from typing import Final
 
 from framegate.proxy.cells import LISTENER_BLOCK, REFUSED_APIS
-from framegate.proxy.errors import quoted
+from framegate.proxy.errors import shown
 from framegate.proxy.kafka.schema import api
 from framegate.proxy.relay.counters import Counts
 from framegate.proxy.relay.kafka_rules import KINDS, KafkaRulesInForce, Refusal
@@ -46,18 +46,13 @@ class Refusals:
             count=count,
             report_only=self._rules.report_only,
             principal=first.principal,
-            client_id=_shown(first.client_id),
+            client_id=shown(first.client_id),
             api=_api_name(first.key),
             kind=KINDS[first.kind],
-            name=_shown(first.name),
+            name=shown(first.name),
         )
 
 
 def _api_name(key: int) -> str:
     known = api(key)
     return f"api-{key}" if known is None else known.name
-
-
-def _shown(text: str) -> str:
-    """A text from a client: cut, with printable characters only."""
-    return quoted(text)[1:-1]

@@ -120,12 +120,19 @@ class OpeningRow(ChannelRow):
             None: there was no attempt, it is not finished, or not known.
         connect_started_ns: the time of the first attempt; None: there was none, or it is not known.
         attempts: to connect to the upstream, each at one endpoint; None: not known.
+        attempt_started_ns: the time of the last attempt that has ended; None: there was none, or it is not known.
+        tcp_ns, tls_ns, login_ns: how long it took to connect to the endpoint, the TLS handshake behind that, and the login behind both; 0: there is
+            no such part; None: it was not finished, or is not known.
     """
 
     handshake_ns: int | None
     connect_ns: int | None
     connect_started_ns: int | None
     attempts: int | None
+    attempt_started_ns: int | None
+    tcp_ns: int | None
+    tls_ns: int | None
+    login_ns: int | None
 
 
 @final
@@ -235,6 +242,40 @@ class RefusedFrameRow(TypedDict):
     time_ns: int
 
 
+class RequestSpanRow(TypedDict):
+    """A Kafka request that was chosen to have a span (``framegate.proxy.relay.request_sampler.RequestSpan``).
+
+    Attributes:
+        id: of the connection; ``peer``: the client's address; ``endpoint``: the upstream's; empty: a handler answers.
+        key, version, correlation_id: of the request.
+        size, answer_size: of the bodies, in bytes; -1: there was no answer.
+        code: the error code of the answer as a whole; 0: none.
+        failure: ``unanswered``, ``pairing_lost``, ``refused`` (by a rule) or ``handler`` (it answered, or dropped the request); empty: none.
+        topic, partition, records, parents: as of ``framegate.proxy.kafka.trace_parents.Produced``.
+    """
+
+    id: int
+    listener: str
+    upstream: str
+    endpoint: str
+    peer: str
+    principal: str
+    client_id: str
+    key: int
+    version: int
+    correlation_id: int
+    size: int
+    answer_size: int
+    began_ns: int
+    ended_ns: int
+    code: int
+    failure: str
+    topic: str
+    partition: int
+    records: int
+    parents: list[str]
+
+
 class HolderRow(TypedDict):
     """The memory that one channel of a pair holds, of one kind (``cells.MEMORY_KINDS``).
 
@@ -252,6 +293,20 @@ class HolderRow(TypedDict):
     muted: list[str]
     muted_ns: int
     last_active_ns: int
+
+
+class ClientRow(TypedDict):
+    """How much of something a client used since the last such row; of ``held`` how much it holds.
+
+    Attributes:
+        measure: of ``framegate.proxy.relay.client_use.MEASURES``.
+        client: the texts of a ``framegate.proxy.relay.frequent.Key``, printable and cut; of all clients of a listener only its name.
+        amount: never too high.
+    """
+
+    measure: str
+    client: list[str]
+    amount: int
 
 
 class EndpointDownRow(TypedDict):

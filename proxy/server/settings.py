@@ -313,6 +313,8 @@ class Settings:
         if prepared.standing is not None:
             relay.pairs.standing = prepared.standing
         relay.pairs.reports_open = change.get("rows_at_open", relay.pairs.reports_open)
+        if "request_sample" in change:
+            relay.pairs.sampler.set_share(change["request_sample"])
         for name, row in change.get("revoked", {}).items():
             for route in self._routes(name):
                 if route.revoked is not None:

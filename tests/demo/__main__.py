@@ -23,19 +23,17 @@ def bind_tests_package() -> None:
 
 def arguments_of(words: list[str]) -> argparse.Namespace:
     """The command line of ``kafka`` and ``dashboards``."""
-    from tests.demo.scenarios import SCENARIOS
+    from tests.demo.troubles import TROUBLES
 
     parser = argparse.ArgumentParser(prog="python tests/demo")
     demos = parser.add_subparsers(dest="demo", required=True)
     kafka = demos.add_parser("kafka", help="the demo in front of three real Apache Kafka brokers")
-    dashboards = demos.add_parser("dashboards", help="a collector, Prometheus and the dashboards, in calm and in six scenarios")
+    dashboards = demos.add_parser("dashboards", help="a collector, Prometheus and the dashboards, in calm and in every trouble")
     for one in (kafka, dashboards):
         one.add_argument("--directory", type=Path, help="the folder of all files; what an earlier demo left there is deleted first")
         one.add_argument("--plain", action="store_true", help="lines instead of what moves")
-    dashboards.add_argument("--seconds", type=float, default=12.0, help="how long each scenario goes on once it is seen")
-    dashboards.add_argument("--trouble", action="append", default=[], choices=[one.name for one in SCENARIOS], help="this one only; may be repeated")
+    dashboards.add_argument("--trouble", action="append", default=[], choices=[one.name for one in TROUBLES], help="this one only; may be repeated")
     dashboards.add_argument("--pictures", type=Path, help="where to draw every dashboard, as PNG")
-    dashboards.add_argument("--dashboards", type=Path, default=TESTS.parent / "deploy" / "dashboards", help="the dashboards' files")
     return parser.parse_args(words)
 
 
@@ -63,8 +61,7 @@ def main(words: list[str]) -> int:
         return kafka.run(given.directory, plain=given.plain)
     from tests.demo import dashboards
 
-    found = {"seconds": given.seconds, "only": given.trouble, "pictures": given.pictures, "directory": given.directory, "plain": given.plain}
-    return dashboards.run(given.dashboards, **found)
+    return dashboards.run(TESTS.parent / "deploy", only=given.trouble, pictures=given.pictures, directory=given.directory, plain=given.plain)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Clients of the dashboards' environment beside the load generator, each on a thread, and the handler that answers Kafka's requests.
+"""Clients of the nodes of ``make dashboards`` beside the load generator, each on a thread, and the nodes' handler.
 
 The handler processes import this module: it imports only the standard library and what handlers use.
 """
@@ -12,17 +12,25 @@ from typing import Final
 
 from framegate.proxy.handler import Context
 
-__all__ = ["KafkaUpstream", "call_kafka", "repeating", "visit"]
+__all__ = ["KEEP", "PRODUCE", "Handler", "ask", "call_kafka", "frame", "kafka_request", "log_in", "repeating", "visit"]
 
 _TIMEOUT_S: Final = 10.0
-_PAUSE_S: Final = 0.02
 _ROUNDS: Final = 20
-_HELLO: Final = struct.pack(">i", 12) + b"good morning"
-_CALLS: Final = ((18, 0, 10), (3, 1, 40), (0, 7, 2_000), (0, 7, 6_000), (1, 4, 80), (1, 4, 80), (8, 2, 90))
-"""Key and version of the API, and bytes of a request beyond its header."""
-_ANSWERS: Final = {0: 40, 1: 20_000, 3: 600, 8: 60, 18: 400}
-"""Bytes by the key of the API: Produce, Fetch, Metadata, OffsetCommit, ApiVersions."""
-_CLIENT_ID: Final = b"framegate-demo"
+_HELLO: Final = b"good morning"
+PRODUCE: Final = b"\xff\xff" * 2
+"""The beginning of a Produce: no transaction, acknowledged by all."""
+_CALLS: Final = (
+    (18, 0, bytes(10)),
+    (3, 1, bytes(40)),
+    (0, 7, PRODUCE + bytes(2_000)),
+    (0, 7, PRODUCE + bytes(6_000)),
+    (1, 4, bytes(80)),
+    (1, 4, bytes(80)),
+    (8, 2, bytes(90)),
+)
+"""Key and version of the API, and the request behind its header."""
+KEEP: Final = b"keep"
+"""The handler keeps frames that begin so."""
 
 
 @contextlib.contextmanager
@@ -30,7 +38,7 @@ def repeating(step: Callable[[threading.Event], None], count: int = 1, pause_s: 
     """Call a step again and again, on ``count`` threads, until the block ends.
 
     Args:
-        step: gets the event that is set at the end of the block. An OSError ends one call only: refused connections are part of the scenarios.
+        step: gets the event that is set at the end of the block. An OSError ends one call only: refused connections are part of the troubles.
         count: number of threads.
         pause_s: between two calls.
     """
@@ -53,29 +61,57 @@ def repeating(step: Callable[[threading.Event], None], count: int = 1, pause_s: 
             thread.join(_TIMEOUT_S)
 
 
-class KafkaUpstream:
-    """Answers each of Kafka's requests with its correlation id and as many zeros as a broker's answer has bytes."""
+class Handler:
+    """Answers each frame with itself."""
 
-    def handle(self, frame: bytes, context: Context) -> bytes:
-        return frame[4:8] + bytes(_ANSWERS.get(int.from_bytes(frame[:2], "big"), 20))
+    def __init__(self) -> None:
+        self._kept: list[bytes] = []
+
+    def handle(self, data: bytes, context: Context) -> bytes:
+        if data.startswith(KEEP):
+            self._kept.append(data)
+        return data
 
 
-def call_kafka(address: tuple[str, int], over: threading.Event) -> None:
+def frame(body: bytes) -> bytes:
+    """With its size before it."""
+    return struct.pack(">i", len(body)) + body
+
+
+def kafka_request(key: int, version: int, rest: bytes, correlation: int = 0, client_id: bytes = b"framegate-demo") -> bytes:
+    """A request of Kafka as a frame."""
+    return frame(struct.pack(">hhih", key, version, correlation, len(client_id)) + client_id + rest)
+
+
+def call_kafka(address: tuple[str, int], over: threading.Event, *, patience_s: float = _TIMEOUT_S, pause_s: float = 0.1) -> None:
     """One connection of a Kafka client in plaintext: requests of five APIs, one at a time, for some seconds. A wrong correlation id ends it."""
     with socket.create_connection(address, timeout=_TIMEOUT_S) as connection:
-        for correlation, (key, version, size) in enumerate(_CALLS * _ROUNDS):
-            body = struct.pack(">hhih", key, version, correlation, len(_CLIENT_ID)) + _CLIENT_ID + bytes(size)
-            connection.sendall(struct.pack(">i", len(body)) + body)
-            answer = _exactly(connection, int.from_bytes(_exactly(connection, 4), "big"))
-            if int.from_bytes(answer[:4], "big") != correlation or over.wait(_PAUSE_S):
+        connection.settimeout(patience_s)
+        for correlation, (key, version, rest) in enumerate(_CALLS * _ROUNDS):
+            answer = ask(connection, kafka_request(key, version, rest, correlation))
+            if int.from_bytes(answer[:4], "big") != correlation or over.wait(pause_s):
                 return
 
 
-def visit(connection: socket.socket) -> None:
-    """Send one frame to a listener whose upstream answers a frame with itself, wait for the answer, and leave."""
+def log_in(address: tuple[str, int], user: str, password: str) -> None:
+    """A login with PLAIN, as Kafka's clients do it; OSError if it is refused."""
+    token = f"\0{user}\0{password}".encode()
+    with socket.create_connection(address, timeout=_TIMEOUT_S) as connection:
+        for request in (kafka_request(17, 1, struct.pack(">h", 5) + b"PLAIN"), kafka_request(36, 0, frame(token))):
+            if ask(connection, request)[4:6] != b"\0\0":
+                raise ConnectionRefusedError("the login was refused")
+
+
+def visit(connection: socket.socket, body: bytes = _HELLO) -> None:
+    """Send one frame to a server that answers a frame with itself, wait for the answer, and leave."""
     with connection:
-        connection.sendall(_HELLO)
-        _exactly(connection, len(_HELLO))
+        ask(connection, frame(body))
+
+
+def ask(connection: socket.socket, request: bytes) -> bytes:
+    """The answer to a request, both frames; OSError if there is none."""
+    connection.sendall(request)
+    return _exactly(connection, int.from_bytes(_exactly(connection, 4), "big"))
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

@@ -1,8 +1,7 @@
-"""The dashboards' panels: read from their files, asked of Prometheus, and compared: each scenario with the calm, OTLP with the scrape."""
+"""The dashboards' panels, read from their files and asked of Prometheus; and series that came over OTLP, compared with those of scrapes."""
 
 import dataclasses
 import json
-import math
 import re
 import urllib.error
 import urllib.parse
@@ -11,16 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-__all__ = ["FINE", "SLUGS", "Comparison", "Dashboard", "Panel", "Prometheus", "QueryError", "Seen", "Window", "compare", "problems", "read", "write"]
+__all__ = ["FINE", "SLUGS", "Comparison", "Dashboard", "Panel", "Prometheus", "QueryError", "Row", "Seen", "Window"]
+__all__ += ["compare", "problems", "read"]
 
 SLUGS: Final = ("healthy", "traffic", "hurts", "identity", "tap", "control")
 FINE: Final = "Everything is fine"
 """What the first panel of the first dashboard says when nothing is wrong."""
 _VARIABLE: Final = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$([a-zA-Z_]\w*)")  # $1 is PromQL's own
-_POINTS: Final = 120
-_TIMEOUT_S: Final = 10.0
-_ENOUGH: Final = 1.5
-"""A panel has changed when its largest value is so many times that of the calm, or when it has other series."""
+_POINTS: Final = 45
+_TIMEOUT_S: Final = 30.0
 
 
 class QueryError(Exception):
@@ -157,55 +155,26 @@ def substituted(query: str, variables: Mapping[str, str]) -> str:
         raise QueryError(f"the variable ${error.args[0]} has no value in {query}") from error
 
 
-def problems(first: Dashboard, prometheus: Prometheus, window: Window) -> list[str]:
-    """What the first panel of the first dashboard says now, the worst first. Raises QueryError."""
-    answer = prometheus.instant(substituted(first.panels[0].targets[0]["expr"], window.variables), window.end)
-    rows = sorted(answer["result"], key=lambda row: (-float(row["value"][1]), row["metric"]["problem"]))
-    return [row["metric"]["problem"] for row in rows]
+class Row(NamedTuple):
+    """A line of the first dashboard's table: a problem, and where it is."""
+
+    problem: str
+    place: str
+
+    def __str__(self) -> str:
+        return f"{self.problem} ({self.place})" if self.place else self.problem
 
 
-def state(calm: Seen, now: Seen) -> str:
-    """How a panel differs from the calm: ``changed``, ``same``, ``empty`` or ``failed``."""
-    if now.fault is not None:
-        return "failed"
-    if now.empty:
-        return "empty"
-    before, after = _peaks(calm), _peaks(now)
-    larger = any(key not in before or value > _ENOUGH * before[key] + 1e-9 for key, value in after.items())
-    return "changed" if larger else "same"
-
-
-def _peaks(seen: Seen) -> dict[tuple[tuple[str, str], ...], float]:
-    found = {}
-    for series in (series for answer in seen.answers for series in answer["data"]["result"]):
-        points = series.get("values") or [series["value"]]
-        values = [float(value) for _, value in points if not math.isnan(float(value))]
-        if values:
-            found[tuple(sorted(series["metric"].items()))] = max(values)
-    return found
-
-
-def write(folder: Path, dashboards: Sequence[Dashboard], phases: Mapping[str, Mapping[str, Mapping[int, Seen]]], heads: Mapping[str, Any]) -> None:
-    """Write ``panels.json`` and ``panels.md``.
-
-    Args:
-        folder: made when it is missing.
-        dashboards: in order.
-        phases: what was seen, by the phase's name (``calm`` first), dashboard and panel.
-        heads: more members of the JSON.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = []
-    for board in dashboards:
-        for panel in board.panels:
-            calm = phases["calm"][board.slug][panel.id]
-            first = "failed" if calm.fault else "empty" if calm.empty else "data"
-            others = {name: state(calm, seen[board.slug][panel.id]) for name, seen in phases.items() if name != "calm"}
-            rows.append({"dashboard": board.slug, "panel": panel.title, "calm": first, **others})
-    (folder / "panels.json").write_text(json.dumps({**heads, "panels": rows}, indent=1) + "\n")
-    titles = ["dashboard", "panel", *phases]
-    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|", *(f"| {' | '.join(row[name] for name in titles)} |" for row in rows)]
-    (folder / "panels.md").write_text("\n".join(lines) + "\n")
+def problems(first: Dashboard, prometheus: Prometheus, window: Window) -> list[Row]:
+    """What the first dashboard says now: the problems of its first panel, the worst first, each with the places of its table. Raises QueryError."""
+    words, _, table = (
+        prometheus.instant(substituted(panel.targets[0]["expr"], window.variables), window.end)["result"] for panel in first.panels[:3]
+    )
+    places: dict[str, list[str]] = {}
+    for line in (line["metric"] for line in table):
+        places.setdefault(line["problem"], []).append(" ".join(line.get("where", "").split()))  # labels may be empty
+    ranked = sorted(words, key=lambda row: (-float(row["value"][1]), row["metric"]["problem"]))
+    return [Row(problem, place) for problem in (row["metric"]["problem"] for row in ranked) for place in sorted(places.get(problem, [""]))]
 
 
 _RESOURCE: Final = {"os_type", "process_pid", "process_runtime_name", "process_runtime_version", "service_name", "service_version"}
@@ -215,7 +184,7 @@ OTHER_BY_NATURE: Final = frozenset({"job", "instance", "host_name"} | _RESOURCE 
 """Labels that are not compared. ``job`` and ``instance`` come from the resource, or from Prometheus' configuration. The collector makes labels of the
 resource's other attributes, a scrape has them in target_info. Those of the scope are the collector's.
 """
-_NOT_COMPARED: Final = ("otelcol_", "target_info", "framegate_pipeline_", "scrape_", "up", "python_")
+_NOT_COMPARED: Final = ("otelcol_", "target_info", "framegate_pipeline_", "scrape_", "up", "python_", "ALERTS")
 """Beginnings of names that one way adds: the collector, the Spark job (which is not scraped), Prometheus' own of a scrape."""
 
 
@@ -227,16 +196,15 @@ class Comparison(NamedTuple):
     only_scrape: tuple[str, ...]
 
 
-def compare(otlp: Iterable[Mapping[str, str]], scraped: Iterable[Mapping[str, str]], nodes: Mapping[str, str]) -> Comparison:
-    """Compare the label sets of series that came through the collector with those of scrapes; ``nodes``: the node by the address that was scraped."""
-    left, right = ({_text(labels, nodes) for labels in series if not labels["__name__"].startswith(_NOT_COMPARED)} for series in (otlp, scraped))
+def compare(otlp: Iterable[Mapping[str, str]], scraped: Iterable[Mapping[str, str]]) -> Comparison:
+    """Compare the label sets of series that came through the collector with those of scrapes."""
+    left, right = ({_text(labels) for labels in series if not labels["__name__"].startswith(_NOT_COMPARED)} for series in (otlp, scraped))
     return Comparison(len(left & right), tuple(sorted(left - right)), tuple(sorted(right - left)))
 
 
-def _text(labels: Mapping[str, str], nodes: Mapping[str, str]) -> str:
-    node = nodes.get(labels.get("instance", ""), labels.get("instance", ""))
+def _text(labels: Mapping[str, str]) -> str:
     kept = {key: value for key, value in sorted(labels.items()) if key != "__name__" and key not in OTHER_BY_NATURE}
     if "le" in kept:
         kept["le"] = f"{float(kept['le']):g}"  # 1 and 1.0 are the same bound
     rest = ", ".join(f'{key}="{value}"' for key, value in kept.items())
-    return f"{node}: {labels['__name__']}{{{rest}}}"
+    return f"{labels.get('instance', '')}: {labels['__name__']}{{{rest}}}"

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.demo.environment import seconds_of, shortened_rules
 from tests.demo.panels import SLUGS, Comparison, Panel, Prometheus, QueryError, Window, compare, read, substituted
-from tests.demo.scenarios import SCENARIOS
+from tests.demo.troubles import TROUBLES
 
 DASHBOARDS = Path(__file__).resolve().parents[2] / "deploy" / "dashboards"
 WINDOW = Window(start=1000.0, end=1060.0, variables={"node": ".*", "__rate_interval": "5s"})
@@ -37,14 +38,14 @@ def value(number: float, **labels: str) -> dict[str, Any]:
     return {"metric": labels, "value": [1060, str(number)]}
 
 
-def test_the_six_dashboards_are_read_with_what_is_folded_and_have_the_words_that_scenarios_expect(tmp_path: Path) -> None:
+def test_the_six_dashboards_are_read_with_what_is_folded_and_have_the_words_that_troubles_expect(tmp_path: Path) -> None:
     boards = read(DASHBOARDS)
     assert [board.slug for board in boards] == list(SLUGS)
     assert all(any(not panel.folded for panel in board.panels) for board in boards)
     assert any(panel.folded for board in boards for panel in board.panels)
     assert all(len({panel.id for panel in board.panels}) == len(board.panels) for board in boards)
     said = json.dumps(boards[0].document)
-    assert [one.words for one in SCENARIOS if f'\\"{one.words}\\"' not in said] == []
+    assert [one.words for one in TROUBLES if f'\\"{one.words}\\"' not in said] == []
     with pytest.raises(FileNotFoundError, match=r"healthy\.json"):
         read(tmp_path)
 
@@ -66,13 +67,20 @@ def test_a_panel_asks_as_its_targets_say_and_a_query_that_fails_is_a_fault() -> 
 
 
 def test_series_by_both_ways_are_compared_without_the_labels_that_differ_by_nature() -> None:
-    name, nodes = {"__name__": "framegate_io_bytes_total"}, {"127.0.0.1:1234": "demo"}
+    name = {"__name__": "framegate_io_bytes_total"}
     otlp = {**name, "job": "framegate", "instance": "demo", "otel_scope_name": "framegate", "framegate_side": "upstream"}
-    scraped = {**name, "job": "scrape", "instance": "127.0.0.1:1234", "framegate_side": "upstream"}
-    assert compare([otlp], [scraped], nodes) == Comparison(both=1, only_otlp=(), only_scrape=())
-    other = compare([otlp], [{**scraped, "framegate_side": "downstream"}], nodes)
+    scraped = {**name, "job": "scrape", "instance": "demo", "framegate_side": "upstream"}
+    assert compare([otlp], [scraped]) == Comparison(both=1, only_otlp=(), only_scrape=())
+    other = compare([otlp], [{**scraped, "framegate_side": "downstream"}])
     assert other.only_otlp == ('demo: framegate_io_bytes_total{framegate_side="upstream"}',)
     assert other.only_scrape == ('demo: framegate_io_bytes_total{framegate_side="downstream"}',)
-    assert compare([{**otlp, "instance": "other"}], [scraped], nodes).only_otlp, "of another node"
-    assert compare([{**name, "le": "1"}], [{**name, "le": "1.0"}], {}).both == 1, "a bound is a number"
-    assert compare([{"__name__": "target_info"}], [{"__name__": "up"}], {}).both == 0
+    assert compare([{**otlp, "instance": "other"}], [scraped]).only_otlp, "of another node"
+    assert compare([{**name, "le": "1"}], [{**name, "le": "1.0"}]).both == 1, "a bound is a number"
+    assert compare([{"__name__": "target_info"}], [{"__name__": "up"}]).both == 0
+
+
+def test_rules_are_shortened_in_every_duration_and_nothing_else() -> None:
+    text = "groups: [{rules: [{alert: A, expr: 'rate(a_5m{x=\"5m\"}[5m]) > 300 and b[1h] offset 1h', for: 10m}, {alert: B, expr: c, for: 0s}]}]"
+    (one, other) = shortened_rules(text)["groups"][0]["rules"]
+    assert one == {"alert": "A", "expr": 'rate(a_5m{x="5m"}[15s]) > 300 and b[180s] offset 180s', "for": "30s"}
+    assert (other["for"], seconds_of("1d")) == ("0s", 4_320)

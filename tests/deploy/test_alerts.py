@@ -36,13 +36,19 @@ ACTIVE = f'framegate_connection_active{{{KAFKA}, framegate_side="downstream"}}'
 READY = 'framegate_ready{framegate_probe="readiness"}'
 CERTIFICATE = 'framegate_tls_certificate_not_after_seconds{framegate_certificate="listener/kafka"}'
 BUSY, IDLE = (f'framegate_event_loop_time_seconds_total{{framegate_worker="0", framegate_state="{state}"}}' for state in ("busy", "idle"))
-QUICK_FRAMES, QUICK_REQUESTS = FORWARD.format("bucket", ', le="0.009975792"'), PRODUCE.format("bucket", ', le="1.073741824"')
+QUICK_FRAMES, QUICK_REQUESTS = FORWARD.format("bucket", ', le="0.009290681"'), PRODUCE.format("bucket", ', le="1.0"')
 THROTTLED = "framegate_container_cpu_throttled_periods_total"
 RUN_DELAY = 'framegate_process_run_delay_seconds_total{framegate_process="processor-0"}'
+DESCRIPTORS = 'process_unix_file_descriptor_count{framegate_process="processor-0"}'
 DEPLETED = "framegate_memory_pool_depleted_time_seconds_total"
 HELD = f'framegate_throttle_time_seconds_total{{{KAFKA}, framegate_side="downstream"}}'
 LOGINS = f'framegate_authentication_count_total{{{KAFKA}, framegate_sasl_mechanism="PLAIN"}}'
 WRONG_LOGINS = LOGINS.replace("}", ', error_type="credentials"}')
+USED, FAILED = (
+    "framegate_client_" + name + "_per_second{{" + KAFKA + ', framegate_principal="{}", client_address="{}"}}'
+    for name in ("io_bytes", "login_failures")
+)
+IO = f'framegate_io_bytes_total{{{KAFKA}, framegate_side="downstream", network_io_direction="receive"}}'
 HANDLER = 'process_memory_usage_bytes{framegate_process="handler-0"}'
 EXPORTS = 'framegate_telemetry_exports_total{framegate_signal="metrics"}'
 FAILED_EXPORTS = EXPORTS.replace("}", ', error_type="failed"}')
@@ -74,6 +80,8 @@ CALM: dict[str, float | None] = {
     closed("upstream_refused"): 0,
     closed("tls_failed"): 0,
     FRAMES: 6_000,
+    IO: 6e7,
+    **{USED.format(f"user-{number}", "10.0.0.7"): 2e4 for number in range(10)},
     LOGINS: 12,
     WRONG_LOGINS: 0,
     FORWARD.format("count", ""): 6_000,
@@ -83,6 +91,8 @@ CALM: dict[str, float | None] = {
     **{of(broker, "endpoint_count"): 1 for broker in (1, 2, 3, 4)},
     **{of(broker, "endpoint_down"): 0 for broker in (1, 2, 3, 4)},
     **{of(broker, "request_age_seconds"): 0.3 for broker in (1, 2, 3, 4)},
+    **{of(broker, "first_byte_age_seconds"): 0 for broker in (1, 2, 3, 4)},
+    **{of(broker, "first_byte_duration_seconds_count"): 12 for broker in (1, 2, 3, 4)},
     **{connects(broker): 3 for broker in (1, 2, 3, 4)},
     "framegate_memory_usage_bytes": 4e8,
     "framegate_memory_limit_bytes": 1e9,
@@ -91,6 +101,8 @@ CALM: dict[str, float | None] = {
     RUN_DELAY: 0.5,
     BUSY: 15,
     IDLE: 45,
+    DESCRIPTORS: 100,
+    'framegate_process_file_descriptor_limit{framegate_process="processor-0"}': 1_000,
     DEPLETED: 0,
     HELD: 0,
     'framegate_channel_pending{framegate_side="downstream"}': 0,
@@ -206,6 +218,15 @@ TROUBLES = (
         ends=2,
     ),
     Trouble(
+        name="stopped upstream of another protocol, which has answered others",
+        changes={of(2, "first_byte_age_seconds"): 25},
+        alert="FramegateRequestsUnanswered",
+        severity="critical",
+        place="orders kafka-2",
+        fires=3,
+        ends=2,
+    ),
+    Trouble(
         name="dead upstream",
         changes={
             **REFUSED["upstream_refused"],
@@ -267,10 +288,30 @@ TROUBLES = (
     ),
     Trouble(name="a quota holds back most", changes={HELD: 2_400}, alert="FramegateHeldBack", severity="info", place="kafka", fires=13, ends=1),
     Trouble(
-        name="brute force",
-        changes={ACCEPTED: 72, LOGINS: 12, WRONG_LOGINS: 60, closed("auth_failed"): 60},
+        name="noisy client among 50",
+        changes={IO: 66e7, USED.format("user-3", "10.0.0.7"): 1e7},
+        alert="FramegateNoisyClient",
+        severity="info",
+        place="kafka user-3.*10.0.0.7",
+        fires=5,
+        ends=0,
+    ),
+    *(
+        Trouble(
+            name=f"brute force on {user}, from {address}",
+            changes={ACCEPTED: 72, WRONG_LOGINS: 60, closed("auth_failed"): 60, FAILED.format(user, address): 1.0},
+            alert="FramegateLoginsFail",
+            place=f"kafka {user}.*{address}",
+            fires=5,
+            ends=0,
+        )
+        for user, address in (("admin", "203.0.113.9"), ("admin", "<many>"), ("<many>", "203.0.113.9"), ("<many>", "<many>"))
+    ),
+    Trouble(
+        name="clients of a mechanism that is not enabled",
+        changes={ACCEPTED: 72, LOGINS.replace("}", ', error_type="mechanism"}'): 60, closed("auth_failed"): 60},
         alert="FramegateClientsRefused",
-        place="kafka credentials",
+        place="kafka mechanism",
         fires=5,
         ends=4,
     ),
@@ -323,6 +364,7 @@ TROUBLES = (
         ends=3,
         calm=90,
     ),
+    Trouble(name="few descriptors are left", changes={DESCRIPTORS: 950}, alert="FramegateAccept", place="processor-0", fires=5, ends=0),
     Trouble(name="no traffic", changes=ALONE, alert="FramegateNoTraffic", place="kafka", fires=14, ends=0, calm=25 * HOUR),
     Trouble(
         name="nobody gets in any more",
@@ -390,10 +432,11 @@ def test_each_trouble_fires_its_alert_in_time_names_the_place_pages_for_nothing_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quiet:
-    """A day on which nobody is to be woken: what changes in which spells."""
+    """A day on which nobody is to be woken: what changes in which spells; ``silent``: an alert that does not fire either."""
 
     name: str
     changes: Sequence[tuple[Sequence[Spell], Values]] = field(default=())
+    silent: str = ""
 
 
 def every(minutes: int, lasts: int = 1, begin: int = 7, end: int = DAY) -> list[Spell]:
@@ -406,17 +449,18 @@ QUIET_DAYS = (
     Quiet(
         name="a cron job with an old password, and twelve mistyped ones an hour",
         changes=[
-            (every(5), {ACCEPTED: 13, WRONG_LOGINS: 1, closed("auth_failed"): 1}),
+            (every(5), {ACCEPTED: 13, WRONG_LOGINS: 1, closed("auth_failed"): 1, FAILED.format("cron", "10.0.0.9"): 1 / 60}),
             (NIGHT, ALONE),
-            (every(5), {ACCEPTED: 1, WRONG_LOGINS: 1, closed("auth_failed"): 1}),
+            (every(5), {ACCEPTED: 1, WRONG_LOGINS: 1, closed("auth_failed"): 1, FAILED.format("cron", "10.0.0.9"): 1 / 60}),
         ],
+        silent="FramegateLoginsFail",
     ),
     Quiet(
         name="a scanner, also at night",
         changes=[
             (NIGHT, ALONE),
             ([(3 * HOUR, 90), (14 * HOUR, 90)], {ACCEPTED: 20, closed("tls_failed"): 10, closed("wrong_protocol"): 10}),
-            ([(4 * HOUR, 90)], {ACCEPTED: 100, WRONG_LOGINS: 100, closed("auth_failed"): 100}),
+            ([(4 * HOUR, 90)], {ACCEPTED: 100, WRONG_LOGINS: 100, closed("auth_failed"): 100, FAILED.format("<many>", "203.0.113.9"): 1.7}),
         ],
     ),
     Quiet(
@@ -465,7 +509,10 @@ QUIET_DAYS = (
             ),
         ],
     ),
-    Quiet(name="one client at its quota", changes=[([(0, DAY)], {HELD: 60}), (NIGHT, {**ALONE, ACTIVE: 1, FRAMES: 60, HELD: 60})]),
+    Quiet(
+        name="one client at its quota",
+        changes=[([(0, DAY)], {HELD: 60, IO: 66e7, USED.format("user-3", "10.0.0.7"): 1e7}), (NIGHT, {**ALONE, ACTIVE: 1, FRAMES: 60, HELD: 60})],
+    ),
     Quiet(name="empty nights", changes=[(NIGHT, ALONE)]),
     Quiet(name="a slow first minute after each deploy", changes=[(every(4 * HOUR), AWAY), (every(4 * HOUR, begin=8), RESTART)]),
     Quiet(
@@ -481,7 +528,9 @@ QUIET_DAYS = (
 @pytest.mark.timeout(600)
 def test_nobody_is_paged_on_quiet_days(tmp_path: Path) -> None:
     pages = firing("1d", severity="critical")
-    wrong = judge(tmp_path, *(unit_test(day.name, DAY, day.changes, [(DAY - 1, pages, [])]) for day in QUIET_DAYS))
+    none = [(DAY - 1, pages, [])]
+    asked = {day.name: none + [(DAY - 1, firing("1d", alertname=day.silent), [])] * bool(day.silent) for day in QUIET_DAYS}
+    wrong = judge(tmp_path, *(unit_test(day.name, DAY, day.changes, asked[day.name]) for day in QUIET_DAYS))
     assert not wrong, wrong
 
 

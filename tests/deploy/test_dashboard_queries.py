@@ -73,12 +73,17 @@ def test_without_any_framegate_it_is_not_green(counting: monitoring.Prometheus) 
     assert [element["metric"]["problem"] for element in counting.query(query)] == ["Nothing is heard from framegate"]
 
 
-def test_a_first_event_is_seen_though_its_series_begins_with_it(tmp_path: Path) -> None:
+def test_a_first_event_is_seen_though_its_series_begins_with_it_and_is_not_seen_again_after_scrapes_that_failed(tmp_path: Path) -> None:
     before = [sample for sample in monitoring.scrapes(1, grow=0)[0] if not sample[0].startswith(("framegate_worker_restarts", "rpc_"))]
     before = [(name, labels, value * 10 if "not_after" in name else value) for name, labels, value in before]
     after = [*before, ("framegate_worker_restarts_total", {"framegate_reason": "died"}, 1.0)]
-    with monitoring.Prometheus(tmp_path, [*[before] * 5, *[after] * 2], TARGET) as running:
-        assert said(running) == ["A processor was started again"]
+    for name, scraped, words in (
+        ("first", [*[before] * 5, *[after] * 2], "A processor was started again"),
+        ("gap", [*[after] * 5, *[[]] * 30, *[after] * 3], problems.FINE),
+    ):
+        (tmp_path / name).mkdir()
+        with monitoring.Prometheus(tmp_path / name, scraped, TARGET) as running:
+            assert said(running) == [words]
 
 
 def test_every_rule_is_good_over_what_is_there(counting: monitoring.Prometheus) -> None:

@@ -21,12 +21,12 @@ VALUES: Final[dict[str, tuple[str, ...]]] = {
     "handler": ("no", "passes", "changes", "answers"),
     "requests": ("whole", "cut_through"),
     "responses": ("cut_through", "whole"),
-    "quota": ("no", "bytes", "frames", "address"),
+    "quota": ("no", "bytes", "frames", "address", "rule"),
     "tap": ("no", "full", "lengths", "sampled", "mute"),
     "sizes": ("small", "mixed", "large"),
     "window": ("1", "16"),
     "reader": ("prompt", "late"),
-    "action": ("no", "mute", "limit", "login", "rule"),
+    "action": ("no", "mute", "throttle", "limit", "login", "rule"),
     "ending": (
         "client_half_closes",
         "client_closes",
@@ -38,6 +38,7 @@ VALUES: Final[dict[str, tuple[str, ...]]] = {
         "sasl_frame",
         "large_sasl_frame",
         "admin",
+        "max_age",
         "drain",
     ),
 }

@@ -47,6 +47,7 @@ CAUSES: Final = {
     "sasl_frame": {"auth_failed"},
     "large_sasl_frame": {"auth_failed", "frame_too_large"},
     "admin": {"admin"},
+    "max_age": {"max_connection_age"},
     "drain": {"drained"},
 }
 HANDLERS: Final = """
@@ -379,9 +380,13 @@ class Client:
         return (2 * (self.combination.action == "login") + refused) * (direction == "request")
 
     def drain(self, proxy: Framegate) -> None:
+        self._max_age(proxy)
+        self.close(proxy)
+
+    def _max_age(self, proxy: Framegate) -> None:
         """Ask, one request after the other, until the connection is ended; each request that was taken is answered.
 
-        A drain ends a connection that is quiet, which a request may cross.
+        A drain, also that of a connection that is too old, ends one that is quiet, which a request may cross.
         """
         deadline = time.monotonic() + 20
         with contextlib.suppress(EOFError, ConnectionError):
@@ -390,7 +395,6 @@ class Client:
                 self._await(len(self.sent))
                 self._receive(0.02)
             raise AssertionError("a drain did not end it")
-        self.close(proxy)
 
     def close(self, proxy: Framegate) -> None:
         """Close our side; judge the row and what came to whom."""
@@ -401,7 +405,7 @@ class Client:
 
     def judge(self) -> None:
         ending, got = self.combination.ending, self.upstream.requests
-        if ending == "drain" and self.row["frames"]["request"] == len(self.sent) - 1:
+        if ending in ("drain", "max_age") and self.row["frames"]["request"] == len(self.sent) - 1:
             self.sent.pop()  # it was not taken
         wanted = [self._expected(body)[0] for body in self.sent if not self._is_refused(body)]
         assert self.row.get("broker", -1) == (0 if self.combination.brokers != "no" and self._of_broker else -1), self.row
@@ -437,6 +441,16 @@ class Client:
             assert not self._receive(0.05), "an answer of a muted connection"
             assert len(self.upstream.requests) == before
             stub.UnmuteChannels(channels_pb2.UnmuteChannelsRequest(selector=selector, reason="test"), timeout=20)
+
+    def _action_throttle(self, proxy: Framegate) -> None:
+        """It is throttled from now on, as all later connections of its listener are."""
+        rates = dict.fromkeys(("request_bytes_per_second", "response_bytes_per_second"), 8 << 20)
+        asked = channels_pb2.ThrottleChannelsRequest(
+            selector=channels_pb2.ChannelSelector(filter=f"listener={self.name}"), reason="test", standing=True, **rates
+        )
+        with proxy.api() as channel:
+            answer = ChannelServiceStub(channel).ThrottleChannels(asked, timeout=20)
+        assert (answer.action.standing, answer.affected_count) == (True, 1)
 
     def _action_limit(self, proxy: Framegate) -> None:
         """The limit is as large as the largest frame so far, and as before again."""

@@ -67,6 +67,7 @@ class MemoryLog(RowLog):
         self.behind = False
         self.dropped = 0
         self.levels = Levels()
+        self.connection_fields = None
 
     @property
     def format(self) -> LogFormat:

@@ -149,7 +149,6 @@ class HandlerProcess:
         self.process.wait()
         for sock in (self.command, self.handover, *(records.socket for records in self._records)):
             sock.close()
-        self._cells.close()
         for stream in (self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()

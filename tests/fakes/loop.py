@@ -219,7 +219,6 @@ class LoopBench:
     def __exit__(self, *failure: object) -> None:
         for sock in (*self._ours, *self.clients, self.command, self.handover, self.signals, self.upstream):
             sock.close()
-        self.cells.close()
         os.close(self._cells_fd)
         gc.unfreeze()  # as a loop leaves it for its whole process
         gc.set_threshold(*self._collecting)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from framegate.control.configuration.child import Loaded, load_row
+from framegate.control.accept.admission import Refusals
+from framegate.control.configuration.child import Loaded
 from framegate.control.configuration.difference import differences
 from framegate.control.errors import (
     AbortedError,
@@ -30,6 +31,7 @@ from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.identity.users_file import name_fault
 from framegate.control.logs import Levels
 from framegate.control.meters import Meters
+from framegate.control.rotation.questions import answer
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.source import Source
 from framegate.control.rotation.tls_stores import TlsStores
@@ -54,6 +56,7 @@ from framegate.control.status import (
 )
 from framegate.control.steering.brokers import Brokers
 from framegate.control.steering.channels import TERMS, Channels, Terms
+from framegate.control.steering.clients import Clients
 from framegate.control.steering.configuration import Applied, Configuration
 from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.steering.drain import Drain
@@ -91,7 +94,7 @@ from framegate.proxy.config.model import (
 from framegate.proxy.network.connection_id import format_connection_id, parse_connection_id, slot_of
 from framegate.proxy.server.messages import Change
 from framegate.proxy.server.protocol import Request
-from framegate.proxy.server.rows import OpenRow
+from framegate.proxy.server.rows import ClientRow, OpenRow
 from tests.fakes import rows
 from tests.fakes.rows import OPENED_NS
 
@@ -256,6 +259,11 @@ class FakeProcessor:
         rows = [{**dataclasses.asdict(holder), "id": holder.channel} for holder in self.fake.holders if slot_of(holder.channel) == self.slot]
         return {"rows": rows}
 
+    def clients(self, command: Any) -> Any:
+        clients, self.fake.client_rows = self.fake.client_rows, []
+        totals = [{**row, "client": row["client"][:1]} for row in clients]
+        return {"rows": clients, "totals": totals}
+
     def upstreams(self, command: Any) -> Any:
         up = {"endpoint": "10.1.0.1:9092", "state": "up", "reason": "", "detail": "", "since_ns": 0, "out": 0}
         up |= {"connections": 7, "weight": 2, "zone": "a", "latency_ns": 3_000_000}
@@ -349,6 +357,9 @@ class FakeSupervisor:
         if wait:
             self.fake.rows.clear()
         return []
+
+    async def lead_in_slots(self, delay_ms: int, timeout_ms: int) -> None:
+        """Connections stay."""
 
     async def drained(self) -> None:
         """At once."""
@@ -544,8 +555,8 @@ class FakeAudit(Audit):
 
 
 async def _answered(question: Row) -> Row:
-    """The question about a configuration, answered in this process."""
-    return load_row(question["load"])
+    """A question of the validator process, answered in this one."""
+    return answer(question)
 
 
 class FakePlane(State):
@@ -556,6 +567,7 @@ class FakePlane(State):
         self.desired: DesiredState = supervisor.desired
         self.rows: dict[int, OpenRow] = {}
         self.holders: list[Holder] = []
+        self.client_rows: list[ClientRow] = []
         self.now_ns = OPENED_NS + 10 * 10**9
         self.levels = Levels()
         self.troubles: list[str] = []
@@ -608,6 +620,7 @@ class FakePlane(State):
             audit=audit,
             log=LogRows(supervisor, log),
             channels=channels,
+            clients=Clients(supervisor, Refusals(), meters),
             explanations=Explanations(supervisor, channels, listeners, upstreams, pool, lambda: self.now_ns),
             refused_frames=RefusedFrames(supervisor),
             sizes=Sizes(lambda: supervisor.cells),
@@ -635,11 +648,10 @@ class FakePlane(State):
                 meters,
             ),
             watch=Watch(),
+            ask=_answered,
         )
 
     def close(self) -> None:
-        for reader in self._readers:
-            reader.close()
         for descriptor in self._descriptors:
             os.close(descriptor)
 

@@ -54,6 +54,7 @@ from framegate.proxy.server.messages import (
     BulkCommand,
     BulkReply,
     Change,
+    ClientsReply,
     DecidedReply,
     DescribeReply,
     DrainedNotice,
@@ -73,6 +74,7 @@ from framegate.proxy.server.pair_rows import is_due
 from framegate.proxy.server.protocol import WIRE_VERSION, event_notice, read_command, read_start
 from framegate.proxy.server.rows import (
     ChannelRow,
+    ClientRow,
     EndpointRow,
     HandoverFailedRow,
     HolderRow,
@@ -436,6 +438,14 @@ class FakeProcessor:
     def on_parts(self, message: dict[str, Any]) -> None:
         pass
 
+    def on_clients(self, message: dict[str, Any]) -> None:
+        """Each client has used its port number."""
+        found = [item for _, _, item in self.connections.values()] if self.mode == "holding" else []
+        parts = [(item.listener, *item.peer.rsplit(":", 1)) for item in found]
+        rows = [ClientRow(measure="bytes", client=[name, port, "", host], amount=int(port)) for name, host, port in parts]
+        totals = [ClientRow(measure="bytes", client=["a"], amount=sum(row["amount"] for row in rows))] if rows else []
+        self.send(ClientsReply(type="result", id=message["id"], rows=rows, totals=totals))
+
     def on_holders(self, message: dict[str, Any]) -> None:
         if self.mode == "leaving":
             os._exit(9)
@@ -594,6 +604,10 @@ class FakeProcessor:
             connect_ns=1000,
             connect_started_ns=handover.accepted_ns,
             attempts=1,
+            attempt_started_ns=handover.accepted_ns,
+            tcp_ns=0,
+            tls_ns=0,
+            login_ns=0,
         )
         return f"{handover.accepted_ns} {number} {json.dumps({**row, **fields, 'id': format_connection_id(number)})}"
 

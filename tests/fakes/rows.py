@@ -5,7 +5,19 @@ from typing import Any, Final
 
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.server.link import decode_row, split_line
-from framegate.proxy.server.rows import AccessRow, ChannelRow, ClosedRow, LostRow, MuteRow, OpenedRow, OpenRow, RefusedFrameRow, TlsRow, TrafficRow
+from framegate.proxy.server.rows import (
+    AccessRow,
+    ChannelRow,
+    ClosedRow,
+    LostRow,
+    MuteRow,
+    OpenedRow,
+    OpenRow,
+    RefusedFrameRow,
+    RequestSpanRow,
+    TlsRow,
+    TrafficRow,
+)
 from framegate.proxy.server.schema import schema_of
 
 OPENED_NS = 1_800_000_000_500_000_000
@@ -22,7 +34,9 @@ CHANNEL = ChannelRow(
     bytes=TrafficRow(request=300, response=200),
     opened_ns=OPENED_NS,
 )
-OPENING: Final = {"handshake_ns": 2_000_000, "connect_ns": 300_000, "connect_started_ns": OPENED_NS + 2_000_000, "attempts": 1}
+_BEGAN_NS: Final = OPENED_NS + 2_000_000
+_ATTEMPT: Final = {"attempt_started_ns": _BEGAN_NS, "tcp_ns": 100_000, "tls_ns": 200_000, "login_ns": 0}
+OPENING: Final = {"handshake_ns": 2_000_000, "connect_ns": 300_000, "connect_started_ns": _BEGAN_NS, "attempts": 1, **_ATTEMPT}
 
 
 def open_row(**changes: Any) -> OpenRow:
@@ -67,6 +81,33 @@ def refused_frame_row(**changes: Any) -> RefusedFrameRow:
         time_ns=OPENED_NS,
     )
     judged: RefusedFrameRow = _judged(RefusedFrameRow, {**row, **changes})
+    return judged
+
+
+def request_span_row(**changes: Any) -> RequestSpanRow:
+    row = RequestSpanRow(
+        id=CHANNEL["id"],
+        listener="kafka",
+        upstream="brokers",
+        endpoint="10.1.0.1:9092",
+        peer="10.0.0.9:51000",
+        principal="CN=client",
+        client_id="billing-7",
+        key=0,
+        version=9,
+        correlation_id=77,
+        size=300,
+        answer_size=40,
+        began_ns=OPENED_NS,
+        ended_ns=OPENED_NS + 5_000_000,
+        code=0,
+        failure="",
+        topic="orders",
+        partition=2,
+        records=3,
+        parents=[],
+    )
+    judged: RequestSpanRow = _judged(RequestSpanRow, {**row, **changes})
     return judged
 
 

@@ -155,7 +155,6 @@ class ServerProcess:
         if self.popen.poll() is None:
             self.popen.kill()
         self.popen.wait()
-        self.cells.close()
         os.close(self.cells_fd)
 
 

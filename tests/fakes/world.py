@@ -28,6 +28,7 @@ from framegate.proxy.relay.opening import ACCEPTED
 from framegate.proxy.relay.pair import Pair, PairWatcher
 from framegate.proxy.relay.relay import Relay
 from framegate.proxy.relay.request_channel import RequestChannel
+from framegate.proxy.relay.request_sampler import RequestSpan
 from framegate.proxy.relay.revocation import Revocations
 from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.upstream import CONNECTING, USED, Endpoint, Upstream
@@ -71,6 +72,7 @@ class Told(PairWatcher):
         self.cut_off: list[int] = []
         self.reported: list[tuple[int, bytes]] = []
         self.endpoints: list[EndpointDownRow | EndpointUpRow] = []
+        self.spans: list[RequestSpan] = []
 
     def pair_opened(self, pair: Pair) -> None:
         self.opened.append(decode_line(opened_line(pair, 0), "opened"))
@@ -83,6 +85,9 @@ class Told(PairWatcher):
 
     def frame_reported(self, pair: Pair, size: int, head: bytes) -> None:
         self.reported.append((size, head))
+
+    def request_ended(self, pair: Pair, span: RequestSpan) -> None:
+        self.spans.append(span)
 
     def drained(self, cut_off: int) -> None:
         self.cut_off.append(cut_off)
@@ -122,6 +127,7 @@ class World:
         proxy_protocol: of clients.
         brokers: the upstream is a cluster: the addresses that clients are told are in it. ``broker_endpoints``: addresses of brokers, by id.
         kafka_rules: which APIs and names clients may use; None: all.
+        is_local: only clients in the pod reach the listener.
         others: options of both sides' channels.
 
     Attributes:
@@ -160,6 +166,7 @@ class World:
         brokers: RouteBrokers | None = None,
         kafka_rules: KafkaRulesInForce | None = None,
         broker_endpoints: Mapping[int, Any] | None = None,
+        is_local: bool = False,
     ) -> None:
         self.clock = HandClock()
         self.told = Told()
@@ -225,6 +232,7 @@ class World:
             send_proxy_protocol="" if upstream is None else upstream.send_proxy_protocol or "",
             brokers=brokers,
             rules=kafka_rules,
+            is_local=is_local,
         )
         handled = None if requests is None else HandlerLegs(requests)
         self.relay = Relay(ConnectionIds(1, 1), self.counters, self.told, rules, writer, handled)

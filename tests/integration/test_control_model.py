@@ -1,14 +1,17 @@
-"""The control plane against a model: any sequence of changes from four clients at once, while traffic flows and processors die; and any calls at all.
+"""The control plane against a model: any sequence of changes from four clients at once, while traffic flows and processors die.
 
-What happens follows from a seed; a failure has it, with the last steps. Environment variables: ``FRAMEGATE_CONTROL_STEPS`` (120; 10,000 take about
-twenty minutes), ``FRAMEGATE_CONTROL_SEED`` (1), ``FRAMEGATE_CONTROL_CALLS`` (1,500 random calls; 25,000 take a minute).
+After each round, what the API says is in force is tried in every processor: frames of the limit and one byte more, upstreams, refused APIs, logins,
+tapped frames, what stands for new connections. What happens follows from a seed; a failure has it, with the last steps. Environment variables:
+``FRAMEGATE_CONTROL_STEPS`` (120; 10,000 take about twenty-five minutes), ``FRAMEGATE_CONTROL_SEED`` (1).
 """
 
+import base64
 import collections
 import concurrent.futures
 import contextlib
 import copy
 import functools
+import itertools
 import json
 import os
 import random
@@ -31,94 +34,50 @@ import yaml
 from framegate.control.bounds import FIELD_NAMES
 from framegate.control.configuration.units import parse_size
 from framegate.control.demo.certificates import Certificates
+from framegate.control.identity.passwords import new_credentials
 from framegate.control.v1 import pool_service_pb2
-from tests.fakes.any_call import any_call, reason_of, send
-from tests.fakes.framegate import Framegate, Row, resident_bytes, run_cli, until
+from framegate.proxy.network.connection_id import parse_connection_id
+from framegate.proxy.tap.log_reader import first_offset, streams
+from tests.fakes.any_call import reason_of, send
+from tests.fakes.framegate import Row, until
 from tests.fakes.kafka_frames import request as kafka_request
-from tests.fakes.upstream import ScriptedUpstream, ask, frame, peer_name, read_frame
+from tests.fakes.live_node import APPLY, Node, check_rows, check_sizes, listener, settled
+from tests.fakes.tap_read import read_blocks
+from tests.fakes.upstream import ask, frame, peer_name, read_frame
+from tests.integration.test_users import log_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]
 STEPS: Final = int(os.environ.get("FRAMEGATE_CONTROL_STEPS", "120"))
 SEED: Final = int(os.environ.get("FRAMEGATE_CONTROL_SEED", "1"))
-CALLS: Final = int(os.environ.get("FRAMEGATE_CONTROL_CALLS", "1500"))
 CLIENTS: Final = 4
 EACH: Final = 5
 """Steps of a client between two checks."""
 FIXED: Final = ("a", "b", "tls")
-"""Listeners with traffic; ``d0`` to ``d3`` come and go, ``m`` is muted, closed and throttled."""
+"""Listeners with traffic; ``d0`` to ``d3`` come and go, ``m`` is muted, closed and throttled, ``kafka`` is tapped, and ``sasl`` asks for a login."""
 EXCUSED: Final = {"processor_died", "drained", "drain_timeout"}
 ENDED: Final = (EOFError, ConnectionError, ssl.SSLError)
 REFUSALS: Final = {"ABORTED", "FAILED_PRECONDITION", "UNAVAILABLE", "NOT_FOUND", "ALREADY_EXISTS", "INVALID_ARGUMENT"}
 LATE: Final = {"CANCELLED", "DEADLINE_EXCEEDED"}
 SIZES: Final = [64, 100, 1000, 4096, 5000, 16384, 40_000, 65_536]
+USERS: Final = ("u0", "u1")
+ROUNDS: Final = (4096, 4097)
+"""Iterations of users' credentials, and their passwords."""
 LOOSE: Final = ("processors", "log.level")
 """Values whose rows may be in another order than the changes: that of fewer processors is written when the others have ended, and control alone has
 the level, so it changes while an applied configuration that is decided is on its way."""
 FLAT: Final = re.compile(r"memory_pool\.size|processors|log\.level|listeners\[\w+\]\.(max_receive_size|limits\.connections)")
-PREFIXES: Final = {"UpdateLimit": "listeners[{}].", "UpdateMemoryPool": "memory_pool.", "UpdateLog": "log.", "UpdateProcessorPool": ""}
+PREFIXES: Final = {
+    "UpdateLimit": "listeners[{}].", "UpdateMemoryPool": "memory_pool.", "UpdateLog": "log.", "UpdateProcessorPool": "",
+    "UpdateNodeLimits": "node limits.", "UpdateKafkaRules": "listeners[{}].kafka.",
+}  # fmt: skip
 RESOURCES: Final = {
     "LimitService/UpdateLimit": "limit", "LimitService/UpdateNodeLimits": "node_limits", "PoolService/UpdateMemoryPool": "memory_pool",
     "PoolService/UpdateProcessorPool": "processor_pool", "LogService/UpdateLog": "log", "KafkaRuleService/UpdateKafkaRules": "kafka_rules",
     "TapService/UpdateTapRule": "tap_rule",
 }  # fmt: skip
-APPLY: Final = "ConfigurationService/ApplyConfiguration"
 
 
-# --- a node and its clients ----------------------------------------------------------------------------------------------------
-
-
-def listener(name: str, **keys: Any) -> Row:
-    return {"name": name, "address": "127.0.0.1:0", "upstream": "both", "max_receive_size": "16KiB", **keys}
-
-
-def tagged(name: str, sock: socket.socket) -> None:
-    """An echo that can be asked for its name."""
-    while True:
-        body = read_frame(sock)
-        sock.sendall(frame(name.encode() if body == b"who" else body))
-
-
-def broker(sock: socket.socket) -> None:
-    """Answers each request with its correlation id and two bytes."""
-    while True:
-        sock.sendall(frame(read_frame(sock)[4:8] + b"ok"))
-
-
-class Node:
-    """A framegate before the echoes ``u1`` and ``u2`` and a broker. ``config``: that of the start."""
-
-    def __init__(self, folder: Path, made: Certificates, undo: contextlib.ExitStack) -> None:
-        scripts = {"u1": functools.partial(tagged, "u1"), "u2": functools.partial(tagged, "u2"), "broker": broker}
-        self.endpoints = {name: undo.enter_context(ScriptedUpstream(script)).address for name, script in scripts.items()}
-        run_cli("users", "add", "first", "--file", str(folder / "users"), text="x\n")
-        self.tls = ssl.create_default_context(cafile=str(made.ca))
-        both = [{"address": self.endpoints[name], "weight": 1} for name in ("u1", "u2")]
-        config = {
-            "processors": 2,
-            "memory_pool": {"size": "8MiB"},
-            "listeners": [
-                *map(listener, ("a", "b", "m")),
-                listener("tls", tls={"certificate": str(made.server), "key": str(made.server_key)}),
-                listener("kafka", protocol="kafka", kafka={"rules": []}, upstream="broker"),
-                listener("sasl", protocol="kafka", sasl={"mechanisms": ["PLAIN"], "users": "users"}, upstream="broker"),
-            ],
-            "upstreams": [*({"name": name, "endpoints": [address]} for name, address in self.endpoints.items()), {"name": "both", "endpoints": both}],
-            "tap": {"directory": "tap", "budget": "128MiB", "rules": [{"name": "t0", "listeners": ["b"]}]},
-        }
-        self.proxy = undo.enter_context(Framegate(folder, config))
-        self.config = self.proxy.config
-
-    def write(self, text: str) -> None:
-        """Exchange the file of the start in one step."""
-        path = self.proxy.folder / "framegate.yaml"
-        path.with_suffix(".new").write_text(text)
-        path.with_suffix(".new").rename(path)
-
-
-@pytest.fixture
-def node(tmp_path: Path, made: Certificates) -> Iterator[Node]:
-    with contextlib.ExitStack() as undo:
-        yield Node(tmp_path, made, undo)
+# --- clients ---------------------------------------------------------------------------------------------------------------------
 
 
 class Link(NamedTuple):
@@ -128,6 +87,7 @@ class Link(NamedTuple):
     sock: socket.socket
     peer: str
     since: int
+    user: tuple[str, int] | None = None  # and the iterations of the password
 
     @property
     def key(self) -> tuple[str, str]:
@@ -204,6 +164,18 @@ class Flow:
 # --- steps -------------------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
+def credentials() -> list[Row]:
+    """Of one user, with either password."""
+
+    def made(iterations: int) -> Row:
+        found = new_credentials(str(iterations), iterations=iterations)["SCRAM-SHA-256"]
+        keys = {name: base64.b64encode(getattr(found, name)).decode() for name in ("salt", "stored_key", "server_key")}
+        return {"mechanism": "SCRAM_MECHANISM_SHA_256", "iterations": iterations, **keys}
+
+    return [made(iterations) for iterations in ROUNDS]
+
+
 def some_config(node: Node, chance: random.Random) -> Row:
     """A configuration that may be applied: other listeners, upstreams, limits, processors, sizes."""
     config = copy.deepcopy(node.config)
@@ -231,9 +203,8 @@ def step(node: Node, chance: random.Random) -> Row:
     m: Row = {"selector": {"filter": "listener=m"}, "reason": "model", "max_affected_count": "1000"}
     terms: Row = chance.choice([{"ttl": "1s"}, {"ttl": "3600s"}, {}]) | chance.choice([{}, {"standing": True}])
     deny = [{"deny": ["ListGroups"]}] if chance.random() < 0.5 else []
-    key = "eHg" + "4" * 40 + "="
-    salted = {"mechanism": "SCRAM_MECHANISM_SHA_256", "iterations": 4096, "salt": "MTIzNDU2Nzg5MDEy", "stored_key": key, "server_key": key}
-    user = {"listener": "sasl", "user": {"name": chance.choice(["u0", "u1"]), "credentials": [salted]}}
+    user = {"listener": "sasl", "user": {"name": chance.choice(USERS), "credentials": [chance.choice(credentials())]}}
+    tapped = {"name": name, "listeners": chance.choice([["kafka"], ["kafka"], ["m"]]), "capture": f"CAPTURE_{chance.choice(['FULL', 'LENGTHS'])}"}
     quota = {"connections_per_second": str(chance.choice([0, 100_000])), "per_address": {"max_connection_count": str(chance.choice([0, 9000]))}}
     overrides = {"overrides": [{"network": "127.0.0.9/32", "access": chance.choice(["NETWORK_ACCESS_ALLOW", "NETWORK_ACCESS_DENY"])}]}
     config = some_config(node, chance)
@@ -245,8 +216,8 @@ def step(node: Node, chance: random.Random) -> Row:
         (2, "LimitService/UpdateNodeLimits", {"node_limits": chance.choice([quota, overrides])}),
         (2, "PoolService/UpdateMemoryPool", {"memory_pool": {"size_bytes": str(chance.choice([6, 9, 13]) << 20)}}),
         (1, "PoolService/UpdateProcessorPool", {"processor_pool": {"processor_count": chance.choice([1, 2, 2, 3])}}),
-        (2, "TapService/CreateTapRule", {"tap_rule": {"name": name, "listeners": ["b"]}}),
-        (2, "TapService/UpdateTapRule", {"tap_rule": {"name": name, "sample_frames": chance.choice([0.5, 1.0])}}),
+        (2, "TapService/CreateTapRule", {"tap_rule": tapped}),
+        (2, "TapService/UpdateTapRule", {"tap_rule": tapped}),
         (2, "TapService/DeleteTapRule", {"name": name}),
         (2, "LogService/UpdateLog", {"log": {"level": chance.choice(["LEVEL_INFO", "LEVEL_DEBUG"])}}),
         (2, "KafkaRuleService/UpdateKafkaRules", {"kafka_rules": {"listener": "kafka", "rules": deny}, "update_mask": "rules"}),
@@ -293,6 +264,11 @@ class World:
         self._read = 0  # rows that were looked at
         self._known: Row = {}
         self._loose: dict[str, list[tuple[Any, Any]]] = {}
+        self._logins = itertools.cycle(itertools.product(USERS, ROUNDS))
+        self._tap = str(node.proxy.folder / "tap")
+        self._tap_read: dict[str, int] = {}
+        self._tapped: dict[int, int] = {}  # what was captured of requests, by connection
+        self._captures: dict[int, int] = {}  # what should have been, of those of the check before
         undo.callback(self.pause)
 
     def resume(self) -> None:
@@ -386,6 +362,8 @@ class World:
         limits = {item.listener: item for item in self.api("LimitService/ListLimits").limits}
         listeners = {item.name: item.address for item in self.api("ListenerService/ListListeners").listeners}
         memory = self.api("PoolService/GetMemoryPool").memory_pool
+        users = self.api("UserService/ListUsers", {"listener": "sasl"})
+        taps = self.api("TapService/ListTapRules")
         assert {item["name"] for item in config["listeners"]} == limits.keys() == listeners.keys()
         assert sum(share.size_bytes for share in memory.shares) == memory.size_bytes
         level = config.get("log", {}).get("level", "info")
@@ -400,6 +378,8 @@ class World:
             "sizes": {name: item.max_receive_size_bytes for name, item in limits.items()},
             "behind": {name: [each for each, address in self.node.endpoints.items() if address in text] for name, text in behind.items()},
             "standing": {item.verb for item in actions if item.standing},
+            "users": {item.name: item.credentials[0].iterations for item in users.users},
+            "capture": next((item.capture for item in taps.tap_rules if "kafka" in item.listeners), 0),
             "denied": bool(self.api("KafkaRuleService/GetKafkaRules", {"listener": "kafka"}).kafka_rules.rules),
             "closed": any(item.access == 2 for item in self.api("LimitService/GetNodeLimits").node_limits.overrides),
             "flat": flat,
@@ -441,8 +421,9 @@ class World:
         with self._open:
             for made in self._before:
                 self._check_old(said, made)
-        self._before, self._open, chance = [], contextlib.ExitStack(), random.Random(0)
-        for name in said["listeners"].keys() - {"sasl"}:
+        self._check_tap()
+        self._before, self._open, self._captures, chance = [], contextlib.ExitStack(), {}, random.Random(0)
+        for name in said["listeners"]:
             seen: set[int] = set()
             with contextlib.ExitStack() as undo:
                 for _ in range(40):
@@ -459,8 +440,14 @@ class World:
                 sock.sendall(frame(b"x"))
                 came = sock.recv(5)
             assert (came == b"") == said["closed"], f"127.0.0.9 got {came!r}"
-        names = said["listeners"].keys() - {"m", "sasl", "tls"}
-        self._before = [self._open.enter_context(link(self.node, name, said["listeners"][name])) for name in names]
+        until(self._read_tap, "the frames of probes are not in the tap's log")
+        user = next((user for user in said["users"].items() if user[0] in USERS), None)
+        for name in said["listeners"].keys() - {"m", "tls", "sasl" if user is None else ""}:
+            made = self._open.enter_context(link(self.node, name, said["listeners"][name]))
+            if name == "sasl" and user is not None:
+                made = made._replace(user=user)
+                assert log_in(made.sock, user[0], str(user[1])), f"{user} cannot log in again"
+            self._before.append(made)
 
     def _check_new(self, said: Row, made: Link, seen: set[int]) -> int:
         """A connection made now: its upstream, its rules, its limit, if it is the first one in its processor; returns that."""
@@ -471,9 +458,17 @@ class World:
         if slot in seen:
             return slot
         if made.listener == "kafka":
+            self._captures[parse_connection_id(self._channel(made).id)] = said["capture"]
             made.sock.sendall(kafka_request(16, 0, 77))
             answer = read_frame(made.sock)
             assert (answer[:4], answer[4:] != b"ok") == (struct.pack(">i", 77), said["denied"]), f"{where}: {answer!r}"
+        elif made.listener == "sasl":
+            user, iterations = next(self._logins)
+            let_in = log_in(made.sock, user, str(iterations))
+            assert let_in == (said["users"].get(user) == iterations), f"{where}: login {let_in}, {user} with {iterations}: {said['users']}"
+            if not let_in:
+                assert made.closed(self.node)["cause"] == "auth_failed", where
+                return slot
         else:
             assert ask(made.sock, b"who").decode() in said["behind"][made.listener], where
         self._check_size(made, said["sizes"][made.listener], where)
@@ -481,7 +476,7 @@ class World:
         return slot
 
     def _check_size(self, made: Link, limit: int, where: str) -> None:
-        if made.listener != "kafka":
+        if made.listener not in ("kafka", "sasl"):
             body = random.Random(limit).randbytes(limit)
             assert ask(made.sock, body) == body, f"{where}: {limit} bytes do not come back"
         made.sock.sendall(struct.pack(">i", limit + 1))
@@ -494,13 +489,18 @@ class World:
 
     def _check_old(self, said: Row, made: Link) -> None:
         """A connection of the check before either ended for a reason, or is as the API says now."""
+        goes_on = False
         with contextlib.suppress(*ENDED, AssertionError):
             if made.listener in said["sizes"]:
                 made.sock.settimeout(10)
                 self._check_size(made, said["sizes"][made.listener], "")
-                return
+                goes_on = True
+        if goes_on:
+            assert made.user is None or made.user in said["users"].items(), f"{made.user} is connected, and users are {said['users']}"
+            return
         cause = made.closed(self.node)["cause"]
-        assert cause in EXCUSED, f"{made.key}, a connection of before, ended with {cause}; the limit is {said['sizes'].get(made.listener)}"
+        allowed, limit = {*EXCUSED, "session_expired" if made.user is not None else ""}, said["sizes"].get(made.listener)
+        assert cause in allowed, f"{made.key}, a connection of before, ended with {cause}; the limit is {limit}"
 
     def _check_marked(self, said: Row, made: Link) -> int:
         """What stands for new connections of ``m`` holds for one; returns its processor."""
@@ -519,18 +519,31 @@ class World:
         assert came == wanted, f"listener m, processor {slot}: {came!r}, and {said['standing']} stands"
         return slot
 
+    def _read_tap(self) -> bool:
+        """Read what is new in the tap's log; whether it has at least what it should have of the probes."""
+        for stream in streams(self._tap):
+            for block in read_blocks(self._tap, stream, self._tap_read.get(stream) or first_offset(self._tap, stream)):
+                self._tap_read[stream] = block.header.end
+                self._tapped |= {item.connection: 1 if item.body else 2 for item in block.frames() if item.direction == "request"}
+        return all(self._tapped.get(connection, 0) == capture for connection, capture in self._captures.items())
+
+    def _check_tap(self) -> None:
+        """Nor has it more: what should not be there would be there by now."""
+        found = {connection: self._tapped.get(connection, 0) for connection in self._captures}
+        assert self._read_tap(), f"the tap captured {found}, not {self._captures}"
+
     def _chain(self, said: Row) -> None:
         """Each value before a change is that after the last one; the last ones are what the API says."""
         rows, self._read = self.proxy.rows[self._read :], len(self.proxy.rows)
         for row in rows:
             if row["event"] == "configuration_applied" and row["by"] != "call":  # by a signal: no audit row
                 self._known, self._loose = {}, {}
-            if row["event"] != "audit" or row["after"] is None:
+            if row["event"] != "audit" or (row["before"], row["after"]) == (None, None):
                 continue
-            before, after = flat_row(row, row["before"] or {}), flat_row(row, row["after"])
+            before, after = flat_row(row, row["before"]), flat_row(row, row["after"])
             for path, value in after.items():
                 if path.startswith("?"):
-                    self._known = {each: known for each, known in self._known.items() if not each.startswith(path[1:])}
+                    self._known = {each: known for each, known in self._known.items() if not concerns(path[1:], each)}
                 elif path in LOOSE:
                     self._loose.get(path, []).append((before[path], value))
                 elif self._known.get(path, before[path]) != before[path]:
@@ -545,61 +558,35 @@ class World:
         self._loose = {path: [(None, said[path])] for path in LOOSE}
 
 
-def flat_row(row: Row, values: Row) -> Row:
+def concerns(path: str, known: str) -> bool:
+    """Whether a value that is followed may be another one when an applied configuration changes a path."""
+    parts = {"limits": "node limits", "tap": "tap"}
+    return known.startswith((path, parts.get(re.split(r"[.\[]", path)[0], path))) or path.startswith(known)
+
+
+def flat_row(row: Row, values: Row | None) -> Row:
     """The values of an audit row by the paths of the configuration; one that is not followed has a path with ``?``."""
     method, request = row["method"].rpartition("/")[2], row["request"]
     if method == "ApplyConfiguration":
-        found = {path if FLAT.fullmatch(path) else f"?{path}": text for path, text in values.items()}
+        found = {path if FLAT.fullmatch(path) else f"?{path}": text for path, text in (values or {}).items()}
         return {
             path: int(text) if text.isdecimal() else parse_size(text) if text[:1].isdigit() and path[0] != "?" else text
             for path, text in found.items()
         }
-    if method not in PREFIXES:
-        return {}
-    prefix, own = (
-        PREFIXES[method].format(request.get("limit", {}).get("listener")),
-        {FIELD_NAMES.get(name, name): each for name, each in values.items()},
-    )
-    return {f"{prefix}{'limits.' * (name == 'connections')}{name}": value for name, value in own.items()}
+    name = next((item.get("name", item.get("listener")) for item in request.values() if isinstance(item, dict) and item), request.get("name"))
+    if method.endswith(("TapRule", "User")):
+        kind = "tap" if method.endswith("Rule") else "users"
+        return {f"{kind}[{name}]": values and values.get("rule", values) if kind == "tap" else values}
+    prefix = PREFIXES.get(method)
+    own = {} if prefix is None or values is None else {FIELD_NAMES.get(key, key): each for key, each in values.items()}
+    return {f"{prefix}{'limits.' * (key == 'connections' and method == 'UpdateLimit')}{key}".format(name): each for key, each in own.items()}
 
 
-def check_rows(proxy: Framegate) -> None:
-    """No row tells of a fault of ours; processors are killed."""
-    errors = [row for row in proxy.rows[-5000:] if row["level"] == "error"]
-    odd = [row for row in errors if "processor_died" not in (row["event"], row.get("cause")) and row["event"] != "configuration_refused"]
-    assert (odd, proxy.metric("framegate_task_failures_total")) == ([], 0)
-
-
-def settled(node: Node) -> Row:
-    """The sizes of a node without connections, with the file of the start applied again, and other changes made, which are possible at once."""
-    node.write(json.dumps(node.config))
-    pid = node.proxy.process.pid
-    with node.proxy.api() as channel:
-        send(channel, APPLY, timeout=20)
-        send(channel, "LimitService/UpdateLimit", {"limit": {"listener": "a", "max_receive_size_bytes": "16385"}}, timeout=5)
-        send(channel, "PoolService/UpdateMemoryPool", {"memory_pool": {"size_bytes": str(9 << 20)}}, timeout=5)
-        send(channel, "TapService/UpdateTapRule", {"tap_rule": {"name": "t0", "sample_frames": 0.5}}, timeout=5)
-        send(channel, APPLY, timeout=20)
-        while actions := send(channel, "ChannelService/ListChannelActions").actions:
-            send(channel, "ChannelService/DeleteChannelAction", {"id": actions[0].id})
-        until(lambda: len(node.proxy.processors) == 2 and not node.proxy.channels(), "two processors without connections remain", 30)
-    time.sleep(1.5)  # control looks each second whether places of counters are free
-    found = {f"threads of {pid}": len(os.listdir(f"/proc/{pid}/task")), "MiB": resident_bytes(pid) >> 20}
-    return found | {f"descriptors of {name}": len(os.listdir(f"/proc/{each}/fd")) for name, each in enumerate([pid, *sorted(node.proxy.processors)])}
-
-
-def check_sizes(before: Row, after: Row, calls: int) -> None:
-    """``calls``: between the two; answers are kept for request ids that are repeated, up to 16 MiB of them as bytes, so memory grows at first."""
-    print(before, after)
-    grown = {name: (before[name], after[name]) for name in before if after[name] > before[name] + (40 + calls // 500 if name == "MiB" else 4)}
-    assert before.keys() == after.keys(), (before, after)
-    assert not grown, grown
-
-
-def test_what_the_api_says_is_in_force_in_every_processor_after_any_changes(node: Node) -> None:
+def test_what_the_api_says_is_in_force_in_every_processor_after_any_changes(tmp_path: Path, made: Certificates) -> None:
     rounds = max(STEPS // (CLIENTS * EACH), 2)
     first: Row = {}
     with contextlib.ExitStack() as undo:
+        node = Node(tmp_path, made, undo)
         world = World(node, undo)
         for number in range(rounds):
             try:
@@ -614,36 +601,3 @@ def test_what_the_api_says_is_in_force_in_every_processor_after_any_changes(node
                 first, last = first or settled(node), settled(node)
     print(dict(sorted(world.results.items())))
     check_sizes(first, last, STEPS)
-
-
-def test_any_calls_leave_nothing_behind(node: Node) -> None:
-    """No call fails with a fault of ours, a refusal has a reason, changes are possible afterwards, and nothing has grown."""
-    counts: collections.Counter[str] = collections.Counter()
-    faults: list[str] = []
-
-    def client(number: int, count: int) -> None:
-        chance = random.Random(number)
-        with node.proxy.api() as channel:
-            for _ in range(count):
-                method, data, ending = any_call(chance)
-                code = "OK"
-                try:
-                    send(channel, method, data, **ending)
-                except grpc.FutureCancelledError:
-                    code = "cancelled"
-                except grpc.RpcError as error:
-                    code = error.code().name  # type: ignore[attr-defined]
-                    explained = ending or reason_of(error) or len(data) > 1 << 20  # which gRPC itself refuses
-                    if code in ("INTERNAL", "UNKNOWN", "DATA_LOSS") or not explained:
-                        faults.append(f"{method} {data[:200]!r} ({len(data)} bytes) {ending}: {error}")
-                counts[code] += 1
-
-    sizes = []
-    for first, count in ((SEED * 100, CALLS // 5), (SEED * 100 + 50, CALLS - CALLS // 5)):
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            list(pool.map(client, range(first, first + 8), [count // 8] * 8))
-        assert not faults, "\n".join(faults[:10])
-        sizes.append(settled(node))
-    print(dict(counts))
-    check_sizes(*sizes, CALLS)
-    check_rows(node.proxy)

@@ -5,6 +5,7 @@ import os
 import pwd
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -18,10 +19,12 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.framegate import Framegate, Row
+from tests.fakes.certificates import Authority
+from tests.fakes.framegate import Framegate, Row, run_cli
 from tests.fakes.tap_files import stored
 from tests.fakes.tap_read import read_gaps
 from tests.fakes.upstream import ScriptedUpstream, ask, frame, peer_name, read_frame
+from tests.integration.test_users import log_in
 
 
 def slow_echo(sock: socket.socket) -> None:
@@ -267,3 +270,52 @@ def test_sigterm_during_a_drain_does_not_begin_its_time_anew(tmp_path: Path, pla
         assert proxy.wait() == 0
         assert time.monotonic() - began < 9.0, "a new 6 s from SIGTERM on would end it after 11"
         assert [row["event"] for row in proxy.rows if row["event"].startswith("drain_")] == ["drain_began", "drain_asked_again", "drain_ended"]
+
+
+@pytest.mark.slow
+def test_who_is_revoked_during_a_drain_ends_at_once_and_others_get_their_answers(tmp_path: Path) -> None:
+    authority, go, came = Authority(tmp_path), threading.Event(), threading.Semaphore(0)
+    leaves = {name: authority.leaf(name) for name in ("localhost", "alice", "bob")}
+    crl = Path(authority.revocations())
+    asked = struct.pack(">hhi", 16, 0, 7) + b"\0\1x"
+
+    def hold(sock: socket.socket) -> None:
+        while True:
+            body = read_frame(sock)
+            came.release()
+            go.wait(30)
+            sock.sendall(frame(body[4:8] + b"ok"))
+
+    def client(proxy: Framegate, name: str, listener: str) -> socket.socket:
+        context = ssl.create_default_context(cafile=str(authority.path))
+        context.load_cert_chain(*leaves[name])
+        sock = proxy.connect(listener, context if listener == "tls" else None)
+        assert listener == "tls" or log_in(sock, name, "x")
+        sock.sendall(frame(asked))
+        assert came.acquire(timeout=20)
+        return sock
+
+    for name in ("alice", "bob"):
+        run_cli("users", "add", name, "--file", str(tmp_path / "users"), text="x\n")
+    tls = {"client_auth": "required", "client_ca": str(authority.path), "crl": [str(crl)]}
+    common = {"address": "127.0.0.1:0", "upstream": "echo", "max_receive_size": "1MiB", "protocol": "kafka"}
+    listeners = [
+        {"name": "sasl", **common, "sasl": {"mechanisms": ["PLAIN"], "users": str(tmp_path / "users")}},
+        {"name": "tls", **common, "tls": {**dict(zip(("certificate", "key"), leaves["localhost"], strict=True)), **tls}},
+    ]
+    config = {"listeners": listeners, "processors": 2, "memory_pool": {"size": "16MiB"}, "rotation": {"poll": "1h"}}
+    with before(hold, config, tmp_path / "proxy", drain={"timeout": "30s", "quiet": "50ms", "accept": "refuse"}) as proxy:
+        clients = {(name, listener): client(proxy, name, listener) for name in ("alice", "bob") for listener in ("sasl", "tls")}
+        assert proxy.cli("drain", "--no-wait").returncode == 0
+        assert proxy.cli("users", "remove", "alice", "--listener", "sasl").returncode == 0
+        crl.write_bytes(Path(authority.revocations(leaves["alice"][0])).read_bytes())
+        assert proxy.cli("certificates", "reload").returncode == 0
+        causes = {which: proxy.ended_row(sock)["cause"] for which, sock in clients.items() if which[0] == "alice"}
+        go.set()
+        answers = {which: read_frame(sock) for which, sock in clients.items() if which[0] == "bob"}
+        causes |= {which: proxy.ended_row(clients[which])["cause"] for which in answers}
+        assert causes == {which: "session_expired" if which[0] == "alice" else "drained" for which in clients}
+        assert set(answers.values()) == {asked[4:8] + b"ok"}
+        assert proxy.stop() == 0
+        (end,) = proxy.events("drain_ended")
+        assert end["connections"] == 0

@@ -190,7 +190,7 @@ class Batch:
             "framing": item.client_framing,
             "max_receive_size": LIMIT,
             "forwarding": {"requests": item.requests, "responses": item.responses},
-            "timeouts": {"failed_authentication": "0ms"},
+            "timeouts": {"failed_authentication": "0ms", **({"max_connection_age": "8s"} if item.ending == "max_age" else {})},
             "limits": self.quota(item),
         }
         if item.client_proxy != "no":
@@ -215,6 +215,9 @@ class Batch:
         return found
 
     def quota(self, item: Combination) -> Row:
+        if item.quota == "rule":
+            rates = {"request_bytes_rate": "16MiB", "response_bytes_rate": "16MiB", "request_frames_rate": 300}
+            return {"rules": [{"name": "all", "networks": ["127.0.0.0/8"], "max_receive_size": LIMIT, **rates}]}
         value = {"bytes": "16MiB", "frames": 300}.get(item.quota)
         return {} if value is None else {f"request_{item.quota}_rate": value, f"response_{item.quota}_rate": value}
 

@@ -215,3 +215,24 @@ def test_targets_change_while_framegate_runs(tmp_path: Path, plain: Row, receive
         assert proxy.stop() == 0
         assert (len(spans(receiver)), len(spans(other))) == (1, 1)
         assert not [row for row in proxy.rows if row["event"] in ("task_failed", "subscriber_failed", "library_log", "stop_failed")]
+
+
+@pytest.mark.parametrize("exchanged", [True, False])
+def test_a_drain_is_told_to_the_collector_in_force(tmp_path: Path, plain: Row, receiver: OtlpReceiver, exchanged: bool) -> None:
+    """The target changes just before the drain; or during it, which is refused."""
+    config = {**plain, "drain": {"timeout": "5s", "quiet": "50ms", "accept": "refuse"}}
+    with GrpcReceiver() as other, started(tmp_path, config, receiver, *SIGNALS) as proxy:
+        with proxy.connect("plain") as client:
+            assert ask(client, b"hello") == b"hello"
+            otlp = {"endpoint": other.endpoint, "signals": SIGNALS}
+            write(tmp_path / "framegate.yaml", {**proxy.config, "telemetry": {**proxy.config["telemetry"], "otlp": otlp}})
+            assert not exchanged or reload(proxy) == "applied, 1 value changed"
+            assert proxy.cli("drain", "--no-wait").returncode == 0
+            proxy.ended_row(client)
+            assert reload(proxy) == "refused: the proxy drains"
+        assert proxy.stop() == 0
+        printed = [f"framegate.{row['event']}" for row in proxy.rows]
+    former, latter = ([record.event_name for received in collector.received for record in received.items("logs")] for collector in (receiver, other))
+    assert sorted(former + latter) == sorted(printed)
+    assert {"framegate.drain_began", "framegate.drain_ended", "framegate.closed", "framegate.stopped"} <= set(latter if exchanged else former)
+    assert bool(other.received) is exchanged

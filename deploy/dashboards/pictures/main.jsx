@@ -258,9 +258,9 @@ function spells(times, field) {
   const found = [];
   field.values.forEach((value, index) => {
     const shown = display(value);
-    const end = times[index + 1] ?? to;
+    const end = Math.min(times[index + 1] ?? to, times[index] + step); // without a value there is a gap
     const last = found.at(-1);
-    if (last && last.value === value) {
+    if (last && last.value === value && last.end >= times[index]) {
       last.end = end;
     } else if (value !== null && value !== undefined) {
       found.push({ start: times[index], end, value, shown: { text: `${shown.prefix ?? ''}${shown.text}${shown.suffix ?? ''}`, color: shown.color ?? '#666' } });

@@ -7,7 +7,7 @@ from framegate.proxy.config.model import GIB, MIB
 from tests.fakes.cli import Cli, served
 from tests.fakes.plane import channel_row, handler_process
 
-UNTIL_STOP = "not ready; connections are accepted and served until SIGTERM\n"
+UNTIL_STOP = "not ready; connections are accepted until SIGTERM, and those of other pods end one by one\n"
 
 
 def test_status_says_what_runs(cli: Cli) -> None:
@@ -35,7 +35,7 @@ def test_status_says_how_it_is_doing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert values["processors"].strip() == "2 of 2 running"
         assert values["memory pool"].strip() == "10 B of 256 MiB in use, 1 frame waiting for admission slots"
         assert values["started"].strip().startswith("2027-01-15 07:59:59 UTC (")
-        assert "warning" not in values
+        assert ("warning" in values, values["warnings"].strip()) == (False, "no problems")
         found = cli.json("status")
         assert (found["node"], found["memory_pool"]["usage_bytes"], len(found["processor_pool"]["processors"])) == ("edge-1", 10, 2)
         assert (found["memory"]["limit_bytes"], found["memory"]["usage_bytes"], found["warnings"]) == (GIB, 100 * MIB, [])
@@ -63,6 +63,7 @@ def test_status_warns_when_the_configuration_in_force_does_not_fit(monkeypatch: 
         need = -(-found["memory"]["need_bytes"] // MIB)
         assert f"the memory pool of 256MiB does not fit into the container's 256MiB: {need}MiB may be needed" in warning
         assert len(found["warnings"]) == 1
+        assert "no problems" not in "".join(lines)
 
 
 def test_drain_waits_unless_told_not_to(cli: Cli) -> None:

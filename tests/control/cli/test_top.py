@@ -1,14 +1,20 @@
 """``framegate top``."""
 
+import asyncio
 import os
 import pty
 import re
 import subprocess
 import sys
 
+from framegate.proxy.server.rows import ClientRow
 from tests.fakes.cli import Cli
 from tests.fakes.framegate import ROOT
 from tests.fakes.plane import channel_row
+
+
+def used(measure: str, amount: int, *client: str) -> ClientRow:
+    return ClientRow(measure=measure, client=["kafka", *client], amount=amount)
 
 
 def test_without_a_terminal_processors_and_channels_are_shown_once(cli: Cli) -> None:
@@ -20,6 +26,20 @@ def test_without_a_terminal_processors_and_channels_are_shown_once(cli: Cli) -> 
     found = cli.json("top", "--every", "20ms")
     assert ([item["slot"] for item in found["processors"]], len(found["channels"]), found["total_count"]) == ([0, 1], 3, 3)
     assert "--filter: character 1" in cli("top", "--filter", "colour=red").stderr
+
+
+def test_the_clients_that_use_most_are_shown_by_each_measure_with_their_shares(cli: Cli) -> None:
+    cli.plane.client_rows = [used("held", 3 << 20, "ann", "billing", "10.0.0.1"), used("logins", 30, "bob", "", "10.0.0.2")]
+    asyncio.run(cli.plane.parts.clients.look())
+    lines = [line.split() for line in cli("top", "--every", "20ms").stdout.splitlines()]
+    assert ["3", "MiB", "100%", "kafka", "ann", "billing", "10.0.0.1"] in lines
+    assert lines[-1][1:] == ["100%", "kafka", "bob", "-", "10.0.0.2"]
+    rankings = {item["measure"]: item["clients"] for item in cli.json("top", "--every", "20ms")["rankings"]}
+    assert [(name, [client["principal"] for client in clients]) for name, clients in rankings.items() if clients] == [
+        ("CLIENT_MEASURE_HELD", ["ann"]),
+        ("CLIENT_MEASURE_LOGINS", ["bob"]),
+    ]
+    assert len(rankings) == 5
 
 
 def test_on_a_terminal_keys_sort_and_quit_and_the_terminal_is_left_as_it_was(cli: Cli) -> None:
@@ -40,6 +60,10 @@ def test_on_a_terminal_keys_sort_and_quit_and_the_terminal_is_left_as_it_was(cli
     os.write(keeper, b"x")
     os.write(keeper, b"h")
     until("2 channels by held")
+    cli.plane.client_rows = [used("bytes", 30, "ann", "billing", "10.0.0.1")]
+    asyncio.run(cli.plane.parts.clients.look())
+    os.write(keeper, b"c")
+    until("billing")
     os.write(keeper, b"q")
     until("\033[?1049l")
     assert process.wait(20) == 0

@@ -32,11 +32,12 @@ def test_a_processor_starts_with_all_there_is_and_the_share_of_its_slot() -> Non
         "cells": CELLS,
         "stores": STORES,
         "rows_at_open": False,
+        "request_sample": 0.0,
     }
-    desired.rows_at_open = True
+    desired.rows_at_open, desired.request_sample = True, 0.5
     desired.standing = [StandingRow(number=1, verb="close", reason="", request_rate=0, response_rate=0, conditions=[])]
     message = desired.start_message(1, 5, "boot")
-    assert (message["rows_at_open"], message["standing"]) == (True, desired.standing)
+    assert (message["rows_at_open"], message["request_sample"], message["standing"]) == (True, 0.5, desired.standing)
     assert desired.whole(1)["standing"] == desired.standing
 
 
@@ -50,6 +51,7 @@ def test_all_that_can_change_is_one_change() -> None:
         "stores": STORES,
         "standing": [],
         "rows_at_open": False,
+        "request_sample": 0.0,
     }
     assert desired.whole(0) == whole
 

@@ -33,6 +33,7 @@ def run(scenario: Callable[[HandlerProcess], Awaitable[None]]) -> None:
             process.kill("test")
             await process.ended
             process.close()
+            assert (process.last_sample, process.busy, process.resident)[2] == 0, "another thread may read them still"
             reaper.close()
 
     asyncio.run(main())

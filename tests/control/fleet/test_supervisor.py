@@ -1,6 +1,7 @@
 import asyncio
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import patch
 
@@ -11,6 +12,7 @@ from framegate.control.fleet.processor import Slot
 from framegate.control.fleet.slot_cells import ProcessorTotals
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.status import RETIRED, ProcessorStatus
+from framegate.proxy.cells import CellLayout, CellReader
 from framegate.proxy.server.rows import TapRuleOffRow
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
@@ -140,6 +142,24 @@ async def test_a_slot_that_is_gone_leaves_the_lists_and_its_counts_stay(made: Fl
         assert status(made, 1).restarts == 0
         assert [slot for slot, _ in made.supervisor.cells] == [RETIRED, 0, 1]
         assert total(made, "framegate.connection.accepted", "a") == 4
+
+
+@run_by(run)
+async def test_other_threads_see_every_slot_while_another_layout_begins(made: Fleet) -> None:
+    await made.supervisor.remove_slots([1], 1000)
+    copied, seen = CellReader._copied, []
+
+    def noted(layout: CellLayout, cells: Sequence[int]) -> CellReader:
+        seen.append([slot for slot, _ in made.supervisor.cells])
+        return copied(layout, cells)
+
+    layout = made.desired.layout.with_brokers("u", [1, 2])
+    with patch.object(CellReader, "_copied", staticmethod(noted)):
+        made.supervisor.make_room(layout)
+        made.supervisor.follow_layout(layout)
+    assert seen
+    assert [slots for slots in seen if slots != [RETIRED, 0]] == []
+    assert all(reader.layout is layout for _, reader in made.supervisor.cells)
 
 
 @patch("framegate.control.fleet.process_slot._BACKOFF_FIRST_S", 0.01)

@@ -17,6 +17,7 @@ from framegate.control.v1 import channel_service_pb2 as pb2
 from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 from framegate.proxy.network.connection_id import format_connection_id, parse_connection_id
 from framegate.proxy.server.link import LinkError
+from framegate.proxy.server.rows import ClientRow
 from tests.control.service.served import code_of, refused, served
 from tests.fakes.plane import channel_row, closed_row
 from tests.fakes.serving import Serving
@@ -48,6 +49,16 @@ async def test_a_page_of_many_slices_is_whole_and_in_order(at: Serving, size: in
     if page.next_page_token:
         following = await stub.ListChannels(pb2.ListChannelsRequest(page_size=1, page_token=page.next_page_token))
         assert [channel.id for channel in following.channels] == [f"0-1-{size + 1}"][: 250 - size]
+
+
+@served()
+async def test_the_clients_with_most_are_listed_by_each_measure(at: Serving) -> None:
+    at.plane.client_rows = [ClientRow(measure="frames", client=["kafka", "ann", "billing", "10.0.0.1"], amount=7)]
+    await at.plane.parts.clients.look()
+    answer = await ChannelServiceStub(at.channel).ListTopClients(pb2.ListTopClientsRequest())
+    assert [ranking.measure for ranking in answer.rankings] == [1, 2, 3, 4, 5]
+    ((client,),) = [ranking.clients for ranking in answer.rankings if ranking.clients]
+    assert (client.listener, client.principal, client.client_id, client.address, client.share) == ("kafka", "ann", "billing", "10.0.0.1", 1.0)
 
 
 @served()

@@ -1,8 +1,11 @@
 """Every call is measured; every change leaves an audit row; errors arrive with their details."""
 
+import asyncio
+import gc
 import json
 import logging
 import math
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +17,8 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from framegate.control.errors import AbortedError, UnavailableError
+from framegate.control.errors import AbortedError, ControlError, UnavailableError
+from framegate.control.service import interceptor
 from framegate.control.service.access import METHODS
 from framegate.control.service.interceptor import CLIENT_KEY
 from framegate.control.v1 import channel_service_pb2 as pb2
@@ -73,6 +77,23 @@ async def test_a_change_that_cannot_be_audited_is_refused_unless_it_is_urgent_wh
     at.plane.audit_failure = None
     await limits.UpdateLimit(request)
     assert (at.plane.limits["kafka"], at.plane.audit_places) == (4097, 0)
+
+
+@served()
+async def test_refused_and_cancelled_calls_leave_no_errors_and_no_frames_in_memory(at: Serving) -> None:
+    stub = ChannelServiceStub(at.channel)
+    for number in range(60):
+        call = stub.MuteChannels(pb2.MuteChannelsRequest()) if number % 3 else at.channel.unary_unary(f"/{METHOD}")(b"\xff\xff\xff")
+        if number % 2:
+            await failure_of(call)
+        else:
+            await asyncio.sleep(0.001)
+            call.cancel()
+    await asyncio.sleep(0.1)
+    gc.collect()
+    held = [item for item in gc.get_objects() if isinstance(item, (ControlError, grpc.aio.AbortError))]
+    frames = [item for item in gc.get_objects() if isinstance(item, types.FrameType) and item.f_code.co_filename == interceptor.__file__]
+    assert (held, frames) == ([], [])
 
 
 @pytest.mark.parametrize(("method", "audited"), [(METHOD, True), (METHOD.replace("MuteChannels", "ListChannels"), False)])

@@ -1,6 +1,7 @@
 """framegate.control.service.peers: whom a connection is of. Real sockets and certificates: test_sockets."""
 
 import asyncio
+import hashlib
 import math
 import os
 import pwd
@@ -75,10 +76,14 @@ def test_nothing_is_read_from_a_connection_while_one_of_its_refusals_waits() -> 
 
 
 class Tls:
-    """A connection with a client's certificate."""
+    """A connection with a client's certificate, whose session was resumed: nothing was verified again."""
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._sslobj = self
+
+    def get_verified_chain(self) -> list[Any]:
+        return []
 
     def getpeercert(self, binary_form: bool = False) -> Any:
         return ssl.PEM_cert_to_DER_cert(Path(self.path).read_text()) if binary_form else ssl._ssl._test_decode_cert(self.path)  # type: ignore[attr-defined]
@@ -98,3 +103,4 @@ def test_a_principal_has_the_highest_role_whose_list_has_it(tmp_path: Path) -> N
         assert (peer.fields["who"], peer.role) == expected
         assert (len(peer.fields["certificate"]), peer.fields["address"], peer.local) == (64, "10.0.0.1:5", False)
         assert time.time() < peer.ends_s < math.inf
+        assert [hashlib.sha256(item).hexdigest() for item in peer.chain] == [peer.fields["certificate"]]

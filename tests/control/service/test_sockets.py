@@ -7,7 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 import grpc
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
 from google.protobuf import descriptor_pool, message_factory
 
 from framegate.control.errors import StartError
@@ -169,6 +171,7 @@ class Callers:
 
     def __init__(self, folder: Path) -> None:
         self.authority, stranger = Authority(folder), Authority(folder, "stranger")
+        self.trusted = self.authority.path.read_bytes()
         self.server = self.authority.leaf("server")
         self.people = {
             name: signer.leaf(name, uris=(f"spiffe://x/{name}",) if name != "none" else ())
@@ -188,7 +191,7 @@ class Callers:
 
     def connected(self, at: Serving, name: str) -> contextlib.AbstractAsyncContextManager[grpc.aio.Channel]:
         certificate, key = (Path(path).read_bytes() for path in self.people[name]) if name else (None, None)
-        credentials = grpc.ssl_channel_credentials(self.authority.path.read_bytes(), key, certificate)
+        credentials = grpc.ssl_channel_credentials(self.trusted, key, certificate)
         return connected(str(at.service.tcp_address).replace("127.0.0.1", "localhost"), credentials)
 
     async def reload(self, at: Serving) -> list[str]:
@@ -260,6 +263,72 @@ def test_open_connections_end_when_their_certificate_is_revoked_or_expires(tmp_p
         monkeypatch.setattr(relay, "time", SimpleNamespace(time=lambda: ends.timestamp() - 0.5))
         async with callers.connected(at, "bob") as bob:
             assert await (await watching(bob)).code() is grpc.StatusCode.UNAVAILABLE, "it has ended half a second later"
+
+    run(tmp_path, body, callers.tcp)
+
+
+def test_who_could_connect_again_stays_connected_when_authorities_or_revocation_lists_change(tmp_path: Path) -> None:
+    callers = Callers(tmp_path)
+    root = Authority(tmp_path, "root")
+    between = Authority(tmp_path, "between", root)
+    callers.people["ivy"] = between.leaf("ivy", uris=("spiffe://x/bob",))
+    with open(callers.people["ivy"][0], "ab") as file:
+        file.write(between.path.read_bytes())
+    own, mine, others = callers.authority, callers.trusted, root.path.read_bytes()
+    renewed = own._builder(own._name, own._key.public_key(), signs=True).sign(own._key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+    def lists(by_own: Sequence[str] = (), by_root: Sequence[str] = (), by_between: Sequence[str] = ()) -> bytes:
+        made = (own.revocations(*by_own), root.revocations(*by_root), between.revocations(*by_between))
+        return b"".join(Path(path).read_bytes() for path in made)
+
+    ada, bob, ivy = (callers.people[name][0] for name in ("ada", "bob", "ivy"))
+    cases = [
+        ("lists are renewed", mine + others, lists(), {"ada", "bob", "ivy"}),
+        ("a certificate is revoked", mine + others, lists([ada]), {"bob", "ivy"}),
+        ("one below another authority is", mine + others, lists(by_between=[ivy]), {"ada", "bob"}),
+        ("an authority is", mine + others, lists(by_root=[str(between.path)]), {"ada", "bob"}),
+        ("an authority has no list", mine + others, Path(own.revocations()).read_bytes(), {"ada", "bob"}),
+        ("another one is added", mine + others + Authority(tmp_path, "more").path.read_bytes(), lists(), {"ada", "bob", "ivy"}),
+        ("one goes", others, lists(), {"ivy"}),
+        ("one is renewed", renewed + others, lists([bob]), {"ada", "ivy"}),
+        ("a root goes, and what it signed stays", mine + between.path.read_bytes(), lists(), {"ada", "bob"}),
+    ]
+
+    async def body(at: Serving, addresses: dict[str, str]) -> None:
+        async def change(authorities: bytes, revoked: bytes) -> None:
+            own.path.write_bytes(authorities)
+            Path(callers.revoked).write_bytes(revoked)
+            assert await callers.reload(at) == []
+
+        async def stays(authorities: bytes, revoked: bytes) -> tuple[set[str], set[str]]:
+            """Who is connected after a change, and who can connect again."""
+            await change(mine + others, lists())
+            async with contextlib.AsyncExitStack() as stack:
+                calls = {each: await watching(await stack.enter_async_context(callers.connected(at, each))) for each in ("ada", "bob", "ivy")}
+                await change(authorities, revoked)
+                await asyncio.sleep(0.05)
+                again = set()
+                for each in calls:
+                    async with callers.connected(at, each) as channel:
+                        again |= {each} if await listed(channel) is OK else set()
+                found = {each for each, call in calls.items() if not call.done()}
+                for call in calls.values():
+                    call.cancel()
+            return found, again
+
+        wrong = {}
+        for name, authorities, revoked, expected in cases:
+            found, again = await stays(authorities, revoked)
+            if (found, again) != (expected, expected):
+                wrong[name] = (found, again)
+        assert not wrong
+        (source,) = at.plane.parts.rotation.sources  # type: ignore[attr-defined]
+
+        async def broken(question: Any) -> Any:
+            raise RuntimeError("it ended")
+
+        source.reloader._ask = broken
+        assert await stays(mine + others, lists([ada])) == (set(), {"bob", "ivy"}), "nobody can say who is revoked"
 
     run(tmp_path, body, callers.tcp)
 

@@ -33,7 +33,7 @@ def at(**values: str) -> tuple[tuple[str, str], ...]:
 def judged(condition: Condition, *samples: dict[str, dict[tuple[tuple[str, str], ...], float | HistogramValue]]) -> dict[tuple[str, ...], float]:
     history = History(condition.parts)
     for number, sample in enumerate(samples):
-        history.add(number * STEP_S, sample)
+        history.add(number * STEP_S, history.sample(sample))
     return condition.judge(history)
 
 
@@ -109,7 +109,7 @@ def test_the_past_is_kept_for_a_day_of_what_is_compared_with_it() -> None:
     steps = 2 * 3_600 // STEP_S
     for number in range(steps):
         before = min(number, steps // 2)  # it grew for an hour, then no more
-        history.add(number * STEP_S, {CLOSED: {at(listener="kafka", cause="idle"): before * STEP_S * 2.0}})
+        history.add(number * STEP_S, history.sample({CLOSED: {at(listener="kafka", cause="idle"): before * STEP_S * 2.0}}))
     assert past.judge(history) == {("kafka",): pytest.approx(2)}
     assert now.judge(history) == {("kafka",): 0}
     assert len(history._recent) == 7

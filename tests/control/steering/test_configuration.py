@@ -762,9 +762,11 @@ async def test_an_address_that_overlaps_with_one_that_goes_is_taken_over_without
     for address in addresses[1:]:
         await made.apply(dataclasses.replace(made.config, listeners=(a, dataclasses.replace(b, address=address))))
         await until(lambda: not made.acceptor.closing)
+        before = served
+        await until(lambda before=before: served > before)  # whatever else the machine has to do
     stop.set()
     await knocking
-    assert (refusals, served > 4, made.acceptor.listeners["b"].address) == (0, True, addresses[-1])
+    assert (refusals, made.acceptor.listeners["b"].address) == (0, addresses[-1])
     taken = dataclasses.replace(b, name="c", address=f"127.0.0.1:{port}")
     await refused(
         made, dataclasses.replace(made.config, listeners=(a, made.config.listeners[1], taken)), FailedPreconditionError, "LISTENER_ADDRESS_UNUSABLE"

@@ -1,25 +1,64 @@
 """The tables of metrics and variables in the docs, and the names in them."""
 
+import ast
+import importlib
+import inspect
+import pkgutil
 import re
 from pathlib import Path
+from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
-from opentelemetry.semconv._incubating.metrics import cpython_metrics, process_metrics, rpc_metrics
+from opentelemetry import semconv
 
 from framegate.control.telemetry.__main__ import main
 from framegate.control.telemetry.catalogue import EXPORTED, document, label_name, prometheus_name
 from framegate.control.telemetry.environment import CHOICES, LISTS
 from framegate.proxy.cells.metric import Metric
+from framegate.proxy.cells.metrics import PIPELINE_METRICS
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "deploy" / "metrics.md"
+ROOT = Path(__file__).resolve().parents[3]
+CONTROL = ROOT / "control"
+DOCUMENT = ROOT / "deploy" / "metrics.md"
 UNITS = {"s", "By", "By/s"}  # not "1": the collector makes ``_ratio`` of it
 IDS = [metric.name for metric in EXPORTED]
-STANDARD = {
-    value
-    for module in (cpython_metrics, process_metrics, rpc_metrics)
-    for name, value in vars(module).items()
-    if name.isupper() and isinstance(value, str)
-}
+KINDS = {"counter": {"counter"}, "gauge": {"up_down_counter", "gauge"}, "histogram": {"histogram"}}
+"""The instruments of the conventions that a kind of ours may be."""
+
+
+def conventions(kind: str) -> list[ModuleType]:
+    """The modules of the published conventions, the stable ones last: of attributes, or of metrics."""
+    folders = [f"{semconv.__path__[0]}/{group}/{kind}" for group in ("_incubating", ".")]
+    return [
+        importlib.import_module(f"opentelemetry.semconv.{'_incubating.' if '_incubating' in folder else ''}{kind}.{found.name}")
+        for folder in folders
+        for found in pkgutil.iter_modules([folder])
+    ]
+
+
+def standard_attributes() -> set[str]:
+    """Those that are not deprecated, which the docstring after a name says."""
+    texts = [Path(str(module.__file__)).read_text() for module in conventions("attributes")]
+    constant = re.compile(r'^[A-Z_0-9]+: Final = \(?\s*"([a-z0-9_.]+)"\s*\)?\s*("""\s*Deprecated)?', re.MULTILINE)
+    named = [match for text in texts for match in constant.findall(text)]
+    return {name for name, deprecated in named if not deprecated}
+
+
+def standard_metrics() -> dict[str, tuple[str, str]]:
+    """Kind and unit, by name: the published functions make the instruments."""
+    found: dict[str, tuple[str, str]] = {}
+    for module in conventions("metrics"):
+        for name, make in vars(module).items():
+            if name.startswith("create_") and name != "create_":
+                meter = Mock()
+                make(*(meter, ())[: len(inspect.signature(make).parameters)])  # observable ones have callbacks, too
+                ((called, _, given),) = meter.method_calls
+                found[given["name"]] = called.removeprefix("create_").removeprefix("observable_"), given["unit"]
+    return found
+
+
+STANDARD = standard_metrics()
 
 
 def test_the_file_is_what_the_code_says() -> None:
@@ -43,16 +82,30 @@ def test_every_metric_and_every_variable_that_is_judged_has_its_row() -> None:
 @pytest.mark.parametrize("metric", EXPORTED, ids=IDS)
 def test_names_and_units_are_as_the_conventions_have_them(metric: Metric) -> None:
     assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*(\.[a-z][a-z0-9]*(_[a-z0-9]+)*)+", metric.name)
-    assert metric.name.startswith("framegate.") or metric.name in STANDARD
+    if not metric.name.startswith("framegate."):
+        kind, unit = STANDARD[metric.name]
+        assert (kind in KINDS[metric.kind], unit) == (True, metric.unit)
     words = set(re.split(r"[._]", metric.name))
     assert not words & {"total", "seconds", "bytes", "milliseconds", "percent", "ratio"}
     assert metric.unit in UNITS or re.fullmatch(r"\{[a-z_]+\}(/s)?", metric.unit)
-    assert metric.description.endswith(".")
+    assert re.fullmatch(r'[^"\\\n]*\.', metric.description), "it needs no escapes in a scrape"
     assert bool(metric.bounds) == (metric.kind == "histogram")
     assert list(metric.bounds) == sorted(set(metric.bounds))
     for key, values in metric.attributes:
         assert re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+", key)
         assert len(values) == len(set(values))
+
+
+def test_attributes_are_those_of_the_conventions_or_ours() -> None:
+    known = standard_attributes()
+    assert {"error.type", "server.address"} < known
+    used = {key for metric in (*EXPORTED, *PIPELINE_METRICS) for key, _ in metric.attributes}
+    spaces = {name.partition(".")[0] for name in known}
+    for path in (CONTROL / "telemetry").glob("*.py"):  # attributes of spans, log records and the resource
+        texts = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        used.update(text for text in texts if re.fullmatch(r"[a-z_]+(\.[a-z0-9_]+)+", text) and text.partition(".")[0] in spaces)
+    ours = {metric.name.removeprefix("framegate.") for metric in EXPORTED}  # as they are written in the code
+    assert {key for key in used - ours if not key.startswith("framegate.")} - known - STANDARD.keys() == {"telemetry.otlp.endpoint"}, "a setting"
 
 
 def test_no_two_metrics_are_one_in_prometheus() -> None:

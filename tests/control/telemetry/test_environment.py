@@ -192,7 +192,6 @@ VALUES: dict[str, tuple[list[str], list[str]]] = {
         ["a", "ftp://a:1", "http://", "http://a:99999", "a:65536", "a:0", "http://a b:1"],
     ),
     "OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE": ([__file__], ["/nowhere/ca.pem", str(Path(__file__).parent)]),
-    "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": (["anything"], []),
     "OTEL_JAVA_ENABLED": (["?"], []),
 }
 

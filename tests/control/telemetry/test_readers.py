@@ -1,12 +1,24 @@
 """Metrics pushed to a collector and scraped by Prometheus, with the folded histograms."""
 
+import itertools
+import random
 import socket
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import AggregationTemporality, Histogram, HistogramDataPoint, MetricsData, ResourceMetrics, ScopeMetrics
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    ExponentialHistogram,
+    ExponentialHistogramDataPoint,
+    HistogramDataPoint,
+    MetricsData,
+    ResourceMetrics,
+    ScopeMetrics,
+)
+from opentelemetry.sdk.metrics.export import Histogram as SdkHistogram
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
@@ -15,11 +27,14 @@ from framegate.control.telemetry import exposition, readers
 from framegate.control.telemetry.environment import Target, judge
 from framegate.control.telemetry.exporters import Account, Counted, metric_exporter
 from framegate.control.telemetry.fold import Fold, Folded, Source
-from framegate.control.telemetry.instruments import observe_fold
-from framegate.control.telemetry.readers import SCOPE, Injector, OtlpReader, PrometheusReader, ScrapeListener
-from framegate.proxy.cells import METRICS, HistogramValue
+from framegate.control.telemetry.instruments import ProcessMetrics, observe_fold
+from framegate.control.telemetry.readers import SCOPE, Calls, Injector, OtlpReader, PrometheusReader, ScrapeListener
+from framegate.proxy.cells import FIRST_POWERS, FORWARD_BOUNDS, METRICS, HistogramValue
 from framegate.proxy.config.model import OtlpConfig, TelemetryConfig
+from framegate.proxy.network.stats import Histogram
+from tests.fakes.cases import each_of
 from tests.fakes.cells import fill
+from tests.fakes.framegate import until
 from tests.fakes.otlp_receiver import GrpcReceiver
 from tests.fakes.plane import FakePlane
 from tests.fakes.upstream import read_to_end
@@ -39,7 +54,7 @@ def folded(count: int, error: str = "", ended: int = 0) -> Folded:
 
 def points(data: MetricsData) -> dict[str, list[HistogramDataPoint]]:
     (scope,) = [scope for scope in data.resource_metrics[0].scope_metrics if scope.scope.name == SCOPE]
-    return {metric.name: list(metric.data.data_points) for metric in scope.metrics if isinstance(metric.data, Histogram)}
+    return {metric.name: list(metric.data.data_points) for metric in scope.metrics if isinstance(metric.data, SdkHistogram)}
 
 
 def test_count_and_buckets_agree_and_the_start_stays() -> None:
@@ -58,9 +73,95 @@ def test_differences_when_the_receiver_prefers_them() -> None:
     assert (point.count, point.sum, point.start_time_unix_nano) == (2, 200, 10)
 
 
-def test_an_error_that_never_happened_is_left_out() -> None:
-    assert "framegate.connection.duration" not in points(Injector("1", 5).inject(COLLECTED, folded(1, "idle"), 10))
-    assert "framegate.connection.duration" in points(Injector("1", 5).inject(COLLECTED, folded(1, "idle", 1), 10))
+def test_what_has_not_happened_yet_is_exported_only_in_sums_since_the_start() -> None:
+    for temporality, shown in ((AggregationTemporality.CUMULATIVE, True), (AggregationTemporality.DELTA, False)):
+        injector = Injector("1", 5, temporality)
+        assert ("framegate.connection.duration" in points(injector.inject(COLLECTED, folded(1, "idle"), 10))) is shown
+        assert "framegate.connection.duration" in points(injector.inject(COLLECTED, folded(1, "idle", 1), 10))
+
+
+def test_a_histogram_without_buckets_has_a_count_only() -> None:
+    values = Folded()
+    values.put(DURATION.name, (("error.type", "reset"),), HistogramValue((0,), 0.0))
+    (point,) = points(Injector("1", 5).inject(COLLECTED, values, 10))[DURATION.name]
+    assert (point.count, list(point.bucket_counts), list(point.explicit_bounds)) == (0, [0], [])
+
+
+@each_of("temporality", [AggregationTemporality.CUMULATIVE, AggregationTemporality.DELTA])
+def test_fine_buckets_as_exponential_ones_lose_no_count_and_no_quantile_is_wrong_by_more_than_a_fifth(temporality: AggregationTemporality) -> None:
+    chance = random.Random(7)
+    took_ns = [int(chance.lognormvariate(15, 2)) for _ in range(10_000)]
+    for metric in (metric for metric in METRICS if metric.bounds in FIRST_POWERS):
+        injector, histogram = Injector("1", 5, temporality, exponential=True), Histogram(metric.bounds)
+        found: list[ExponentialHistogramDataPoint] = []
+        for half in (took_ns[:5_000], took_ns[5_000:]):
+            for each in half:
+                histogram.observe(each)
+            values = Folded()
+            values.put(metric.name, (), HistogramValue(tuple(histogram.buckets), histogram.sum / 1e9))
+            (scope,) = [scope for scope in injector.inject(COLLECTED, values, 10).resource_metrics[0].scope_metrics if scope.scope.name == SCOPE]
+            (sent,) = scope.metrics
+            assert isinstance(sent.data, ExponentialHistogram)
+            found += sent.data.data_points
+        counts = Counter[int]()
+        for point in found[-1:] if temporality is AggregationTemporality.CUMULATIVE else found:
+            assert (point.scale, point.zero_count, sum(point.positive.bucket_counts)) == (2, 0, point.count)
+            counts.update({point.positive.offset + index: count for index, count in enumerate(point.positive.bucket_counts)})
+        assert counts.total() == len(took_ns)
+        for rank in (0.5, 0.9, 0.99):
+            true_s = sorted(took_ns)[int(rank * len(took_ns)) - 1] / 1e9
+            below = itertools.accumulate(counts[index] for index in sorted(counts))
+            bucket = next(index for index, total in zip(sorted(counts), below, strict=True) if total >= rank * len(took_ns))
+            assert 2 ** (bucket / 4) <= true_s * 1.000001
+            assert true_s <= 2 ** ((bucket + 1) / 4) * 1.000001
+
+
+def test_coarse_buckets_stay_explicit() -> None:
+    assert set(points(Injector("1", 5, exponential=True).inject(COLLECTED, folded(1, "", 1), 10))) == {SIZE.name, DURATION.name}
+
+
+def test_the_variable_of_the_sdk_asks_for_exponential_histograms(plane: FakePlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "base2_exponential_bucket_histogram")
+    fill(plane, 0, {("framegate.frame.forward.duration", "kafka", "request"): [0, 2, *[0] * (len(FORWARD_BOUNDS) - 1), 50_000]})
+    with GrpcReceiver() as collector:
+        exporting(plane, collector, 3_600_000).shutdown(2_000)
+        (point,) = collector.nth(1).metrics["framegate.frame.forward.duration"].exponential_histogram.data_points
+    assert (point.count, point.scale, point.positive.offset, list(point.positive.bucket_counts)[:3]) == (2, 2, -64, [0, 2, 0])
+
+
+def test_gauges_of_clients_are_those_of_the_moment_and_nothing_remembers_others() -> None:
+    injector = Injector("1", 5)
+    for number in range(3_000):  # more than the SDK keeps
+        values = Folded()
+        values.put("framegate.client.io", (("framegate.principal", f"user-{number}"),), 7.0)
+        (scope,) = [scope for scope in injector.inject(COLLECTED, values, 10).resource_metrics[0].scope_metrics if scope.scope.name == SCOPE]
+        (metric,) = scope.metrics
+        assert [(point.attributes, point.value) for point in metric.data.data_points] == [({"framegate.principal": f"user-{number}"}, 7.0)]
+    assert injector._last == {}
+
+
+def test_the_gauges_of_clients_are_the_same_in_a_scrape_and_at_a_collector(plane: FakePlane) -> None:
+    found: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+    fold = Fold(plane, [lambda: found])
+    provider = MeterProvider([reader := PrometheusReader(plane, fold, {})], shutdown_on_exit=False)
+    observe_fold(provider.get_meter("x"), fold)
+    reader.listen(ScrapeListener("127.0.0.1:0"))
+    try:
+        with GrpcReceiver() as collector:
+            for name in ('ann "x"\\', "bob"):
+                found.clear()
+                found["framegate.client.io", (("framegate.listener", "l"), ("framegate.principal", name))] = 2.5
+                shown = name.replace("\\", "\\\\").replace('"', '\\"')
+                _, body = get(reader.address or "")
+                lines = [line for line in body.splitlines() if line.startswith("framegate_client_io")]
+                assert lines == [f'framegate_client_io_bytes_per_second{{framegate_listener="l",framegate_principal="{shown}"}} 2.5']
+            pushing = exporting(plane, collector, 3_600_000)
+            pushing._fold = fold
+            pushing.shutdown(2_000)
+            (point,) = collector.nth(1).metrics["framegate.client.io"].gauge.data_points
+            assert [attribute.value.string_value for attribute in point.attributes] == ["l", "bob"]
+    finally:
+        reader.shutdown(2_000)
 
 
 def test_an_empty_collection_stays_empty() -> None:
@@ -139,7 +240,7 @@ def test_a_failure_of_the_histograms_loses_one_export_and_not_the_thread(
 
 
 def scraped(plane: FakePlane, fold: Fold) -> PrometheusReader:
-    reader = PrometheusReader(plane, fold, {})
+    reader = PrometheusReader(fold, ProcessMetrics(plane), Calls(), {"service.name": "x"})
     reader.listen(ScrapeListener("127.0.0.1:0"))
     return reader
 
@@ -153,23 +254,11 @@ def get(address: str, path: str = "/metrics", accept: str = "*/*") -> tuple[str,
     return head.decode(), body.decode()
 
 
-def test_labels_are_escaped_and_every_family_has_help(plane: FakePlane) -> None:
-    reader = scraped(plane, Fold(plane))
-    provider = MeterProvider([reader], shutdown_on_exit=False)
-    provider.get_meter("x").create_counter("odd.name", "{thing}", 'says "hi"').add(3, {"a.b": 'quote " and \\ and \n'})
-    _, text = get(str(reader.address))
-    reader.shutdown()
-    assert 'odd_name_total{a_b="quote \\" and \\\\ and \\n"} 3.0' in text
-    assert '# HELP odd_name_total says "hi"' in text
-    assert "target_info{" in text
-
-
 def test_connections_that_ask_for_nothing_are_counted(plane: FakePlane) -> None:
     sources: list[Source] = []
     fold = Fold(plane, sources)
     reader = scraped(plane, fold)
     sources.append(lambda: {("framegate.scrape.refused", ()): reader.refused})
-    observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("x"), fold)
     assert "framegate_scrape_refused_total 0.0" in get(str(reader.address))[1]
     host, _, port = str(reader.address).rpartition(":")
     socket.create_connection((host, int(port)), 10).close()
@@ -189,10 +278,28 @@ def test_a_server_that_fails_is_logged_and_tried_again(plane: FakePlane, monkeyp
     monkeypatch.setattr(exposition, "Scrapes", broken)
     monkeypatch.setattr(readers, "_PAUSE_S", 0.0)
     reader = scraped(plane, Fold(plane))
-    MeterProvider([reader], shutdown_on_exit=False)
     assert get(str(reader.address))[0].startswith("HTTP/1.0 200")
     assert "Too many open files" in caplog.text
     reader.shutdown()
+
+
+def test_scrapes_move_to_an_overlapping_address_while_they_come(plane: FakePlane) -> None:
+    reader = scraped(plane, Fold(plane))
+    MeterProvider([reader], shutdown_on_exit=False)
+    port, answers = str(reader.address).rpartition(":")[2], []
+    for host in ("0.0.0.0", "127.0.0.1", "[::]", "127.0.0.1", "127.0.0.2", "127.0.0.1"):
+        former = reader.listener
+        assert former is not None
+        ScrapeListener(f"{host}:{port}", former).close()  # it was staged, and is taken back
+        staged = ScrapeListener(f"{host}:{port}", former)
+        answers.append(get(str(reader.address))[0])
+        reader.listen(staged)
+        until(lambda former=former: former._socket.fileno() < 0)
+        answers.append(get(str(reader.address))[0])
+        with pytest.raises(StartError, match="in use"):
+            ScrapeListener(f"{host}:{port}")
+    reader.shutdown()
+    assert [answer for answer in answers if not answer.startswith("HTTP/1.0 200")] == []
 
 
 def test_an_address_of_somebody_else_cannot_be_bound() -> None:

@@ -59,7 +59,6 @@ def test_values_cross_the_mapping_in_their_units(layout, descriptor):
     assert sizes.buckets[1] == sizes.count == 5
     assert sizes.sum == 5120
     assert len(sizes.buckets) == 12
-    reader.close()
 
 
 def test_an_empty_attribute_value_means_that_the_attribute_is_absent(layout, descriptor):

@@ -14,14 +14,16 @@ def test_bounds_go_up_and_are_few(name: str) -> None:
     values = getattr(metric, name)
     assert all(one < other for one, other in itertools.pairwise(values))
     assert values[0] > 0
-    assert len(values) <= (17 if name == "HANDLER_BOUNDS" else 14) or values in metric.FIRST_OCTAVES
+    assert len(values) <= (17 if name == "HANDLER_BOUNDS" else 14) or values in metric.FIRST_POWERS
 
 
-@each_of("bounds", list(metric.FIRST_OCTAVES))
+@each_of("bounds", list(metric.FIRST_POWERS))
 def test_with_fine_bounds_no_quantile_is_wrong_by_more_than_a_fifth(bounds: tuple[float, ...]) -> None:
     assert all(other <= 1.2 * one for one, other in itertools.pairwise(bounds))
-    octave = metric.FIRST_OCTAVES[bounds]
-    assert [round(bound * 1e9) for bound in bounds[::4]] == [1 << octave + number for number in range(len(bounds[::4]))]
+    power = metric.FIRST_POWERS[bounds]
+    assert all(bound == pytest.approx(2 ** ((power + number) / 4), abs=5e-10) for number, bound in enumerate(bounds))
+    octaves = [round(bound * 1e9).bit_length() for bound in bounds]
+    assert octaves == [octaves[0] + number // 4 for number in range(len(bounds))], "four to each octave of ns"
 
 
 def test_what_is_counted_in_nanoseconds_is_exported_in_seconds() -> None:

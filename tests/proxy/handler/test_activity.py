@@ -61,5 +61,3 @@ def test_what_one_end_of_the_cells_writes_the_other_reads() -> None:
     told = HeartbeatSample(handled=1, failed=2, busy_ns=2**62, in_handler=4, oldest_ns=5, queued=6)
     process.write(told, 7)
     assert (control.heartbeat_ns, control.read()) == (7, told)
-    for end in (control, process):
-        end.close()

@@ -22,7 +22,6 @@ def link():
     reporter = Reporter(theirs, LinkReader(), Activity(), HeartbeatCells(descriptor))
     os.close(descriptor)
     yield ours, reporter
-    reporter._cells.close()
     ours.close()
     theirs.close()
     reporter._wakeup.close()

@@ -2,7 +2,7 @@
 
 import bisect
 
-from framegate.proxy.cells import FIRST_OCTAVES
+from framegate.proxy.cells import FIRST_POWERS
 from framegate.proxy.network.framing import SIZE_BUCKETS
 from framegate.proxy.network.mute import CAUSE_COUNT
 from framegate.proxy.network.stats import Histogram, SideStats
@@ -40,7 +40,7 @@ def test_buckets_are_each_ones_own() -> None:
 
 
 def test_fine_buckets_are_found_as_by_a_search() -> None:
-    for bounds_s in FIRST_OCTAVES:
+    for bounds_s in FIRST_POWERS:
         bounds = [round(bound * 1e9) for bound in bounds_s]
         for duration_ns in {0, -1, 1, bounds[-1] * 3, 1 << 60, *(bound + step for bound in bounds for step in (-1, 0, 1))}:
             histogram = Histogram(bounds_s)

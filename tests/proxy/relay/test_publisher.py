@@ -66,7 +66,6 @@ class Cells:
 def cells():
     cells = Cells()
     yield cells
-    cells.reader.close()
     os.close(cells.descriptor)
 
 
@@ -232,5 +231,4 @@ def test_the_taps_counters_have_their_cells(tmp_path):
     assert [read("framegate.tap.dropped", reason) for reason in reasons] == [1, 2, 3, 4, 5, 6]
     assert (read("framegate.tap.matched.io"), read("framegate.tap.io"), read("framegate.tap.write.errors")) == (6, 7, 8)
     assert read("framegate.queue.usage", "tap") == tap.queued_bytes
-    cells.reader.close()
     os.close(cells.descriptor)

@@ -15,7 +15,8 @@ from framegate.proxy.cells import CellWriter, State
 from framegate.proxy.config.sasl import ListenerSasl
 from framegate.proxy.network.selector import MAX_REGISTERED
 from framegate.proxy.relay.quotas import KeyDemand
-from framegate.proxy.server.control_link import LINK_CLOSE_MS, MAX_ROWS, ROWS_WAIT_NS
+from framegate.proxy.relay.request_sampler import RequestSpan
+from framegate.proxy.server.control_link import LINK_CLOSE_MS, MAX_REQUESTS, MAX_ROWS, ROWS_WAIT_NS
 from framegate.proxy.server.link import MAX_TOGETHER, Handover, send_handovers
 from framegate.proxy.server.messages import AdvertisedRow, BrokerRow, BrokersSeenNotice, ClusterRow
 from framegate.proxy.server.rows import HandoverFailedRow, SeenBrokerRow
@@ -321,3 +322,30 @@ def test_a_connection_goes_to_the_broker_of_its_hand_over_and_control_hears_of_b
             hosts = {node: f"{cluster.SECRET.decode()}{node}" for node in (1, 5)}
             rows = [SeenBrokerRow(id=node, host=host, port=9092, rack="r") for node, host in hosts.items()]
             assert bench.of("brokers_seen") == [BrokersSeenNotice(type="brokers_seen", upstream="u", brokers=rows)]
+
+
+def test_requests_with_a_span_are_reported_together_and_what_finds_no_room_is_counted() -> None:
+    left: list[int] = []
+    with LoopBench() as bench:
+        bench.connect()
+
+        def report() -> None:
+            (pair,) = bench.relay.pairs.open.values()
+            sampler, link = bench.relay.pairs.sampler, bench.loop.link
+            room = link.writer._row_bytes
+            sampler.skipped = 4
+            for number in range(MAX_REQUESTS + 2):
+                link.request_ended(pair, RequestSpan(3 << 16, number, 1, 1, 0, None))
+            left.append(int(sampler.skipped))
+            link.writer._row_bytes = 0
+            link.report_requests()
+            left.append(int(sampler.skipped))
+            link.writer._row_bytes = room
+            link.report_requests()
+            bench.send(STOP)
+
+        bench.when_open(1, report)
+        assert bench.loop.run([])
+        bench.end()
+        assert left == [0, 2]
+        assert [(len(each["spans"]), each["skipped"]) for each in bench.of("request_spans")] == [(MAX_REQUESTS, 4), (0, 2)]

@@ -128,6 +128,22 @@ def test_the_largest_holders_come_first_up_to_the_limit(steered):
         assert steered.ask("holders", limit=limit)["type"] == "error"
 
 
+def test_what_clients_used_is_reported_once_up_to_the_limit_with_the_totals_of_listeners(steered):
+    sizes, total = (100, 300, 200), 0
+    for number, size in enumerate(sizes):
+        client, upstream, _ = steered.world.pair(f"192.0.2.{number}:1")
+        client.sendall(frame(bytes(size)))
+        total += len(steered.world.read(upstream, size + 4))
+    answer = steered.ask("clients", limit=2)
+    assert [row for row in answer["rows"] if row["measure"] == "bytes"] == [
+        {"measure": "bytes", "client": ["l", "", "", f"192.0.2.{number}"], "amount": size + 4} for number, size in ((1, 300), (2, 200))
+    ]
+    assert answer["totals"] == [{"measure": "bytes", "client": ["l"], "amount": total}, {"measure": "frames", "client": ["l"], "amount": 3}]
+    assert steered.ask("clients", limit=2) == {"type": "result", "rows": [], "totals": []}
+    for limit in (0, 101, -1):
+        assert steered.ask("clients", limit=limit)["type"] == "error"
+
+
 def test_a_side_counts_for_each_kind_and_says_why_it_is_not_read(steered):
     world = steered.world
     client, upstream, pair = world.pair()

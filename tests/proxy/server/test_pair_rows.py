@@ -10,11 +10,13 @@ import pytest
 from framegate.proxy.cause import Cause
 from framegate.proxy.config.model import EjectionConfig, UpstreamConfig
 from framegate.proxy.errors import AuthenticationError
+from framegate.proxy.kafka import trace_parents
 from framegate.proxy.network import mute
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.network.transport import Identity
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.quotas import KeyDemand
+from framegate.proxy.relay.request_sampler import RequestSpan
 from framegate.proxy.relay.upstream import Endpoint, Tried, Upstream
 from framegate.proxy.server.link import decode_row, split_line
 from framegate.proxy.server.pair_rows import (
@@ -31,6 +33,7 @@ from framegate.proxy.server.pair_rows import (
     opened_line,
     refused_frame_row,
     refused_line,
+    request_span_row,
 )
 from framegate.proxy.server.rows import (
     AccessRow,
@@ -43,10 +46,12 @@ from framegate.proxy.server.rows import (
     OpenedRow,
     OpenRow,
     RefusedFrameRow,
+    RequestSpanRow,
 )
 from framegate.proxy.server.schema import check, schema_of
 from tests.fakes import kafka_frames
 from tests.fakes.cases import each_of
+from tests.fakes.record_batches import batch, context, produce, record
 from tests.fakes.rows import decode_line
 from tests.fakes.upstream import refusing_port
 from tests.fakes.world import World, frame
@@ -217,6 +222,7 @@ def test_the_row_of_a_pair_that_is_still_open_says_what_it_has_come_to(world):
 
 
 OPENING = ("handshake_ns", "connect_ns", "connect_started_ns", "attempts")
+PARTS = ("attempt_started_ns", "tcp_ns", "tls_ns", "login_ns")
 
 
 def opening_of(line: str, event: str) -> tuple[int | None, ...]:
@@ -251,6 +257,7 @@ def test_an_attempt_that_goes_on_has_no_time_yet_and_one_that_is_given_up_has_it
     ending.abort(pair, Cause.ADMIN, "", "internal")
     world.until(lambda: world.rows)
     assert tuple(world.row[name] for name in OPENING) == (None, 7, began_ns, 1)
+    assert [world.row[name] for name in PARTS] == [began_ns, 0, None, None], "its handshake was not finished"
     world.close()
 
 
@@ -263,6 +270,9 @@ def test_each_endpoint_that_is_tried_is_an_attempt_and_the_time_is_that_of_all()
         world.clock.ns += 9
         world.until(lambda: pair.state.value == "open")
         assert opening_of(opened_line(pair, 0), "opened") == (None, 9, began_ns, 2)
+        row = decode_line(opened_line(pair, 0), "opened")
+        assert row["attempt_started_ns"] + row["tcp_ns"] == began_ns + 9, "of the last attempt"
+        assert (row["tls_ns"], row["login_ns"]) == (0, 0)
         world.close()
 
 
@@ -309,6 +319,25 @@ def test_a_handler_that_answers_is_reached_without_a_connect():
     world.until(lambda: world.told.opened)
     assert tuple(world.told.opened[0][name] for name in OPENING) == (None, None, None, 0)
     world.close()
+
+
+def test_the_row_of_a_request_with_a_span_is_as_it_is_declared(world):
+    carried = trace_parents.produced(produce(("orders", [batch(record([(b"traceparent", context(7))]))]))[4:])
+    _, _, pair = world.pair()
+    for produced in (None, carried):
+        span = RequestSpan(3 << 16 | 9, -7, 300, 5, 0, produced)
+        span.ended_ns = 9
+        row = json.loads(json.dumps(request_span_row(pair, span, 10**18)))
+        assert schema_of(RequestSpanRow).fault(row) == ""
+        assert [row[name] for name in ("id", "key", "version", "correlation_id", "began_ns", "ended_ns")] == [
+            pair.id,
+            3,
+            9,
+            -7,
+            10**18 + 5,
+            10**18 + 9,
+        ]
+    assert (row["topic"], row["partition"], row["records"], row["parents"]) == ("orders", 2, 1, [context(7).decode()])
 
 
 def test_a_holders_row_names_the_side_its_peer_and_since_when_it_is_not_read(world):

@@ -18,6 +18,7 @@ from framegate.proxy.server.messages import (
     LogNotice,
     PartedNotice,
     ReadyMessage,
+    RequestSpansNotice,
     StartMessage,
 )
 from framegate.proxy.server.protocol import (
@@ -49,7 +50,7 @@ from framegate.proxy.server.protocol import (
 from framegate.proxy.server.rows import DemandRow, HandlerRaisedRow, TapRuleOffRow
 from framegate.proxy.server.schema import schema_of
 from tests.fakes.cases import each_of
-from tests.fakes.rows import open_row
+from tests.fakes.rows import open_row, request_span_row
 
 START = StartMessage(
     type="start", wire=WIRE_VERSION, config={}, slot=0, generation=1, boot_id="b", share=1, endpoints={"u": [["", 1, "/s"], ["h", 2, "a", 5]]}
@@ -197,7 +198,10 @@ def test_notices_are_taken() -> None:
     notice = DrainedNotice(type="drained", open=0, cut_off=1)
     assert read_notice(sent(notice)) == notice
     assert read_notice({"type": "closed", "rows": ["5 7 {}"]})["type"] == "closed"
-    assert set(NOTICES) == {"access", "brokers_seen", "opened", "closed", "demand", "drained", "forget", "frame_refused", "log", "parted", "question"}
+    rows, others = {"access", "opened", "closed", "frame_refused", "log", "request_spans"}, {"brokers_seen", "demand", "forget", "question"}
+    assert set(NOTICES) == rows | others | {"drained", "parted"}
+    spans = RequestSpansNotice(type="request_spans", spans=[request_span_row(parents=["p"])], skipped=2)
+    assert read_notice(sent(spans)) == spans
     parted = PartedNotice(type="parted", pair=5, error="")
     assert read_notice(sent(parted)) == parted
     assert read_notice({"type": "forget", "number": 5})["type"] == "forget"

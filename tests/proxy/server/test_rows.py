@@ -65,7 +65,7 @@ def test_nobody_writes_a_row_or_a_message_but_by_calling_its_class(room: str) ->
 @each_of(
     ("source", "found"),
     [
-        (f"row = {dict.fromkeys([*rows.ClosedRow.__annotations__][:16], 1)}", "a ClosedRow"),
+        (f"row = {dict.fromkeys([*rows.ClosedRow.__annotations__][:20], 1)}", "a ClosedRow"),
         ('row = dict(rule="r", cause="c", percent=1.0, limit=2.0)', "a TapRuleOffRow"),
         ('row["closed_ns"] = 5', "closed_ns"),
         ('link.post({"type": "commit", "id": number})', "a message commit"),
