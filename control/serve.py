@@ -62,15 +62,15 @@ class Signals:
             self.count += 1
 
     def attach(self, loop: asyncio.AbstractEventLoop, listener: Callable[[], None], others: Mapping[int, Callable[[], None]]) -> None:
-        """Call ``listener`` on the loop at every SIGTERM and SIGINT, those of SIGHUP and SIGUSR1 at every one, and now for those that have arrived."""
+        """Call ``listener`` on the loop at every SIGTERM and SIGINT, ``others`` at theirs, and now for those that have arrived."""
         self._listener = listener
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         if self.count:
             loop.call_soon(listener)
-        for number, call in others.items():
-            loop.add_signal_handler(number, call)
-            if number in self._early_calls:
+        for other, call in others.items():
+            loop.add_signal_handler(other, call)
+            if other in self._early_calls:
                 loop.call_soon(call)
 
     def ignore(self) -> None:
