@@ -2,7 +2,7 @@
 
 Every ten seconds each processor is asked what its clients have used (``proxy.relay.client_use``). Lists are of the last minute; that of memory is of
 now. Nothing grows with the number of clients. A processor's counts are too low by at most 0.2 % of its total, and it reports the ``LIMIT`` clients
-with most. So at most ``1 / (LIMIT + 1)`` of the total, 3 %, is missing from what a client used, and no client is shown with more than it used.
+with most. So at most ``1 / (LIMIT + 1)`` of the total, 3.1 %, is missing from what a client used, and no client is shown with more than it used.
 
 Of failed logins a list has what is common to them: one user from one address, one user from many addresses, many users from one address, or many of
 both. Each failed login counts in one entry.

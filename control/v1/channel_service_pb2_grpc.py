@@ -150,7 +150,7 @@ class ChannelServiceServicer:
     def ListTopClients(self, request, context):
         """Lists the clients that use most and those whose logins fail: the first ten by each measure, of the last minute; updated every ten seconds.
 
-        A client is a listener, a principal, a client id and an address. Values are never too high. A client that is missing has less than 3 % of what all
+        A client is a listener, a principal, a client id and an address. Values are never too high. A client that is missing has less than 4 % of what all
         clients of the framegate have.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

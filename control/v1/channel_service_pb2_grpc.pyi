@@ -80,7 +80,7 @@ class ChannelServiceStub:
     ListTopClients: _grpc.UnaryUnaryMultiCallable[_channel_service_pb2.ListTopClientsRequest, _channel_service_pb2.ListTopClientsResponse]
     """Lists the clients that use most and those whose logins fail: the first ten by each measure, of the last minute; updated every ten seconds.
 
-    A client is a listener, a principal, a client id and an address. Values are never too high. A client that is missing has less than 3 % of what all
+    A client is a listener, a principal, a client id and an address. Values are never too high. A client that is missing has less than 4 % of what all
     clients of the framegate have.
     """
     MuteChannels: _grpc.UnaryUnaryMultiCallable[_channel_service_pb2.MuteChannelsRequest, _channel_service_pb2.MuteChannelsResponse]
@@ -162,7 +162,7 @@ class ChannelServiceAsyncStub(ChannelServiceStub):
     ListTopClients: _aio.UnaryUnaryMultiCallable[_channel_service_pb2.ListTopClientsRequest, _channel_service_pb2.ListTopClientsResponse]  # type: ignore[assignment]
     """Lists the clients that use most and those whose logins fail: the first ten by each measure, of the last minute; updated every ten seconds.
 
-    A client is a listener, a principal, a client id and an address. Values are never too high. A client that is missing has less than 3 % of what all
+    A client is a listener, a principal, a client id and an address. Values are never too high. A client that is missing has less than 4 % of what all
     clients of the framegate have.
     """
     MuteChannels: _aio.UnaryUnaryMultiCallable[_channel_service_pb2.MuteChannelsRequest, _channel_service_pb2.MuteChannelsResponse]  # type: ignore[assignment]
@@ -265,7 +265,7 @@ class ChannelServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_channel_service_pb2.ListTopClientsResponse, _abc.Awaitable[_channel_service_pb2.ListTopClientsResponse]]:
         """Lists the clients that use most and those whose logins fail: the first ten by each measure, of the last minute; updated every ten seconds.
 
-        A client is a listener, a principal, a client id and an address. Values are never too high. A client that is missing has less than 3 % of what all
+        A client is a listener, a principal, a client id and an address. Values are never too high. A client that is missing has less than 4 % of what all
         clients of the framegate have.
         """
 

@@ -12,7 +12,7 @@ from mypy_extensions import i64
 __all__ = ["CAPACITY", "Frequent", "Key"]
 
 CAPACITY: Final = 500
-"""Each count is right within 0.2 % of the total; at most twice as many counters, of about 0.5 KiB each with its texts."""
+"""Each count is right within 0.2 % of the total; there are at most twice as many counters."""
 Key = tuple[str, str, str, str]
 """Listener, principal, client id and address; empty: none."""
 
@@ -34,7 +34,7 @@ class Frequent:
         self._capacity: Final[i64] = capacity
 
     def add(self, key: Key, amount: i64) -> None:
-        """Add an amount above 0. About 0.2 µs."""
+        """Add an amount above 0."""
         self.counts[key] = self.counts.get(key, 0) + int(amount)
         if i64(len(self.counts)) > 2 * self._capacity:
             self._forget()
