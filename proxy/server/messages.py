@@ -279,13 +279,10 @@ class AccessCommand(_Asked):
 
 
 class DrainCommand(_Asked):
-    """Drain, or shorten the rest of a drain. The reply is sent at once, the notice ``drained`` when it is over. ``delay_ms``: begin a lead-in instead
-    (``relay.drain``), which has no notice.
-    """
+    """Drain, or shorten the rest of a drain. The reply is sent at once, the notice ``drained`` when it is over."""
 
     type: Literal["drain"]
     timeout_ms: int
-    delay_ms: NotRequired[int]
 
 
 class AnswerCommand(TypedDict):
