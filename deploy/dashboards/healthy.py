@@ -50,12 +50,12 @@ _LOOK: Final = (
         next="hurts",
         columns=(
             ("problem", "Problem", 400),
-            ("where", "Where", 320),
-            ("Value", "How much", 80),
-            ("measure", "Measure", 140),
+            ("where", "Where", 300),
+            ("Value", "How much", 95),
+            ("measure", "Measure", 135),
             ("instance", "Instance", 130),
             ("pod", "Pod", 90),
-            ("alert", "Runbook", 230),
+            ("alert", "Runbook", 240),
         ),
     ),
 )

@@ -154,14 +154,16 @@ class _Run:
             told = {phase.name: {**phase._asdict(), "window": None} for phase in phases}
             (pictures / "troubles.json").write_text(json.dumps({"phases": told, "series": compared and compared._asdict()}, indent=1) + "\n")
             self._draw(phases, tools, pictures)
-        for fault in self._faults:
-            self._say(f"WRONG {fault}")
         result = "NOT everything was said: see WRONG" if self._faults else "all troubles were said"
         self._say(f"RESULT after {time.monotonic() - started:.0f} s: {result}")
         return not self._faults
 
     def _say(self, text: str) -> None:
         say(self._console, text)
+
+    def _wrong(self, text: str) -> None:
+        self._faults.append(text)
+        self._say(f"WRONG {text}")
 
     def _lane(self, node: Node, waiting: "queue.SimpleQueue[Trouble]") -> list[_Phase]:
         """One trouble after another on a node, until there is none left."""
@@ -178,7 +180,7 @@ class _Run:
             try:
                 phases.append(self._trouble(node, trouble))
             except (ChildError, OSError) as error:
-                self._faults.append(f"{trouble.name}: {error}")
+                self._wrong(f"{trouble.name}: {error}")
             self._until_fine([node], trouble.name)
         return phases
 
@@ -197,7 +199,7 @@ class _Run:
         own = f'alertname="{alert.name}", severity="{alert.severity}", problem="{words}"'
         before = {row.problem for row in self._rows(node)}
         if words in before:
-            self._faults.append(f"{trouble.name}: the first dashboard said {words!r} before it began")
+            self._wrong(f"{trouble.name}: the first dashboard said {words!r} before it began")
         found: dict[str, float] = {}
         shown: list[Row] = []
         began = time.time()
@@ -243,16 +245,16 @@ class _Run:
         said = "; ".join(map(str, phase.rows))
         wanted = f"{trouble.words!r} at {' '.join(trouble.places) or 'the node'}"
         if phase.seen_s is None:
-            self._faults.append(f"{trouble.name}: {wanted} was not on the first dashboard within {SEEN_S:g} s, but: {said}")
+            self._wrong(f"{trouble.name}: {wanted} was not on the first dashboard within {SEEN_S:g} s, but: {said}")
         elif phase.status_s is None or phase.status_s > SEEN_S + _SLACK_S:
-            self._faults.append(f"{trouble.name}: framegate status did not say {trouble.words!r} in time")
+            self._wrong(f"{trouble.name}: framegate status did not say {trouble.words!r} in time")
         if phase.seen_s is not None and (phase.fired_s is None or phase.fired_s > due_s):
-            self._faults.append(f"{trouble.name}: {phase.alert} did not fire within {due_s:.0f} s, but: {phase.fired_s}")
+            self._wrong(f"{trouble.name}: {phase.alert} did not fire within {due_s:.0f} s, but: {phase.fired_s}")
         if phase.ended_s is None:
-            self._faults.append(f"{trouble.name}: {phase.alert} goes on after the trouble has ended")
+            self._wrong(f"{trouble.name}: {phase.alert} goes on after the trouble has ended")
         pages = [one for one in phase.others if one.endswith("critical") and one.split()[0] not in trouble.besides]
         if pages:
-            self._faults.append(f"{trouble.name}: pages besides: {', '.join(pages)}")
+            self._wrong(f"{trouble.name}: pages besides: {', '.join(pages)}")
 
     def _halt(self, node: Node) -> None:
         """When all is over, and after its control process stood still, ``framegate status`` and the first dashboard say that nothing is wrong."""
@@ -266,11 +268,11 @@ class _Run:
         for _ in self._passing(2 * _HALTED_S):
             said = {*(row.problem for row in self._rows(node)), *node.steering.warnings()} - {FINE}
             if any(not _of_the_machine(text) for text in said):
-                self._faults.append(f"after the control process stood still, it is said: {'; '.join(said)}")
+                self._wrong(f"after the control process stood still, it is said: {'; '.join(said)}")
                 break
         text = node.framegate("status")
         if "no problems" not in text and not any(words in text for words in _OF_THE_MACHINE):
-            self._faults.append(f"framegate status does not say that there are no problems: {text}")
+            self._wrong(f"framegate status does not say that there are no problems: {text}")
 
     def _until_fine(self, nodes: Sequence[Node], name: str, *, status: bool = False) -> None:
         """Wait until the first dashboard, and ``framegate status``, have said for 3 s that everything is fine."""
@@ -284,7 +286,7 @@ class _Run:
                 fine_s = passed
             elif passed - fine_s >= _STEADY_S:
                 return
-        self._faults.append(f"{name}: {_CALM_S:g} s after its end the first dashboard says: {'; '.join(sorted(said))}")
+        self._wrong(f"{name}: {_CALM_S:g} s after its end the first dashboard says: {'; '.join(sorted(said))}")
 
     def _passing(self, seconds: float) -> Iterator[float]:
         """Seconds that have passed, every two, until so many have or the run has ended."""
@@ -334,9 +336,10 @@ class _Run:
             for panel in board.panels:
                 seen = [views[name][board.slug][panel.id] for name in views]
                 asked += len(seen)
-                self._faults += [f"{board.slug}: {panel.title}: {one.fault}" for one in seen if one.fault]
+                for fault in (one.fault for one in seen if one.fault):
+                    self._wrong(f"{board.slug}: {panel.title}: {fault}")
                 if panel.nothing is None and all(one.empty for one in seen):
-                    self._faults.append(f"{board.slug}: {panel.title}: no data, in calm and in every trouble")
+                    self._wrong(f"{board.slug}: {panel.title}: no data, in calm and in every trouble")
         self._say(f"panels: {sum(len(board.panels) for board in self._boards)} on {len(self._boards)} dashboards, asked {asked} times")
 
     def _compare(self, window: Window) -> Comparison:
@@ -356,7 +359,7 @@ class _Run:
         for way, only in (("OTLP", compared.only_otlp), ("the scrape", compared.only_scrape)):
             names = sorted({text.partition(": ")[2].partition("{")[0] for text in only})
             if names:
-                self._faults.append(f"series by {way} only: {', '.join(names)}")
+                self._wrong(f"series by {way} only: {', '.join(names)}")
         return compared
 
     def _draw(self, phases: Sequence[_Phase], tools: Tools, folder: Path) -> None:
@@ -375,10 +378,14 @@ class _Run:
             for phase, board in wanted:
                 target, seen = folder / f"{board.slug}-{phase.name}.png", self._views[phase.name][board.slug]
                 done.append(threads.submit(draw, tools.browser, tools.page, target, board, seen, phase.window, phase.title))
+            try:
+                concurrent.futures.wait(done)
+            finally:
+                threads.shutdown(wait=False, cancel_futures=True)  # when it is interrupted
         for one in done:
             error = one.exception()
             if isinstance(error, PictureError):
-                self._faults.append(f"pictures: {error}")
+                self._wrong(f"pictures: {error}")
             elif error is not None:
                 raise error
         self._say(f"pictures and troubles.json: {folder}")
