@@ -649,8 +649,8 @@ class FakePlane(State):
         )
 
     def close(self) -> None:
-        for descriptor in self._descriptors:
-            os.close(descriptor)
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
     def add(self, *rows: OpenRow) -> None:
         self.rows.update((row["id"], row) for row in rows)

@@ -174,7 +174,8 @@ def test_a_signal_has_its_series_before_anything_happens_and_nothing_lost_makes_
     account.drop("logs", 0)
     assert account.measurements() == {}
     account.expect("logs")
-    assert account.measurements() == {(EXPORTS, (("framegate.signal", "logs"),)): 0, (DROPPED, (("framegate.signal", "logs"),)): 0}
+    signal = ("framegate.signal", "logs")
+    assert account.measurements() == {(EXPORTS, (signal,)): 0, (EXPORTS, (signal, ("error.type", "failed"))): 0, (DROPPED, (signal,)): 0}
 
 
 def test_the_table_of_metrics_knows_every_end() -> None:
