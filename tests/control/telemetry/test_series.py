@@ -35,7 +35,7 @@ from tests.fakes.otlp_receiver import GrpcReceiver
 from tests.fakes.plane import FakePlane, fake_config
 from tests.fakes.tracing import metered
 
-_OURS = ("scrape", "tls_certificate", "container", "memory_usage", "memory_limit", "process", "connection_rejected", "accept_limited", "accept_blocked")
+_OURS = ("scrape", "tls_certificate", "container", "memory_usage", "memory_limit", "process", "connection_rejected", "accept")
 OURS = tuple(f"framegate_{name}_" for name in _OURS)
 """Of metrics that control measures, also without any traffic."""
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
