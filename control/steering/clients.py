@@ -70,7 +70,7 @@ def _add(amounts: dict[K, int], other: Mapping[K, int], sign: int = 1) -> None:
         if after:
             amounts[key] = after
         else:
-            del amounts[key]
+            amounts.pop(key, None)
 
 
 class Clients:
@@ -99,18 +99,16 @@ class Clients:
         return {(rank.listener, rank.principal, rank.client_id, rank.address): rank.value for rank in self.rankings[measure]}
 
     async def look(self) -> None:
-        """Take a sample and rank. What a processor has that does not answer comes with a later sample."""
+        """Take a sample and rank. A processor that does not answer in time is left out."""
         sample, minute = _Amounts(), self._minute
         sample.clients["refusals"], sample.listeners["refusals"] = self._refusals.take()
-        minute.add(sample)
         for processor in self._supervisor.running:
             try:
                 answer = await processor.request(clients_request(LIMIT), REQUEST_MS)
             except UnavailableError:
                 continue
-            given = _read(answer)
-            sample.add(given)
-            minute.add(given)
+            sample.add(_read(answer))
+        minute.add(sample)
         self._samples.append((self._now_s(), sample))
         if len(self._samples) > SAMPLES + 1:
             self._samples.popleft()
@@ -134,7 +132,8 @@ def _read(answer: ClientsReply) -> _Amounts:
     amounts = _Amounts()
     for row in answer["rows"]:
         listener, principal, client_id, address = row["client"]
-        amounts.clients[row["measure"]][listener, principal, client_id, address] = row["amount"]
+        found, key = amounts.clients[row["measure"]], (listener, principal, client_id, address)
+        found[key] = found.get(key, 0) + row["amount"]  # long client ids that begin alike are the same here
     for row in answer["totals"]:
         amounts.listeners[row["measure"]][row["client"][0]] = row["amount"]
     return amounts

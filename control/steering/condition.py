@@ -10,6 +10,7 @@ it has not. The labels of the right side are among those of the left one, except
 """
 
 import abc
+import functools
 import operator
 import re
 import time
@@ -56,6 +57,12 @@ _JOIN: Final[dict[str, Callable[[float, float], float]]] = {"sum": operator.add,
 _BY_NAME: Final = {metric.name: metric for metric in (*METRICS, *PROCESS_METRICS)}
 
 
+@functools.cache
+def _tests(where: tuple[tuple[str, str], ...]) -> tuple[tuple[str, Callable[[str], object], bool], ...]:
+    """Attributes, what matches their values, and whether it must."""
+    return tuple((key.removeprefix("!"), re.compile(pattern).fullmatch, not key.startswith("!")) for key, pattern in where)
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
     """A metric, summed up.
@@ -81,16 +88,18 @@ class Series:
 
     def matches(self, attributes: Attributes) -> bool:
         """Whether a series of the metric is one of these."""
-        at = dict(attributes)
-        return all((re.fullmatch(pattern, at.get(key.removeprefix("!"), "")) is not None) is not key.startswith("!") for key, pattern in self.where)
+        return self._is_one(dict(attributes))
+
+    def _is_one(self, at: Mapping[str, str]) -> bool:
+        return all((matches(at.get(key, "")) is not None) is wanted for key, matches, wanted in _tests(self.where))
 
     def read(self, values: Values) -> Vector:
         """Its values at a moment."""
         found: Vector = {}
         join = _JOIN[self.how]
         for attributes, value in values.get(self.metric, {}).items():
-            if self.matches(attributes):
-                at = dict(attributes)
+            at = dict(attributes)
+            if self._is_one(at):
                 key = tuple(at.get(name, "") for name in self.by)
                 number = float(self._observations(value) if isinstance(value, HistogramValue) else value)
                 found[key] = join(found[key], number) if key in found else number

@@ -160,9 +160,10 @@ class Fold:
         folded, slots, config = Folded(), self._plane.cells, self.config
         if slots:
             layout = slots[0][1].layout
-            if self._plan is None or self._plan.of[0] is not layout or self._plan.of[1] is not config:
-                self._plan = _Plan(layout, config)
-            self._add_cells(folded, self._plan, slots)
+            plan = self._plan  # another thread may replace it
+            if plan is None or plan.of[0] is not layout or plan.of[1] is not config:
+                plan = self._plan = _Plan(layout, config)
+            self._add_cells(folded, plan, slots)
         for source in (self._plane.measurements, *self._sources):
             for (name, attributes), value in source().items():
                 folded.put(name, attributes, value)

@@ -98,7 +98,7 @@ class ProcessMetrics:
         for label, pid in self._processes():
             try:
                 values.extend([({PROCESS: label, **attributes}, value) for attributes, value in read[name](label, pid)])
-            except (FileNotFoundError, ProcessLookupError):
+            except OSError:  # it has ended; of one that its parent has not looked at yet, only root may list the descriptors
                 continue
         return values
 

@@ -226,8 +226,10 @@ def _request_part(pair: Pair, rewriting: Rewriting, pairing: Pairing, leg: Leg, 
         sent = run
         if not passes and not rewriting.fault:
             rewriting.refuses_part = True
-            frame = replaced(pairing, run, answer) if pairing.open > before else b""
-            request_spans.refused(pair, pairing)
+            frame = b""
+            if pairing.open > before:
+                frame = replaced(pairing, run, answer)
+                request_spans.refused(pair, pairing)
             sent = Run(None, 0, frame, 0, i64(len(frame)), 1, 0)
     if run.part & PART_LAST:
         rewriting.refuses_part = False

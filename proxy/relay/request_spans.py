@@ -19,12 +19,16 @@ from framegate.proxy.relay.pair import Pair
 from framegate.proxy.relay.pairing import Pairing
 from framegate.proxy.relay.request_sampler import RequestSpan
 
-__all__ = ["LOOKED_AT", "answered", "choose", "ended", "forwarded", "put_in", "refused", "take_out"]
+__all__ = ["LOOKED_AT", "MIXED_MOST", "PAIR_MOST", "answered", "choose", "ended", "forwarded", "put_in", "refused", "take_out"]
 
 LOOKED_AT: Final = 65536
 """Bytes of a Produce request that are searched for trace contexts."""
 _HEAD: Final = 8  # of a request: key, version, correlation id
 _SAMPLED: Final = 1
+MIXED_MOST: Final = 128
+"""The first frames of a run in which some requests expect no answer; it is looked at each of them, so later ones have no span."""
+PAIR_MOST: Final = 32
+"""Spans of one connection that wait for their answers."""
 _PREFIX: Final = 512
 """Bytes of a Produce request in which its acks are looked for; where they are further inside, it counts as one with an answer."""
 
@@ -40,9 +44,18 @@ def choose(pair: Pair, pairing: Pairing, run: Run, frames: i64, before: i64) -> 
     sampler = pair.owner.sampler
     index = sampler.left + frames
     starts = run.starts()
+    mixed = pairing.open - before != frames  # some expect no answer
+    looked: i64 = 0
+    ahead = before
     while index < frames:
-        if not pairing.lost and sampler.admit():
-            span = _begin(pair, pairing, run, starts, frames, before, index)
+        spans = pair.spans
+        if (mixed and index >= MIXED_MOST) or (spans is not None and len(spans) >= PAIR_MOST):
+            sampler.skipped += 1
+        elif not pairing.lost and sampler.admit():
+            while looked < index:
+                ahead += 1 if not mixed or _expects(run, starts, looked) else 0
+                looked += 1
+            span = _begin(pair, pairing, run, starts, ahead, not mixed or _expects(run, starts, index), index)
             if span is None:
                 sampler.open -= 1
             elif pair.spans is None:
@@ -53,18 +66,11 @@ def choose(pair: Pair, pairing: Pairing, run: Run, frames: i64, before: i64) -> 
     sampler.left = index - frames
 
 
-def _begin(pair: Pair, pairing: Pairing, run: Run, starts: "vec[i64]", frames: i64, before: i64, index: i64) -> RequestSpan | None:
+def _begin(pair: Pair, pairing: Pairing, run: Run, starts: "vec[i64]", ahead: i64, expects: bool, index: i64) -> RequestSpan | None:
     """Note one request; None: it has no span, because it is no request, or its sender's trace is not recorded."""
     body, size = _frame(run, starts, index, _HEAD)
     if i64(len(body)) < _HEAD:
         return None
-    ahead = before + index
-    expects = True
-    if pairing.open - before != frames:  # some expect no answer
-        expects = _expects(run, starts, index)
-        ahead = before
-        for earlier in range(index):
-            ahead += 1 if _expects(run, starts, earlier) else 0
     if expects and (ahead >= pairing.open or pairing.is_raw(ahead)):
         return None
     api = i64(read_i32_be(body, 0))

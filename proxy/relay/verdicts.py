@@ -195,6 +195,8 @@ def _send_answer(handled: Handled, run: Run, booked: i64, *, withheld: bool) -> 
         client.channel.mute(TAP)
         pair.owner.tap_full(client)
     _emit(client, client, run, booked, passes=False)
+    if pair.spans is not None:
+        request_spans.forwarded(pair)
 
 
 def _tap_answer(pair: Pair, upstream: HandledLeg, run: Run, now_ns: i64, *, withheld: bool) -> bool:
@@ -241,14 +243,17 @@ def _pair_anew(leg: HandledLeg, request: Request, made: Run | None) -> None:
     if pairing is None or not leg.is_client or pairing.lost:
         return
     place = _place(leg, request, pairing)
+    before = pairing.open
     if request.expects:
         pairing.take_out(place)
-        request_spans.take_out(pair, place)
     if made is not None:
-        before = pairing.open
         pairing.put_in(place, made, pair.owner.selector.read_clock())
-        if pairing.open > before:
-            request_spans.put_in(pair, place)
+    if pairing.open > before:
+        request_spans.put_in(pair, place)
+    elif pairing.open < before:
+        request_spans.take_out(pair, place)
+        if pair.spans is not None:
+            request_spans.forwarded(pair)
     forwarding.let_ask(pair, pairing)  # whether the pair is done is checked when everything was sent
 
 

@@ -40,10 +40,10 @@ def test_what_a_connection_passes_is_added_up_once_while_it_is_open_and_when_it_
     passes(world, upstream, client, frame(b"answer"))
     use.see(pair)
     use.see(pair)
-    assert used(use) == {"bytes": {("", "", ADDRESS): 17}, "frames": {("", "", ADDRESS): 2}}
+    assert used(use) == {"bytes": {("ANONYMOUS", "", ADDRESS): 17}, "frames": {("ANONYMOUS", "", ADDRESS): 2}}
     passes(world, client, upstream, frame(b"more"))
     end(world, pair)
-    assert used(use) == {"bytes": {("", "", ADDRESS): 8}, "frames": {("", "", ADDRESS): 1}}
+    assert used(use) == {"bytes": {("ANONYMOUS", "", ADDRESS): 8}, "frames": {("ANONYMOUS", "", ADDRESS): 1}}
     assert used(use) == {}
 
 
@@ -67,7 +67,7 @@ def test_memory_is_what_is_held_when_it_is_seen(make: Any) -> None:
     client.sendall(frame(bytes(2000))[:500])
     world.until(lambda: pair.client.channel.staged == 500)
     use.see(pair)
-    assert used(use)["held"] == {("", "", ADDRESS): world.pool.used}
+    assert used(use)["held"] == {("ANONYMOUS", "", ADDRESS): world.pool.used}
     end(world, pair)
 
 

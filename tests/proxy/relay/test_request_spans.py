@@ -83,6 +83,20 @@ def test_one_beyond_the_rate_is_counted(all_of):
     assert (ids(world.told.spans), world.relay.pairs.sampler.skipped) == ([0], 1)
 
 
+@each_of("beyond", [0, 1])
+def test_a_connection_has_so_many_spans_and_of_a_run_with_requests_without_answers_the_first_frames(all_of, beyond):
+    world = all_of()
+    client, upstream, pair = world.pair()
+    most = request_spans.PAIR_MOST + beyond
+    passes(world, client, upstream, b"".join(request(FETCH, 4, number) for number in range(most)))
+    assert (len(pair.spans), world.relay.pairs.sampler.skipped) == (request_spans.PAIR_MOST, beyond)
+    passes(world, upstream, client, b"".join(map(answer, range(most))))
+    world.relay.pairs.sampler.left = request_spans.MIXED_MOST - 1 + beyond
+    silent = struct.pack(">ihhihhh", 14, 0, 3, 9, -1, -1, 0)  # no more than its acks, so that one read gets all
+    passes(world, client, upstream, silent * (request_spans.MIXED_MOST - 1 + beyond) + request(FETCH, 4, 9))
+    assert (pair.spans is None, world.relay.pairs.sampler.skipped) == (bool(beyond), 2 * beyond)
+
+
 def test_a_frame_in_pieces_begins_with_its_first_byte_and_its_context_is_found(all_of):
     world = all_of()
     client, upstream, _ = world.pair()

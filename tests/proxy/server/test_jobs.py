@@ -136,7 +136,7 @@ def test_what_clients_used_is_reported_once_up_to_the_limit_with_the_totals_of_l
         total += len(steered.world.read(upstream, size + 4))
     answer = steered.ask("clients", limit=2)
     assert [row for row in answer["rows"] if row["measure"] == "bytes"] == [
-        {"measure": "bytes", "client": ["l", "", "", f"192.0.2.{number}"], "amount": size + 4} for number, size in ((1, 300), (2, 200))
+        {"measure": "bytes", "client": ["l", "ANONYMOUS", "", f"192.0.2.{number}"], "amount": size + 4} for number, size in ((1, 300), (2, 200))
     ]
     assert answer["totals"] == [{"measure": "bytes", "client": ["l"], "amount": total}, {"measure": "frames", "client": ["l"], "amount": 3}]
     assert steered.ask("clients", limit=2) == {"type": "result", "rows": [], "totals": []}
