@@ -33,7 +33,7 @@ def test_troubles_are_said_by_panel_status_and_alert_panels_have_data_and_both_w
     assert all(phase["seen_s"] <= SEEN_S for name, phase in written["phases"].items() if name != "calm")
     assert written["series"]["both"] > 500
     drawn = sorted(picture.name for picture in (tmp_path / "pictures").glob("*.png"))
-    assert len(drawn) == (0 if find().no_pictures() else 9)
+    assert len(drawn) == (0 if find().no_pictures() else 8)
     assert ("pictures: not drawn" in done.stdout) == bool(find().no_pictures())
 
 
