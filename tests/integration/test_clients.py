@@ -25,8 +25,9 @@ def _fail(proxy: Framegate, user: str) -> None:
         read_to_end(client)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.extended
+@pytest.mark.slow  # the window is a minute
+@pytest.mark.timeout(300)
 def test_a_noisy_client_among_fifty_and_an_address_that_tries_many_names_are_named_within_a_minute_and_leave(tmp_path: Path) -> None:
     upstream, over = ScriptedUpstream(), threading.Event()
     with changing(tmp_path / "users") as users:
