@@ -68,7 +68,7 @@ def test_a_noisy_client_among_fifty_and_an_address_that_tries_many_names_are_nam
         tried = first["LOGINS"]
         assert (tried["listener"], tried["principal"], tried["address"]) == ("kafka", "<many>", "127.0.0.1")
         until(lambda: "Logins of many users fail, from one address (kafka <many> 127.0.0.1)" in proxy.cli("status").stdout, "it is not said", 40)
-        assert "One client has more than half of a listener's bytes (plain 127.0.0.1)" in proxy.cli("status").stdout
+        assert "One client has more than half of a listener's bytes (plain ANONYMOUS 127.0.0.1)" in proxy.cli("status").stdout
         labels = {"framegate_listener": "kafka", "framegate_principal": "<many>", "client_address": "127.0.0.1"}
         assert proxy.metric("framegate_client_login_failures_per_second", **labels) > 0
         over.set()
