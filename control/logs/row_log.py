@@ -42,6 +42,9 @@ _BATCH_BYTES: Final = 256 * 1024
 _ROW_BYTES: Final = 1_024
 """The assumed size of a row that is not text yet."""
 _PAUSE_S: Final = 0.005
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""Rows wait until there is space again."""
+_RETRY_S: Final = 1.0
 """Between two batches: rows that come fast are written together."""
 _REPR: Final = reprlib.Repr()
 """A bounded text of any value, also of one whose own ``__repr__`` raises."""
@@ -123,6 +126,7 @@ class RowLog(Subscriber):
     Attributes:
         levels: which rows are written.
         dropped: rows that were dropped since the start.
+        fault: why rows cannot be written now; empty: they can, or the reader is slow.
         on_failure: called in the writing thread with the exception of a row that cannot be written as JSON; a row ``row_failed`` takes its place.
         copy_to: gets a copy of each row, whether stdout has room for it or not; None: copies are not made. It must not block or raise.
         written: publishes each row, whether stdout has room for it or not.
@@ -151,7 +155,8 @@ class RowLog(Subscriber):
         self._told = 0  # of ``dropped``, how many a row has reported
         self._taken = 0
         self._taken_bytes = 0
-        self._broken = False
+        self.fault = ""
+        self._is_gone = False  # nothing can be written any more
         self._thread = threading.Thread(target=self._run, name="framegate-rows", daemon=True)
         self._thread.start()
 
@@ -253,7 +258,7 @@ class RowLog(Subscriber):
         ``release`` follows each place.
         """
         with self._lock:
-            if self._broken or self._taken >= self._places or self._taken_bytes >= _PLACE_BYTES:
+            if self.fault or self._taken >= self._places or self._taken_bytes >= _PLACE_BYTES:
                 return False
             self._taken += 1
             return True
@@ -315,7 +320,10 @@ class RowLog(Subscriber):
             except queue.Empty:
                 break
         self._write(b"".join(lines))
-        if reserved and not self._broken:
+        if self._is_gone:
+            with self._lock:
+                self.dropped += sum(line.count(b"\n") for line in lines)
+        elif reserved:
             with self._lock:
                 self._taken -= reserved
                 self._taken_bytes -= reserved_bytes
@@ -339,15 +347,19 @@ class RowLog(Subscriber):
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
-        while view and not self._broken:
+        while view and not self._is_gone:
             try:
                 view = view[os.write(self._descriptor, view) :]
+                self.fault = ""
             except BlockingIOError:
                 time.sleep(0.01)
             except OSError as error:
-                self._broken = True
-                reason = "standard output is closed" if error.errno == errno.EBADF else error
-                self._say(f"rows can no longer be written, changes are refused: {reason}")
+                self._is_gone = error.errno not in _FULL
+                if not self.fault:
+                    self.fault = "standard output is closed" if error.errno == errno.EBADF else str(error)
+                    self._say(f"rows can{' no longer' if self._is_gone else 'not'} be written, changes are refused: {self.fault}")
+                if not self._is_gone:
+                    time.sleep(_RETRY_S)
 
     @staticmethod
     def _say(text: str) -> None:

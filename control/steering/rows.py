@@ -97,10 +97,10 @@ class Audit:
 
     @property
     def warning(self) -> str:
-        """That rows cannot be written to the file, and what becomes of changes; empty: they can."""
+        """That rows cannot be written, to standard output or to the file, and what becomes of changes; empty: they can."""
         error = None if self._file is None else self._file.error
         if self._file is None or error is None:
-            return ""
+            return f"rows cannot be written to standard output: {self._log.fault}" if self._log.fault else ""
         changes = "changes are refused" if self._on_failure == "refuse" else "changes are made, and counted in the metric audit.failures"
         return f"the audit file {self._file.path} cannot be written: {error.strerror or error}; {changes}"
 

@@ -530,7 +530,7 @@ METRICS: Final = (
     _control("reload.count", "counter", "{reload}", "Reloads of replaced files.", (FILE_KIND, FILE_KINDS), (ERROR_TYPE, ("", "refused"))),
     _control("task.failures", "counter", "{failure}", "Unexpected exceptions in background tasks of the control process.", (TASK, TASKS)),
     _control("audit.failures", "counter", "{row}", "Audit rows that could not be written when their change was made."),
-    _control("log.dropped", "counter", "{row}", "Log rows dropped because standard output was blocked."),
+    _control("log.dropped", "counter", "{row}", "Log rows dropped because standard output was blocked or closed."),
     _control("authentication.questions.waiting", "gauge", "{question}", "Auth requests that wait for a worker."),
     _control("authentication.questions.refused", "counter", "{question}", "Auth requests refused because the queue was full."),
     _control("config.changes", "counter", "{change}", "Requested changes.", (ERROR_TYPE, ("", "refused", "invalid"))),

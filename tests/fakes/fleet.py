@@ -66,6 +66,7 @@ class MemoryLog(RowLog):
         self.room = True
         self.behind = False
         self.dropped = 0
+        self.fault = ""
         self.levels = Levels()
         self.connection_fields = None
 

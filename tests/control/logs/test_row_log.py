@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import errno
 import fcntl
 import json
 import logging
@@ -9,6 +10,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -183,14 +185,44 @@ def test_places_are_bounded_in_bytes_too(pipe: Pipe, monkeypatch: pytest.MonkeyP
     log.close()
 
 
+def test_rows_wait_while_the_disk_is_full_and_none_is_torn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_RETRY_S", 0.01)
+    full, write = True, os.write
+
+    def limited(descriptor: int, data: bytes) -> int:
+        if descriptor == 2 or not full:
+            return write(descriptor, data)
+        if os.fstat(descriptor).st_size < 10:
+            return write(descriptor, bytes(data[:10]))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", limited)
+    with (tmp_path / "log").open("wb") as file:
+        log = RowLog(file.fileno())
+        assert log.reserve()
+        log.write_reserved("audit", {"who": "root"})
+        until(lambda: log.fault)
+        log.write("serving")
+        assert (log.fault, log.reserve(), log.dropped) == ("[Errno 28] No space left on device", False, 0)
+        full = False
+        until(lambda: not log.fault)
+        assert log.reserve()
+        log.release()
+        log.close()
+    assert [json.loads(line)["event"] for line in (tmp_path / "log").read_text().splitlines()] == ["audit", "serving"]
+    assert capfd.readouterr().err == "framegate: rows cannot be written, changes are refused: [Errno 28] No space left on device\n"
+
+
 def test_when_stdout_is_broken_no_place_can_be_reserved_and_the_end_reports_lost_rows(capfd: pytest.CaptureFixture[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     log = RowLog(writer)
     assert log.reserve()
     log.write_reserved("audit", {"who": "root"})
-    until(lambda: log._broken)
-    assert not log.reserve()
+    until(lambda: log.dropped)
+    assert (log.fault, log.reserve()) == ("[Errno 32] Broken pipe", False)
     log.close()
     os.close(writer)
     assert capfd.readouterr().err.splitlines() == [
