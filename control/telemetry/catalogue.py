@@ -52,8 +52,8 @@ rate an alert reads begin with 0 at the start, such a histogram with its count a
 none.
 
 Times with the buckets 2^(n/4) s are right within 19 % at any quantile. Over OTLP they are exponential histograms of scale 2 if
-`OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION` is `base2_exponential_bucket_histogram`: then Prometheus has native histograms instead of
-the series `_bucket`, `_count` and `_sum`, which framegate's dashboards and alerts read. So set it only for backends of your own queries.
+`OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION` is `base2_exponential_bucket_histogram`. framegate's dashboards and alerts read the series
+`_bucket`, `_count` and `_sum` of explicit buckets, so set it only for backends with queries of your own.
 
 | Metric | In Prometheus | Kind | Unit | Attributes | Meaning | Counted by |
 | --- | --- | --- | --- | --- | --- | --- |

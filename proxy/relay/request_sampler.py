@@ -61,7 +61,8 @@ class Sampler:
     Attributes:
         left: requests that pass before the next one that is chosen; below 0: it is in the run that has just been subtracted.
         open: chosen requests that have not ended.
-        skipped: requests that were chosen and have no span, because of ``RATE`` or ``MAX_OPEN``, since they were last reported.
+        skipped: requests that were chosen and have no span, because of ``RATE``, ``MAX_OPEN`` or the limits in ``request_spans``, since they were
+            last reported.
     """
 
     def __init__(self, draw: Callable[[], float] = random.random) -> None:
