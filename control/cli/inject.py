@@ -107,14 +107,20 @@ _HOST_KIND: Final = _text("name", _HOST, "is not a host name: use lower-case let
 @click.option("--in-place", is_flag=True, help="Change the manifests in place.")
 @click.option(
     "--config", type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path),
-    help="framegate's configuration. Determines ports, probes, volumes and grace periods; is added as a ConfigMap; a change restarts the pods."
+    help="framegate's configuration. Determines ports, probes, volumes and grace periods; is added as a ConfigMap; a change makes new pods."
     "  [default: the ConfigMap exists, with a configuration like the one in deploy/kustomize/example]",
 )  # fmt: skip
 @click.option(
     "--kafka", "bootstrap", type=BOOTSTRAP,
     help="Instead of --config: a configuration in front of the whole Kafka cluster of these brokers. The application connects to 127.0.0.1:9092.",
 )  # fmt: skip
-@click.option("--config-map", type=_NAMED_KIND, default="framegate", show_default=True, help="Name of the ConfigMap with framegate.yaml.")
+@click.option(
+    "--config-map",
+    type=_NAMED_KIND,
+    default="framegate",
+    show_default=True,
+    help="Name of the ConfigMap with framegate.yaml; with --config, the beginning of the name.",
+)
 @click.option("--image", type=_IMAGE_KIND, default="", help="framegate's image.  [default: localhost/framegate with this version]")
 @click.option("--memory", type=SIZE, callback=_memory, default="512MiB", show_default=True, help="The container's memory limit.")
 @click.option(

@@ -1,7 +1,6 @@
 """What a configuration needs from its pod: ports, volumes, grace period. This machine, which is not the pod, is not examined."""
 
 import dataclasses
-import hashlib
 import os
 import pathlib
 from collections.abc import Iterable
@@ -76,11 +75,6 @@ class PodRequirements:
     def admin_folder(self) -> str:
         """Of the admin socket."""
         return os.path.dirname(self.admin_socket)
-
-    @property
-    def digest(self) -> str | None:
-        """Changes with the configuration; None when it is not known."""
-        return None if self.text is None else hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
 
 DEFAULT_REQUIREMENTS: Final = PodRequirements()
