@@ -95,7 +95,7 @@ class Injector:
             try:
                 if self._wanted.chooses_pods:
                     pods_of(workload)
-                raised = _GRACE if grace_is_default(workload, self._needs) else frozenset()
+                raised = _GRACE if grace_is_default(workload, self._options, self._needs) else frozenset()
                 added, addition = _addition(base, workload, template, raised)
             except ManifestError as error:
                 faults += [Fault(fault.line, f"{workload}: {fault.what}") for fault in error.faults]

@@ -60,6 +60,7 @@ class Options:
         probes: the protocol of the kubelet's probes.
         memory: the container's limit, in bytes.
         cpu_m: the container's limit, in thousandths of a CPU.
+        admitted: the API server is about to create the pod, and has set what the user has not.
     """
 
     image: str = ""
@@ -71,6 +72,7 @@ class Options:
     probes: Literal["grpc", "http"] = "grpc"
     memory: int = 512 * MIB
     cpu_m: int = 1000
+    admitted: bool = False
 
 
 def template_text() -> str:

@@ -19,7 +19,7 @@ from framegate.control.kubernetes.objects import SCALED, Wanted
 from framegate.control.kubernetes.pod_requirements import read_configuration, requirements_of
 from framegate.control.kubernetes.sidecar import Options
 from tests.cluster.components import binaries
-from tests.cluster.node import Node
+from tests.cluster.node import ApiServer
 from tests.cluster.room import Room
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -28,7 +28,7 @@ NAMED = {"Certificate", "PodMonitor", "SparkApplication"}
 
 
 @dataclasses.dataclass
-class ApiServer:
+class Kubectl:
     """``kubectl`` against a server; both namespaces that tests use are restricted."""
 
     kubectl_path: Path
@@ -52,12 +52,12 @@ class ApiServer:
 
 
 @pytest.fixture(scope="module")
-def api_server(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    rooms = [Room(node, name, tmp_path_factory.mktemp("dry-run") / name) for name in ("restricted", "framegate-example")]
+def api_server(cluster: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
+    rooms = [Room(cluster, name, tmp_path_factory.mktemp("dry-run") / name) for name in ("restricted", "framegate-example")]
     for room in rooms:
         room.create()
     try:
-        yield ApiServer(binaries() / "kubectl", node.config)
+        yield Kubectl(binaries() / "kubectl", cluster.config)
     finally:
         for room in rooms:
             room.remove()
@@ -115,7 +115,7 @@ def block(item: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_injected_is_let_in_for_every_kind(api_server: ApiServer, kind: str) -> None:
+def test_what_is_injected_is_let_in_for_every_kind(api_server: Kubectl, kind: str) -> None:
     for text in (block(workload(kind)), json.dumps(workload(kind))):
         injected = injector(probes="grpc").inject(text)
         said = api_server.apply(injected, "--dry-run=server")
@@ -126,12 +126,12 @@ def test_what_is_injected_is_let_in_for_every_kind(api_server: ApiServer, kind: 
         assert api_server.create_pod(template_of(loaded["items"][0] if loaded["kind"] == "List" else loaded)) == ""
 
 
-def test_a_stream_of_json_documents_is_let_in_with_what_comes_beside_it(api_server: ApiServer) -> None:
+def test_a_stream_of_json_documents_is_let_in_with_what_comes_beside_it(api_server: Kubectl) -> None:
     text = f"{json.dumps(workload('Job', 'one'))}\n---\n{json.dumps(workload('Deployment', 'two'))}"
     assert len(api_server.apply(injector().inject(text), "--dry-run=server")) == 6
 
 
-def test_what_would_not_be_restricted_is_refused(api_server: ApiServer) -> None:
+def test_what_would_not_be_restricted_is_refused(api_server: Kubectl) -> None:
     template = template_of(objects(injector().inject(block(workload("Pod"))))[0])
     template["spec"]["initContainers"][0]["securityContext"]["capabilities"] = {}
     assert 'violates PodSecurity "restricted:latest"' in api_server.create_pod(template)
@@ -139,7 +139,7 @@ def test_what_would_not_be_restricted_is_refused(api_server: ApiServer) -> None:
     assert "unknown field" in api_server.create_pod(template)
 
 
-def test_what_is_injected_and_applied_twice_is_unchanged(api_server: ApiServer) -> None:
+def test_what_is_injected_and_applied_twice_is_unchanged(api_server: Kubectl) -> None:
     text = "---\n".join(block(workload(kind, f"twice-{kind.lower()}")) for kind in KINDS)
     injected = injector().inject(text)
     assert injector().inject(injected) == injected
@@ -167,7 +167,7 @@ def overlay(folder: Path, *options: str) -> None:
     (folder / "kustomization.yaml").write_text(json.dumps(content))
 
 
-def test_the_component_reaches_every_kind_and_is_let_in(api_server: ApiServer, tmp_path: Path) -> None:
+def test_the_component_reaches_every_kind_and_is_let_in(api_server: Kubectl, tmp_path: Path) -> None:
     overlay(tmp_path)
     rendered = api_server.run("kustomize", str(tmp_path))
     assert (rendered.returncode, rendered.stderr) == (0, "")
@@ -180,7 +180,7 @@ def test_the_component_reaches_every_kind_and_is_let_in(api_server: ApiServer, t
     api_server.apply(rendered.stdout, "--dry-run=server")
 
 
-def test_options_are_let_in_as_far_as_the_server_knows_their_kinds(api_server: ApiServer, tmp_path: Path) -> None:
+def test_options_are_let_in_as_far_as_the_server_knows_their_kinds(api_server: Kubectl, tmp_path: Path) -> None:
     overlay(tmp_path, *(path.name for path in sorted((DEPLOY / "kustomize" / "options").iterdir())))
     rendered = api_server.run("kustomize", str(tmp_path))
     assert (rendered.returncode, rendered.stderr) == (0, "")
@@ -193,7 +193,7 @@ def test_options_are_let_in_as_far_as_the_server_knows_their_kinds(api_server: A
     api_server.apply("---\n".join(block(item) for item in found if item["kind"] not in NAMED), "--dry-run=server")
 
 
-def test_the_example_is_let_in(api_server: ApiServer) -> None:
+def test_the_example_is_let_in(api_server: Kubectl) -> None:
     rendered = api_server.run("kustomize", str(DEPLOY / "kustomize" / "example"))
     assert (rendered.returncode, rendered.stderr) == (0, "")
     api_server.apply(rendered.stdout, "--dry-run=server", namespace="framegate-example")
@@ -203,7 +203,7 @@ def test_the_example_is_let_in(api_server: ApiServer) -> None:
 
 
 @pytest.mark.parametrize("path", sorted((DEPLOY / "spark").glob("*.yaml")), ids=lambda path: path.name)
-def test_the_spark_side_is_let_in(api_server: ApiServer, path: Path) -> None:
+def test_the_spark_side_is_let_in(api_server: Kubectl, path: Path) -> None:
     known = [item for item in objects(path.read_text()) if item["kind"] not in NAMED]
     for item in known:
         api_server.apply(block(item), "--dry-run=server")
