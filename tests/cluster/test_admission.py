@@ -65,7 +65,8 @@ def webhook(cluster: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
     objects = [item for item in chart(room, "--set-file", f"config={EXAMPLE}") if item["kind"] != "Deployment"]
     for item in objects:
         if item["kind"] == "MutatingWebhookConfiguration":
-            item["webhooks"][0]["clientConfig"] = {"url": f"https://{ADDRESS}/inject"}
+            for hook in item["webhooks"]:
+                hook["clientConfig"] = {"url": f"https://{ADDRESS}/inject"}
     room.apply(*objects)
     ACCOUNT.mkdir(parents=True, exist_ok=True)  # in this namespace of mounts
     for name, text in (
@@ -117,6 +118,17 @@ def test_a_labelled_pod_gets_framegate_and_another_does_not(webhook: Webhook) ->
     print(f"\ncluster: a pod was created in {sorted(times)[2]:.2f} s with the webhook, in {time.monotonic() - began:.2f} s without")
 
 
+def test_in_a_labelled_namespace_every_pod_gets_framegate_that_does_not_refuse_it(webhook: Webhook) -> None:
+    webhook.pods.node.kubectl("label", "namespace", webhook.pods.name, "framegate.io/inject=true")
+    try:
+        cases = (("by-namespace", {"app": "a"}, True), ("by-both", LABEL, True), ("not", {"framegate.io/inject": "false"}, False))
+        for name, labels, wanted in cases:
+            assert webhook.create(name, labels=labels).returncode == 0
+            assert ("initContainers" in webhook.pods.get("pod", name)["spec"]) is wanted, name
+    finally:
+        webhook.pods.node.kubectl("label", "namespace", webhook.pods.name, "framegate.io/inject-")
+
+
 def test_a_pod_of_a_template_that_inject_changed_is_not_changed_again(webhook: Webhook) -> None:
     template = {"metadata": {"labels": {"app": "both", **LABEL}}, "spec": specification()}
     spec = {"selector": {"matchLabels": {"app": "both"}}, "template": template}
@@ -161,8 +173,9 @@ def test_a_clash_of_ports_is_refused_and_a_dry_run_leaves_no_event(webhook: Webh
 
 def test_a_certificate_that_is_lost_is_made_again_and_trusted(webhook: Webhook) -> None:
     def bundle() -> bytes:
-        (hook,) = webhook.room.get("mutatingwebhookconfiguration", HOOK)["webhooks"]
-        return base64.b64decode(hook["clientConfig"]["caBundle"])
+        hooks = webhook.room.get("mutatingwebhookconfiguration", HOOK)["webhooks"]
+        (found,) = {hook["clientConfig"]["caBundle"] for hook in hooks}
+        return base64.b64decode(found)
 
     before = bundle()
     webhook.room.kubectl("patch", "secret", HOOK, "-p", '{"data": {"tls.crt": null}}')

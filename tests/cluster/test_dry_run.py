@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from framegate.control.kubernetes.inject import Injector, remove
+from framegate.control.kubernetes.inject import RECORD, Injector, remove
 from framegate.control.kubernetes.manifest import KINDS
 from framegate.control.kubernetes.objects import SCALED, Wanted
 from framegate.control.kubernetes.pod_requirements import read_configuration, requirements_of
 from framegate.control.kubernetes.sidecar import Options
 from tests.cluster.components import binaries
-from tests.cluster.node import ApiServer
+from tests.cluster.node import ApiServer, wait_until
 from tests.cluster.room import Room
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -149,6 +149,30 @@ def test_what_is_injected_and_applied_twice_is_unchanged(api_server: Kubectl) ->
     assert [line for line in changed if not line.startswith("poddisruptionbudget.policy/")] == []
 
 
+def test_a_rollback_brings_the_former_configuration_back_and_an_owner_takes_its_configurations_along(api_server: Kubectl) -> None:
+    def mounted() -> str:
+        found = api_server.run("get", "deployment", "rolled", "-n", "restricted", "-o", "json").stdout
+        return str(template_of(json.loads(found))["spec"]["volumes"][0]["configMap"]["name"])
+
+    text = block(workload("Deployment", "rolled"))
+    names, given = [], injector()._needs
+    for comment in ("# first\n", "# second\n"):
+        needs = dataclasses.replace(given, text=f"{comment}{given.text}")
+        api_server.apply(Injector(Options(), needs, Wanted()).inject(text))
+        names.append(mounted())
+        text = api_server.run("get", "deployment", "rolled", "-n", "restricted", "-o", "yaml").stdout  # from now on the cluster's
+    assert len({*names}) == 2
+    undone = api_server.run("rollout", "undo", "deployment/rolled", "-n", "restricted")
+    assert undone.returncode == 0, undone.stderr
+    assert mounted() == names[0]
+    former = json.loads(api_server.run("get", "configmap", names[0], "-n", "restricted", "-o", "json").stdout)
+    assert (former["data"]["framegate.yaml"][:8], former["immutable"]) == ("# first\n", True)
+    api_server.run("delete", "deployment", "rolled", "-n", "restricted")
+    left = ["get", "configmap", "-n", "restricted", "-o", "name", names[1], "--ignore-not-found"]
+    wait_until(lambda: not api_server.run(*left).stdout, "the end of the owned ConfigMap", 60.0)
+    assert api_server.run("get", "configmap", names[0], "-n", "restricted").returncode == 0, "one whose workload was not known is nobody's"
+
+
 def overlay(folder: Path, *options: str) -> None:
     """A kustomization of every kind, with the component and options."""
     label = {"framegate.io/inject": "true"}
@@ -178,6 +202,42 @@ def test_the_component_reaches_every_kind_and_is_let_in(api_server: Kubectl, tmp
         assert sidecar["restartPolicy"] == "Always"
         assert api_server.create_pod(template_of(item)) == ""
     api_server.apply(rendered.stdout, "--dry-run=server")
+
+
+def test_the_component_refuses_to_replace_a_grace_period(api_server: Kubectl, tmp_path: Path) -> None:
+    overlay(tmp_path)
+    path = tmp_path / "Deployment.yaml"
+    item = objects(path.read_text())[0]
+    template_of(item)["spec"]["terminationGracePeriodSeconds"] = 600
+    path.write_text(block(item))
+    refused = api_server.run("kustomize", str(tmp_path))
+    assert (refused.returncode, "terminationGracePeriodSeconds failed" in refused.stderr) == (1, True)
+    item["metadata"]["annotations"] = {"framegate.io/grace-period": "own"}
+    path.write_text(block(item))
+    rendered = api_server.run("kustomize", str(tmp_path))
+    graces = {item["kind"]: template_of(item)["spec"]["terminationGracePeriodSeconds"] for item in objects(rendered.stdout) if item["kind"] in KINDS}
+    assert graces == {**dict.fromkeys(KINDS, 60), "Deployment": 600}
+
+
+def test_the_policy_refuses_clashes_of_ports_and_short_grace_periods(api_server: Kubectl, tmp_path: Path) -> None:
+    if "ValidatingAdmissionPolicy" not in api_server.run("api-resources", "--api-group=admissionregistration.k8s.io").stdout:
+        pytest.skip("this version has no such policies")
+    overlay(tmp_path)
+    (pod,) = [template_of(item) for item in objects(api_server.run("kustomize", str(tmp_path)).stdout) if item["kind"] == "Pod"]
+    clash, short, datagrams, checked = (json.loads(json.dumps(pod)) for _ in range(4))
+    clash["spec"]["containers"][0]["ports"] = [{"containerPort": 9464}]
+    short["spec"]["terminationGracePeriodSeconds"] = 41
+    datagrams["spec"]["containers"][0]["ports"] = [{"containerPort": 9464, "protocol": "UDP"}]
+    checked["spec"]["terminationGracePeriodSeconds"] = 41
+    checked["metadata"]["annotations"] = {RECORD: "{}"}
+    path = DEPLOY / "kustomize" / "checks.yaml"
+    assert api_server.run("apply", "--validate=strict", "-f", str(path)).returncode == 0
+    try:
+        wait_until(lambda: "on which framegate listens" in api_server.create_pod(clash), "the policy", 60.0)
+        assert "terminationGracePeriodSeconds is less than 42" in api_server.create_pod(short)
+        assert [api_server.create_pod(item) for item in (pod, datagrams, checked, template_of(workload("Pod")))] == [""] * 4
+    finally:
+        api_server.run("delete", "-f", str(path))
 
 
 def test_options_are_let_in_as_far_as_the_server_knows_their_kinds(api_server: Kubectl, tmp_path: Path) -> None:
