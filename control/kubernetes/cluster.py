@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import ssl
+import urllib.parse
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,7 +69,8 @@ class Cluster:
 
     def config_map(self, namespace: str, name: str, key: str) -> str:
         """One text of a ConfigMap. Raises ClusterError: it cannot be read, or has no such key."""
-        data = self.call("GET", f"/api/v1/namespaces/{namespace}/configmaps/{name}").get("data") or {}
+        path = f"/api/v1/namespaces/{namespace}/configmaps/{urllib.parse.quote(name, safe='')}"  # it comes from an annotation
+        data = self.call("GET", path).get("data") or {}
         if key not in data:
             raise ClusterError(f"ConfigMap {name} has no {key}")
         return str(data[key])

@@ -20,6 +20,9 @@ def test_a_text_of_a_config_map_is_read_and_why_not_is_said(api_server: FakeApiS
     with pytest.raises(ClusterError, match=r"GET .*/d: .*/d not found") as caught:
         cluster.config_map("ns", "d", "a")
     assert caught.value.status == 404
+    api_server.objects["/api/v1/namespaces/ns/secrets/s"] = {"data": {"a": "secret"}}
+    with pytest.raises(ClusterError, match=r"configmaps/\.\.%2Fsecrets%2Fs not found"):
+        cluster.config_map("ns", "../secrets/s", "a")
     (api_server.account / "token").write_text("renewed")
     with pytest.raises(ClusterError, match="Unauthorized"):
         cluster.config_map("ns", "c", "a")
