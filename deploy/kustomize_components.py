@@ -27,7 +27,7 @@ _BUDGET_LABEL: Final = "framegate.io/disruption-budget"
 _OWN_GRACE: Final = "framegate.io/grace-period"
 """An annotation of a workload; with ``own`` its grace period is long enough."""
 _LEAST_S: Final = grace_least_s(DEFAULT_REQUIREMENTS)
-_GRACE: Final = re.compile(r"  # preStop .*\n  terminationGracePeriodSeconds: .*\n")
+_GRACE: Final = re.compile(r"^(?:  #.*\n)*  terminationGracePeriodSeconds: .*\n", re.MULTILINE)
 
 
 def files() -> dict[str, str]:

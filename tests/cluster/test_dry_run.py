@@ -16,13 +16,14 @@ from ruamel.yaml import YAML
 from framegate.control.kubernetes.inject import RECORD, Injector, remove
 from framegate.control.kubernetes.manifest import KINDS
 from framegate.control.kubernetes.objects import SCALED, Wanted
-from framegate.control.kubernetes.pod_requirements import read_configuration, requirements_of
-from framegate.control.kubernetes.sidecar import Options
+from framegate.control.kubernetes.pod_requirements import DEFAULT_REQUIREMENTS, read_configuration, requirements_of
+from framegate.control.kubernetes.sidecar import Options, grace_least_s
 from tests.cluster.components import binaries
 from tests.cluster.node import ApiServer, wait_until
 from tests.cluster.room import Room
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+LEAST_S = grace_least_s(DEFAULT_REQUIREMENTS)
 NAMED = {"Certificate", "PodMonitor", "SparkApplication"}
 """Kinds that the server does not know."""
 
@@ -216,7 +217,8 @@ def test_the_component_refuses_to_replace_a_grace_period(api_server: Kubectl, tm
     path.write_text(block(item))
     rendered = api_server.run("kustomize", str(tmp_path))
     graces = {item["kind"]: template_of(item)["spec"]["terminationGracePeriodSeconds"] for item in objects(rendered.stdout) if item["kind"] in KINDS}
-    assert graces == {**dict.fromkeys(KINDS, 60), "Deployment": 600}
+    assert graces == {**dict.fromkeys(KINDS, graces["Pod"]), "Deployment": 600}
+    assert graces["Pod"] >= LEAST_S
 
 
 def test_the_policy_refuses_clashes_of_ports_and_short_grace_periods(api_server: Kubectl, tmp_path: Path) -> None:
@@ -226,15 +228,15 @@ def test_the_policy_refuses_clashes_of_ports_and_short_grace_periods(api_server:
     (pod,) = [template_of(item) for item in objects(api_server.run("kustomize", str(tmp_path)).stdout) if item["kind"] == "Pod"]
     clash, short, datagrams, checked = (json.loads(json.dumps(pod)) for _ in range(4))
     clash["spec"]["containers"][0]["ports"] = [{"containerPort": 9464}]
-    short["spec"]["terminationGracePeriodSeconds"] = 41
+    short["spec"]["terminationGracePeriodSeconds"] = LEAST_S - 1
     datagrams["spec"]["containers"][0]["ports"] = [{"containerPort": 9464, "protocol": "UDP"}]
-    checked["spec"]["terminationGracePeriodSeconds"] = 41
+    checked["spec"]["terminationGracePeriodSeconds"] = LEAST_S - 1
     checked["metadata"]["annotations"] = {RECORD: "{}"}
     path = DEPLOY / "kustomize" / "checks.yaml"
     assert api_server.run("apply", "--validate=strict", "-f", str(path)).returncode == 0
     try:
         wait_until(lambda: "on which framegate listens" in api_server.create_pod(clash), "the policy", 60.0)
-        assert "terminationGracePeriodSeconds is less than 42" in api_server.create_pod(short)
+        assert f"terminationGracePeriodSeconds is less than {LEAST_S}" in api_server.create_pod(short)
         assert [api_server.create_pod(item) for item in (pod, datagrams, checked, template_of(workload("Pod")))] == [""] * 4
     finally:
         api_server.run("delete", "-f", str(path))
