@@ -144,6 +144,8 @@ def patch_of(before: Any, after: Any, path: str = "") -> list[dict[str, Any]]:
         new = len(after) - len(before)
         if after[: len(before)] == before:
             return [{"op": "add", "path": f"{path}/-", "value": item} for item in after[len(before) :]]
+        if new == 0:
+            return [operation for index, item in enumerate(after) for operation in patch_of(before[index], item, f"{path}/{index}")]
         if after[new:] == before:
             return [{"op": "add", "path": f"{path}/0", "value": item} for item in reversed(after[:new])]
     return [{"op": "replace", "path": path, "value": after}]

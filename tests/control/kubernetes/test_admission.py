@@ -60,7 +60,9 @@ def patched(item: Any, answer: dict[str, Any]) -> Any:
         place = found
         for key in above:
             place = place[int(key)] if isinstance(place, list) else place[key]
-        if isinstance(place, list):
+        if isinstance(place, list) and operation["op"] == "replace":
+            place[int(last)] = operation["value"]
+        elif isinstance(place, list):
             place.insert(len(place) if last == "-" else int(last), operation["value"])
         else:
             assert (operation["op"] == "replace") is (last in place)
@@ -137,9 +139,18 @@ def test_a_pod_that_framegate_cannot_be_added_to_is_refused_or_admitted_with_rea
 
 
 def test_a_patch_adds_and_replaces() -> None:
-    before = {"a/b~": 1, "same": [1], "front": [1], "back": [1], "new": [1, 2], "gone": None}
-    after = {"a/b~": 2, "same": [1], "front": [3, 2, 1], "back": [1, 2, 3], "new": [3, 4], "gone": {}, "more": [1]}
+    before = {"a/b~": 1, "same": [1], "items": [{"a": 1}, {"b": 2}], "front": [1], "back": [1], "new": [1, 2], "gone": None}
+    after = {
+        "a/b~": 2,
+        "same": [1],
+        "items": [{"a": 1}, {"b": 2, "c": 3}],
+        "front": [3, 2, 1],
+        "back": [1, 2, 3],
+        "new": [3, 4],
+        "gone": {},
+        "more": [1],
+    }
     found = patch_of(before, after)
     assert patched(before, {"patch": base64.b64encode(json.dumps(found).encode())}) == after
-    assert found[0] == {"op": "replace", "path": "/a~1b~0", "value": 2}
+    assert found[:2] == [{"op": "replace", "path": "/a~1b~0", "value": 2}, {"op": "add", "path": "/items/1/c", "value": 3}]
     assert patch_of(after, after) == []
