@@ -129,7 +129,7 @@ def test_what_is_injected_is_let_in_for_every_kind(api_server: Kubectl, kind: st
 
 def test_a_stream_of_json_documents_is_let_in_with_what_comes_beside_it(api_server: Kubectl) -> None:
     text = f"{json.dumps(workload('Job', 'one'))}\n---\n{json.dumps(workload('Deployment', 'two'))}"
-    assert len(api_server.apply(injector().inject(text), "--dry-run=server")) == 6
+    assert len(api_server.apply(injector().inject(text), "--dry-run=server")) == 7
 
 
 def test_what_would_not_be_restricted_is_refused(api_server: Kubectl) -> None:
