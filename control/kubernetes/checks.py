@@ -1,13 +1,20 @@
-"""Checks whether framegate can be added to a pod: names, ports, volumes and settings. All faults are reported at once."""
+"""Checks whether framegate can be added to a pod: names, ports, volumes and settings, and whether the options are enough for the configuration. All
+faults are reported at once.
+"""
 
 from collections.abc import Iterator
 from typing import Any
 
+from framegate.control.configuration.units import format_size
 from framegate.control.kubernetes.manifest import Fault, Node, Workload, node_at, value_at
-from framegate.control.kubernetes.pod_requirements import PodRequirements
+from framegate.control.kubernetes.objects import Wanted
+from framegate.control.kubernetes.pod_requirements import CONFIGURATION_FOLDER, PodRequirements
 from framegate.control.kubernetes.sidecar import CONTAINER, USER, Options, grace_least_s
 
-__all__ = ["faults_of", "grace_is_default"]
+__all__ = ["USUAL_FILES", "faults_of", "grace_is_default", "unmet", "unusual_files"]
+
+USUAL_FILES = ("tls.crt", "tls.key", "ca.crt")
+"""The files of a Secret with a certificate."""
 
 _NO_GROUP = ("emptyDir", "hostPath", "image", "nfs")
 """Volumes that an fsGroup does not change, or that begin empty and end with the pod."""
@@ -24,7 +31,7 @@ def faults_of(workload: Workload, template: dict[str, Any], options: Options, ne
         *_volumes(workload, {volume["name"] for volume in template["spec"]["volumes"]}),
         *_ports(workload, template["spec"]["initContainers"][0]["ports"], needs),
         *_pod(workload),
-        *_grace(workload, needs),
+        *_grace(workload, options, needs),
         *(_claim(workload) if options.tap_claim is not None and needs.tap_folder is not None else ()),
         *(_group(workload) if "securityContext" in template["spec"] else ()),
     ]
@@ -100,19 +107,64 @@ def _pod(workload: Workload) -> Iterator[Fault]:
                 )
 
 
-def grace_is_default(workload: Workload, needs: PodRequirements) -> bool:
+def unmet(options: Options, needs: PodRequirements, wanted: Wanted) -> list[str]:
+    """Options that the configuration does not allow, files of the configuration that are in no volume, and folders that two volumes would have."""
+    reasons: list[str] = []
+    if options.probes == "http" and needs.http_port is None:
+        reasons.append('--probes http needs health.http_address: add http_address: "0.0.0.0:9902" to health')
+    if wanted.pod_monitor and needs.metrics_port is None:
+        reasons.append("--pod-monitor needs telemetry.prometheus")
+    if options.tap_claim is not None and needs.tap_folder is None:
+        reasons.append("--tap-claim has no effect: the configuration has no tap section")
+    elif wanted.tap_claim_bytes and wanted.tap_claim_bytes < needs.tap_bytes:
+        least = format_size(-(-needs.tap_bytes // 2**20) * 2**20)
+        reasons.append(f"--tap-claim-size is less than {least}, the sum of tap.budget, open segments and the reserve")
+    if wanted.issuer is not None and needs.tls_folder is None:
+        reasons.append("--certificate has no effect: no listener or upstream has a tls section")
+    if wanted.issuer is not None:
+        has = f"but cert-manager's Secret has only {', '.join(USUAL_FILES)}; use these names"
+        reasons += [f"{key} is {name}, {has}" for name, key in unusual_files(needs)]
+    mounted = [folder for _, folder in options.secrets]
+    for folder, key in needs.secret_folders:
+        if folder not in mounted:
+            reasons.append(f"{key} is a file in {folder}, which is in no volume; add --secret NAME={folder}")
+    return reasons + _twice(options, needs)
+
+
+def unusual_files(needs: PodRequirements) -> list[tuple[str, str]]:
+    """Files of the certificate folder whose names a TLS Secret does not have, each with its configuration key."""
+    return [(name, key) for name, key in needs.tls_files if name not in USUAL_FILES]
+
+
+def _twice(options: Options, needs: PodRequirements) -> list[str]:
+    """Folders in which two volumes would be mounted."""
+    places = [
+        ("the ConfigMap", CONFIGURATION_FOLDER), ("admin.address", needs.admin_folder), ("certificates and keys", needs.tls_folder),
+        ("tap.directory", needs.tap_folder), *((f"--secret {name}", folder) for name, folder in options.secrets),
+    ]  # fmt: skip
+    first: dict[str, str] = {}
+    reasons: list[str] = []
+    for what, folder in places:
+        if folder in first:
+            reasons.append(f"{first[folder]} and {what} are both in {folder}, but each needs a volume; use different folders")
+        elif folder is not None:
+            first[folder] = what
+    return reasons
+
+
+def grace_is_default(workload: Workload, options: Options, needs: PodRequirements) -> bool:
     """Whether the pod's grace period is too short, but is only the default that the API server writes (``kubectl get -o yaml``)."""
     given = workload.spec.get("terminationGracePeriodSeconds")
     applied = workload.value("metadata", "annotations", _APPLIED)
     wished = isinstance(applied, str) and '"terminationGracePeriodSeconds"' in applied
-    from_server = workload.value("metadata", "uid") is not None
+    from_server = options.admitted or workload.value("metadata", "uid") is not None
     return given is not None and given.value == _DEFAULT_GRACE_S < grace_least_s(needs) and from_server and not wished
 
 
-def _grace(workload: Workload, needs: PodRequirements) -> Iterator[Fault]:
+def _grace(workload: Workload, options: Options, needs: PodRequirements) -> Iterator[Fault]:
     given = workload.spec.get("terminationGracePeriodSeconds")
     least = grace_least_s(needs)
-    if given is not None and isinstance(given.value, int) and given.value < least and not grace_is_default(workload, needs):
+    if given is not None and isinstance(given.value, int) and given.value < least and not grace_is_default(workload, options, needs):
         yield Fault(
             given.line,
             f"has terminationGracePeriodSeconds {given.value}, but framegate needs {least}: {least - needs.drain_s} for the preStop hook and the "

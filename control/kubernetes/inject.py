@@ -24,19 +24,18 @@ from framegate.control.kubernetes.manifest import (
     value_at,
     workloads,
 )
-from framegate.control.kubernetes.objects import MANAGED_BY, MANAGER, SCALED, Wanted, key_of, objects_for, pods_of
+from framegate.control.kubernetes.objects import MANAGED_BY, MANAGER, SCALED, Wanted, key_of, objects_for, options_of, pods_of
 from framegate.control.kubernetes.pod_requirements import PodRequirements
-from framegate.control.kubernetes.sidecar import CONTAINER, SIDECAR_LABEL, Options, pod_template
+from framegate.control.kubernetes.sidecar import CONFIGURATION, CONTAINER, SIDECAR_LABEL, Options, pod_template
 
 __all__ = ["RECORD", "Injector", "Prepared", "remove", "shared_objects"]
 
 RECORD: Final = "framegate.io/injected"
-_CONFIGURATION: Final = "framegate.io/configuration"
 _LIST: Final = '{"apiVersion": "v1", "kind": "List", "items": [\n'
 _LIST_END: Final = "\n]}"
 """Around an object of JSON that others come beside: JSON has no streams. Written so, a list is taken for ours."""
 _GRACE: Final = frozenset({("spec", "terminationGracePeriodSeconds")})
-_SHARED: Final = ("ConfigMap", "Certificate", "PersistentVolumeClaim")
+_SHARED: Final = ("Certificate", "PersistentVolumeClaim")
 _NO_BUDGET: Final = (
     "which only knows how many pods there should be of a Deployment, StatefulSet or ReplicaSet: of others it would let none be evicted"
 )
@@ -88,7 +87,7 @@ class Injector:
         edits: list[Edit] = []
         faults: list[Fault] = []
         for workload in found:
-            template = pod_template(self._options, self._needs)
+            template = pod_template(options_of(workload, self._options, self._needs), self._needs)
             judged = [*faults_of(workload, template, self._options, self._needs), *self._claimed(workload)]
             faults += judged
             if judged:
@@ -96,7 +95,7 @@ class Injector:
             try:
                 if self._wanted.chooses_pods:
                     pods_of(workload)
-                raised = _GRACE if grace_is_default(workload, self._needs) else frozenset()
+                raised = _GRACE if grace_is_default(workload, self._options, self._needs) else frozenset()
                 added, addition = _addition(base, workload, template, raised)
             except ManifestError as error:
                 faults += [Fault(fault.line, f"{workload}: {fault.what}") for fault in error.faults]
@@ -133,7 +132,7 @@ class Injector:
 
     def _taken(self, found: list[Workload], manifest: Manifest) -> list[Fault]:
         """Faults for the user's objects, in any text of the change, that have the name of an object to add."""
-        ours = {key_of(item) for workload in found for item in objects_for(workload, self._options, self._needs, self._wanted)}
+        ours = {key_of(item) for workload in found for item in self._objects_of(workload)}
         roots = [root for document in manifest.documents if document.root is not None for root in objects_of(document.root)]
         theirs: dict[Key, int] = {}
         for root in roots:
@@ -147,10 +146,13 @@ class Injector:
         self._theirs |= theirs.keys()
         return faults
 
+    def _objects_of(self, workload: Workload) -> list[dict[str, Any]]:
+        return objects_for(workload, options_of(workload, self._options, self._needs), self._needs, self._wanted, self._found)
+
     def _objects(self, found: list[Workload]) -> list[dict[str, Any]]:
         objects: list[dict[str, Any]] = []
         for workload in found:
-            for item in objects_for(workload, self._options, self._needs, self._wanted, self._found):
+            for item in self._objects_of(workload):
                 if key_of(item) not in self._written:
                     self._written.add(key_of(item))
                     objects.append(item)
@@ -231,7 +233,7 @@ def _cuts(note: Node) -> tuple[dict[str, Any], dict[str, str | None]] | Fault:
     try:
         record = json.loads(note.text)
         cuts: dict[str, Any] = {
-            "metadata": {"labels": {SIDECAR_LABEL: ANY}, "annotations": {RECORD: ANY, _CONFIGURATION: ANY}},
+            "metadata": {"labels": {SIDECAR_LABEL: ANY}, "annotations": {RECORD: ANY, CONFIGURATION: ANY}},
             "spec": {"initContainers": {CONTAINER}, "volumes": set(record["volumes"])},
         }
         for path, value in record["set"].items():

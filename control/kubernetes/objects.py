@@ -3,6 +3,8 @@ PodDisruptionBudget). They are plain data with a label by which ``inject`` recog
 """
 
 import dataclasses
+import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -10,7 +12,7 @@ from framegate.control.kubernetes.manifest import Fault, ManifestError, Node, Wo
 from framegate.control.kubernetes.pod_requirements import PodRequirements
 from framegate.control.kubernetes.sidecar import FILE_NAME, SIDECAR_LABEL, Options, quantity
 
-__all__ = ["MANAGED_BY", "MANAGER", "SCALED", "Wanted", "key_of", "objects_for", "pods_of"]
+__all__ = ["MANAGED_BY", "MANAGER", "SCALED", "Wanted", "key_of", "objects_for", "options_of", "pods_of"]
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "framegate-inject"
@@ -18,6 +20,9 @@ SCALED: Final = ("Deployment", "StatefulSet", "ReplicaSet")
 """Kinds with a number of pods (the scale subresource). For pods of other kinds a PodDisruptionBudget permits no eviction."""
 JOB_NAME: Final = "batch.kubernetes.io/job-name"
 _DEPTH: Final = 6
+_MAX_NAME: Final = 242
+"""Of 253 characters, without a hyphen and the hash."""
+_NO_NAME: Final = re.compile(r"[^a-z0-9.-]")
 Object = dict[str, Any]
 
 
@@ -46,6 +51,18 @@ class Wanted:
         return self.network_policy or self.pod_monitor or self.disruption_budget
 
 
+def options_of(workload: Workload, options: Options, needs: PodRequirements) -> Options:
+    """The options with the name of the ConfigMap that is written for one workload: a hash of workload and configuration follows the given name.
+
+    Nothing else writes this ConfigMap, and its contents never change. An earlier revision of the workload names an earlier ConfigMap.
+    """
+    if needs.text is None or options.config_map is None:
+        return options
+    digest = hashlib.sha256("\0".join((workload.kind, workload.name, needs.text)).encode()).hexdigest()[:10]
+    head = _NO_NAME.sub("-", f"{options.config_map}-{workload.name}")[:_MAX_NAME].rstrip("-.")
+    return dataclasses.replace(options, config_map=f"{head}-{digest}")
+
+
 def key_of(item: Object) -> tuple[str, str | None, str]:
     """The identity of an object: kind, namespace, name."""
     return item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"]
@@ -57,7 +74,7 @@ def objects_for(
     """All objects of a workload with framegate; an object that several workloads share is the same for each.
 
     Args:
-        workload, options, needs, wanted: of the objects.
+        workload, options, needs, wanted: of the objects; ``options`` as ``options_of`` returns them.
         beside: all workloads of the same change; those of its namespace share the Certificate.
         pods: a selector; None: of the workload's own pods.
 
@@ -65,8 +82,13 @@ def objects_for(
         ManifestError: as of ``pods_of``.
     """
     found: list[Object] = []
-    if needs.text is not None:
-        found.append(_object("v1", "ConfigMap", options.config_map, workload, data={FILE_NAME: needs.text}))
+    if needs.text is not None and options.config_map is not None:
+        config_map = _object("v1", "ConfigMap", options.config_map, workload, data={FILE_NAME: needs.text}, immutable=True)
+        uid = workload.value("metadata", "uid")
+        if isinstance(uid, str):  # the object is in the cluster; its end is the ConfigMap's, too
+            version = workload.value("apiVersion")
+            config_map["metadata"]["ownerReferences"] = [{"apiVersion": version, "kind": workload.kind, "name": workload.name, "uid": uid}]
+        found.append(config_map)
     if wanted.issuer is not None and needs.tls_folder is not None:
         found.append(_certificate(workload, options, wanted, beside))
     if wanted.tap_claim_bytes and options.tap_claim is not None:

@@ -1,13 +1,14 @@
 """What a configuration needs from its pod: ports, volumes, grace period. This machine, which is not the pod, is not examined."""
 
 import dataclasses
-import hashlib
 import os
 import pathlib
 from collections.abc import Iterable
 from typing import Final
 
 from framegate.control.configuration.broker_rules import port_ranges
+from framegate.control.configuration.capacity import fitted, memory_warning
+from framegate.control.configuration.cgroup import Container
 from framegate.control.configuration.document import ConfigurationError, entries
 from framegate.control.configuration.load import judge
 from framegate.control.configuration.reading import parse_document, read_document
@@ -15,7 +16,15 @@ from framegate.control.configuration.tls_files import named_paths
 from framegate.proxy.config.address import Address, parse_address
 from framegate.proxy.config.model import MIB, DrainConfig, ProxyConfig, TapConfig
 
-__all__ = ["CONFIGURATION_FOLDER", "DEFAULT_REQUIREMENTS", "PodRequirements", "PodRequirementsError", "read_configuration", "requirements_of"]
+__all__ = [
+    "CONFIGURATION_FOLDER",
+    "DEFAULT_REQUIREMENTS",
+    "PodRequirements",
+    "PodRequirementsError",
+    "fitted_requirements",
+    "read_configuration",
+    "requirements_of",
+]
 
 CONFIGURATION_FOLDER: Final = "/etc/framegate"
 """Where the ConfigMap is mounted; relative paths of the configuration start here."""
@@ -77,11 +86,6 @@ class PodRequirements:
         """Of the admin socket."""
         return os.path.dirname(self.admin_socket)
 
-    @property
-    def digest(self) -> str | None:
-        """Changes with the configuration; None when it is not known."""
-        return None if self.text is None else hashlib.sha256(self.text.encode()).hexdigest()[:16]
-
 
 DEFAULT_REQUIREMENTS: Final = PodRequirements()
 """Of the configuration that the component expects (``deploy/kustomize/example/framegate.yaml``)."""
@@ -101,6 +105,25 @@ def read_configuration(source: pathlib.Path | str) -> tuple[ProxyConfig, str, li
         raise ConfigurationError(found.faults)
     warnings = [str(warning) for warning in found.warnings]
     return config, source if isinstance(source, str) else source.read_text(encoding="utf-8"), warnings
+
+
+def fitted_requirements(source: pathlib.Path | str, cpu_m: int, memory: int) -> tuple[PodRequirements, list[str]]:
+    """What the configuration of a file or of a text needs from its pod, and its warnings.
+
+    Args:
+        source: as of ``read_configuration``.
+        cpu_m, memory: the container's limits, in thousandths of a CPU and in bytes.
+
+    Raises:
+        ConfigurationError: with every fault.
+        PodRequirementsError: as of ``requirements_of``.
+    """
+    config, text, warnings = read_configuration(source)
+    chosen = fitted(config, Container(-(-cpu_m // 1000), memory, 2))
+    warning = memory_warning(chosen, chosen.processors, memory)
+    if warning is not None:
+        warnings.append(f"memory_pool.size {warning}; --memory gives the container more")
+    return requirements_of(config, text, chosen.processors), warnings
 
 
 def requirements_of(config: ProxyConfig, text: str, processors: int) -> PodRequirements:

@@ -116,7 +116,7 @@ def broker(advertised: str, claim: str | None = None, **more: Any) -> dict[str, 
     return document("StatefulSet", "kafka", spec, "apps/v1", labels)
 
 
-def service(name: str = "kafka", port: int = 9093, target: str = "framegate-data") -> dict[str, Any]:
+def service(name: str = "kafka", port: int = 9093, target: int = 9093) -> dict[str, Any]:
     """A Service whose port leads to framegate's."""
     return document("Service", name, {"selector": {"app": name}, "ports": [{"name": "data", "port": port, "targetPort": target}]})
 

@@ -117,7 +117,7 @@ def test_items_of_a_list_are_injected_and_other_objects_are_left_alone() -> None
     found = data(injected)
     assert found[1]["items"][0]["spec"]["initContainers"][0]["name"] == "framegate"
     assert found[1]["items"][1] == {"kind": "Service"}
-    assert [item["kind"] for item in found] == ["Service", "List", "Deployment", "ConfigMap"]
+    assert [item["kind"] for item in found] == ["Service", "List", "Deployment", "ConfigMap", "ConfigMap"]
     assert found[3]["data"] == {"framegate.yaml": TEXT}
     assert remove(injected)[0] == text
 
@@ -151,6 +151,18 @@ def test_a_stream_of_json_stays_a_stream() -> None:
     injected = inject(text, needs=PodRequirements(text=TEXT))
     assert [item["kind"] for item in data(injected)] == ["Pod", "Pod", "ConfigMap"]
     assert remove(injected)[0] == text
+
+
+def test_another_configuration_makes_other_pods_and_two_workloads_share_no_config_map() -> None:
+    other = DEPLOYMENT.replace("name: 'lookup'", "name: other")
+    found = data(inject(f"{DEPLOYMENT}---\n{other}", needs=PodRequirements(text=TEXT)))
+    mounted = [template_of(item)["spec"]["volumes"][0]["configMap"]["name"] for item in found[:2]]
+    assert mounted == [item["metadata"]["name"] for item in found[2:]]
+    assert len({*mounted, ADDED}) == 2
+    changed = data(inject(inject(DEPLOYMENT, needs=PodRequirements(text=TEXT)), needs=PodRequirements(text=TEXT + "# more")))
+    assert [item["kind"] for item in changed] == ["Deployment", "ConfigMap"]
+    assert changed[1]["metadata"]["name"] not in mounted
+    assert template_of(changed[0])["spec"]["volumes"][0]["configMap"]["name"] == changed[1]["metadata"]["name"]
 
 
 def test_an_object_that_is_switched_off_is_left_alone() -> None:
@@ -231,11 +243,12 @@ def test_a_claim_is_for_one_workload_in_all_texts() -> None:
     assert inject(f"{text}---\n{other}", claimed, PodRequirements(tap_folder=None))
 
 
-THEIRS = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: framegate}\n"
+ADDED = data(inject(DEPLOYMENT, needs=PodRequirements(text=TEXT)))[1]["metadata"]["name"]
+THEIRS = f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {ADDED}}}\n"
 
 
 def test_an_object_with_the_name_of_an_added_one_is_refused_in_any_of_the_texts() -> None:
-    words = "ConfigMap framegate (exists|is in another manifest), and inject would add an object of the same name"
+    words = f"ConfigMap {ADDED} (exists|is in another manifest), and inject would add an object of the same name"
     with pytest.raises(ManifestError, match=f"line 21: {words}"):
         inject(f"{DEPLOYMENT}---\n{THEIRS}", needs=PodRequirements(text=TEXT))
     for texts in ((DEPLOYMENT, THEIRS), (THEIRS, DEPLOYMENT)):
@@ -243,7 +256,7 @@ def test_an_object_with_the_name_of_an_added_one_is_refused_in_any_of_the_texts(
         injector.prepare(texts[0])
         with pytest.raises(ManifestError, match=words):
             injector.prepare(texts[1])
-    for good in (THEIRS.replace("name: framegate", "name: framegate, namespace: other"), THEIRS.replace("ConfigMap", "Secret")):
+    for good in (THEIRS.replace(f"name: {ADDED}", f"name: {ADDED}, namespace: other"), THEIRS.replace("ConfigMap", "Secret")):
         assert inject(f"{DEPLOYMENT}---\n{good}", needs=PodRequirements(text=TEXT))
     assert inject(f"{DEPLOYMENT}---\n{THEIRS}")
 
