@@ -155,12 +155,18 @@ def sidecar_options(function: F) -> F:
 @click.option("--network-policy", is_flag=True, help="Add a NetworkPolicy that allows connections to framegate's ports only.")
 @click.option("--pod-monitor", is_flag=True, help="Add a PodMonitor for the Prometheus Operator.")
 @click.option("--disruption-budget", is_flag=True, help="Add PodDisruptionBudgets, so that one pod at a time is evicted.")
-@click.option("--tap-claim", type=_NAMED_KIND, help="The tap's PersistentVolumeClaim.  [default: none; the log is deleted with the pod]")
+@click.option(
+    "--tap-claim", type=_NAMED_KIND,
+    help="The tap's PersistentVolumeClaim; of a StatefulSet one for each pod.  [default: none; the log is deleted with the pod]",
+)  # fmt: skip
 @click.option(
     "--no-fs-group", "fs_group", is_flag=True, flag_value=False, default=True,
     help="With --tap-claim: do not set the pod's fsGroup, because user 10001 can write to the claim.  [default: set 10001 if the pod has none]",
 )  # fmt: skip
-@click.option("--tap-claim-size", "tap_claim_bytes", type=SIZE, help="Also create the claim of --tap-claim, with this size.")
+@click.option(
+    "--tap-claim-size", "tap_claim_bytes", type=SIZE,
+    help="Also create the claim of --tap-claim, with this size.  [default: it exists; a StatefulSet creates its own, as large as the tap may become]",
+)  # fmt: skip
 def inject(
     sources: tuple[pathlib.Path, ...],
     remove: bool,

@@ -21,6 +21,7 @@ _NO_GROUP = ("emptyDir", "hostPath", "image", "nfs")
 _FILES = ("configMap", "secret", "projected", "downwardAPI")
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _DEFAULT_GRACE_S = 30
+_MOST_LABEL = 63
 _ONE_AT_A_TIME = "a second framegate on the same tap directory does not start"
 
 
@@ -28,11 +29,11 @@ def faults_of(workload: Workload, template: dict[str, Any], options: Options, ne
     """The reasons why framegate cannot be added to a workload without it; empty when it can. ``template``: what would be added."""
     found = [
         *_containers(workload),
-        *_volumes(workload, {volume["name"] for volume in template["spec"]["volumes"]}),
+        *_volumes(workload, {mount["name"] for mount in template["spec"]["initContainers"][0]["volumeMounts"]}),
         *_ports(workload, template["spec"]["initContainers"][0]["ports"], needs),
         *_pod(workload),
         *_grace(workload, options, needs),
-        *(_claim(workload) if options.tap_claim is not None and needs.tap_folder is not None else ()),
+        *(_claim(workload, template, options, needs) if options.tap_claim is not None and needs.tap_folder is not None else ()),
         *(_group(workload) if "securityContext" in template["spec"] else ()),
     ]
     return [Fault(fault.line, f"{workload}: {fault.what}") for fault in found]
@@ -61,10 +62,12 @@ def _containers(workload: Workload) -> Iterator[Fault]:
 
 
 def _volumes(workload: Workload, names: set[str]) -> Iterator[Fault]:
-    listed = workload.spec.get("volumes")
-    for volume in listed.items if listed is not None else ():
-        if _name(volume) in names:
-            yield Fault(volume.line, f"has a volume {_name(volume)}, a name that framegate uses: rename it")
+    listed, claims = workload.spec.get("volumes"), node_at(workload.root, "spec", "volumeClaimTemplates")
+    found = [(volume, volume) for volume in (listed.items if listed is not None else ())]
+    found += [(claim, claim.get("metadata") or claim) for claim in (claims.items if claims is not None else ())]
+    for volume, named in found:
+        if _name(named) in names:
+            yield Fault(volume.line, f"has a volume {_name(named)}, a name that framegate uses: rename it")
 
 
 def _ports(workload: Workload, ports: list[dict[str, Any]], needs: PodRequirements) -> Iterator[Fault]:
@@ -203,18 +206,25 @@ def _readable_by_groups(source: Node) -> bool:
     return all(_readable_by_groups(item) for item in source.items)
 
 
-def _claim(workload: Workload) -> Iterator[Fault]:
-    root = workload.root
+def _claim(workload: Workload, template: dict[str, Any], options: Options, needs: PodRequirements) -> Iterator[Fault]:
+    root, own = workload.root, f"or leave out --tap-claim: each pod then has a log of at most {format_size(needs.tap_bytes)}, deleted with the pod"
+    if options.claim_each:
+        name = str(options.tap_claim)
+        if "." in name or len(name) > _MOST_LABEL or any(volume["name"] == name for volume in template["spec"]["volumes"]):
+            words = f"must then be the name of a volume: without dots, at most {_MOST_LABEL} characters, none of framegate's other volumes"
+            yield Fault(root.line, f"has a claim for each pod, and --tap-claim {words}")
+        return
     if workload.kind == "DaemonSet":
-        yield Fault(root.line, f"has a pod on each node, and with --tap-claim all would use one claim: {_ONE_AT_A_TIME}")
+        yield Fault(root.line, f"has a pod on each node, and with --tap-claim all would use one claim: {_ONE_AT_A_TIME}; {own[3:]}")
     for path in (("spec", "replicas"), ("spec", "parallelism"), ("spec", "jobTemplate", "spec", "parallelism")):
         count = workload.value(*path)
         if isinstance(count, int) and count > 1:
-            yield Fault(root.line, f"has {path[-1]} {count}, and with --tap-claim all pods would use one claim: {_ONE_AT_A_TIME}")
+            words = f"{_ONE_AT_A_TIME}. Use a StatefulSet, whose pods get a claim each, {own}"
+            yield Fault(root.line, f"has {path[-1]} {count}, and with --tap-claim all pods would use one claim: {words}")
     if workload.kind == "CronJob" and workload.value("spec", "concurrencyPolicy") not in ("Forbid", "Replace"):
         yield Fault(root.line, f"may run several Jobs at once, but with --tap-claim {_ONE_AT_A_TIME}: use concurrencyPolicy: Forbid")
     if workload.kind == "Deployment" and workload.value("spec", "strategy", "type") != "Recreate":
         yield Fault(
             root.line,
-            f"starts a new pod before it ends the old one, but with --tap-claim {_ONE_AT_A_TIME}: use strategy: {{type: Recreate}}",
+            f"starts a new pod before it ends the old one, but with --tap-claim {_ONE_AT_A_TIME}: use strategy: {{type: Recreate}}, {own}",
         )

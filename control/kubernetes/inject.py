@@ -24,7 +24,7 @@ from framegate.control.kubernetes.manifest import (
     value_at,
     workloads,
 )
-from framegate.control.kubernetes.objects import MANAGED_BY, MANAGER, SCALED, Wanted, key_of, objects_for, options_of, pods_of
+from framegate.control.kubernetes.objects import MANAGED_BY, MANAGER, SCALED, Wanted, claims_of, key_of, objects_for, options_of, pods_of
 from framegate.control.kubernetes.pod_requirements import PodRequirements
 from framegate.control.kubernetes.sidecar import CONFIGURATION, CONTAINER, SIDECAR_LABEL, Options, pod_template
 
@@ -35,6 +35,7 @@ _LIST: Final = '{"apiVersion": "v1", "kind": "List", "items": [\n'
 _LIST_END: Final = "\n]}"
 """Around an object of JSON that others come beside: JSON has no streams. Written so, a list is taken for ours."""
 _GRACE: Final = frozenset({("spec", "terminationGracePeriodSeconds")})
+_CLAIMS: Final = "volumeClaimTemplates"
 _SHARED: Final = ("Certificate", "PersistentVolumeClaim")
 _NO_BUDGET: Final = (
     "which only knows how many pods there should be of a Deployment, StatefulSet or ReplicaSet: of others it would let none be evicted"
@@ -87,8 +88,9 @@ class Injector:
         edits: list[Edit] = []
         faults: list[Fault] = []
         for workload in found:
-            template = pod_template(options_of(workload, self._options, self._needs), self._needs)
-            judged = [*faults_of(workload, template, self._options, self._needs), *self._claimed(workload)]
+            options = options_of(workload, self._options, self._needs)
+            template, claims = pod_template(options, self._needs), claims_of(options, self._needs, self._wanted)
+            judged = [*faults_of(workload, template, options, self._needs), *(() if claims else self._claimed(workload))]
             faults += judged
             if judged:
                 continue
@@ -96,7 +98,7 @@ class Injector:
                 if self._wanted.chooses_pods:
                     pods_of(workload)
                 raised = _GRACE if grace_is_default(workload, self._options, self._needs) else frozenset()
-                added, addition = _addition(base, workload, template, raised)
+                added, addition = _addition(base, workload, template, claims, raised)
             except ManifestError as error:
                 faults += [Fault(fault.line, f"{workload}: {fault.what}") for fault in error.faults]
                 continue
@@ -105,6 +107,8 @@ class Injector:
                 grace = template["spec"]["terminationGracePeriodSeconds"]
                 self.notes.append(f"{workload}: terminationGracePeriodSeconds, 30 as the API server writes where nobody has, becomes {grace}")
             wanted[id(workload.template)] = addition
+            if claims:
+                wanted[id(workload.root.get("spec"))] = {_CLAIMS: claims}
         faults += self._taken([workload for workload in found if id(workload.template) in wanted], manifest)
         if faults:
             raise ManifestError(faults)
@@ -159,8 +163,12 @@ class Injector:
         return objects
 
 
-def _addition(text: str, workload: Workload, template: dict[str, Any], replaced: frozenset[Path]) -> tuple[list[Edit], dict[str, Any]]:
-    """Edits of one workload, and what they add. ``replaced``: values that are replaced."""
+def _addition(
+    text: str, workload: Workload, template: dict[str, Any], claims: list[dict[str, Any]], replaced: frozenset[Path]
+) -> tuple[list[Edit], dict[str, Any]]:
+    """Edits of one workload, and what they add to its pod template. ``claims``: its further ``volumeClaimTemplates``; ``replaced``: values that are
+    replaced.
+    """
     addition: dict[str, Any] = {"metadata": template["metadata"], "spec": template["spec"]}
     _leave_out(workload, addition, replaced)
     shared = workload.document.aliases
@@ -169,9 +177,15 @@ def _addition(text: str, workload: Workload, template: dict[str, Any], replaced:
     annotations = addition["metadata"].setdefault("annotations", {})
     annotations[RECORD] = ""
     _, record["was"] = graft(text, shared, workload.template, addition, layout, (), replaced)
+    beside: list[Edit] = []
+    spec = workload.root.get("spec")
+    if claims and spec is not None:
+        beside, was = graft(text, shared, spec, {_CLAIMS: claims}, layout)
+        record["was"] |= was
+        record["claims"] = [claim["metadata"]["name"] for claim in claims]
     annotations[RECORD] = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
     edits, _ = graft(text, shared, workload.template, addition, layout, (), replaced)
-    return edits, addition
+    return edits + beside, addition
 
 
 def _leave_out(workload: Workload, addition: dict[str, Any], replaced: frozenset[Path]) -> None:
@@ -215,7 +229,10 @@ def remove(text: str) -> tuple[str, list[str]]:
             faults.append(Fault(cuts.line, f"{workload}: {cuts.what}"))
             continue
         removed.append(str(workload))
-        edits += prune(text, workload.template, *cuts)[0]
+        of_template, of_workload, was = cuts
+        edits += prune(text, workload.template, of_template, was)[0]
+        if (spec := workload.root.get("spec")) is not None and of_workload:
+            edits += prune(text, spec, of_workload, was)[0]
     if faults:
         raise ManifestError(faults)
     return _without_objects(read_manifest(apply(text, edits)) if edits else manifest), removed
@@ -228,8 +245,8 @@ def shared_objects(text: str) -> list[str]:
     return [f"{kind} {name}" for kind, name in found if kind in _SHARED]
 
 
-def _cuts(note: Node) -> tuple[dict[str, Any], dict[str, str | None]] | Fault:
-    """The arguments of ``prune`` in a record."""
+def _cuts(note: Node) -> tuple[dict[str, Any], dict[str, Any], dict[str, str | None]] | Fault:
+    """The arguments of ``prune`` in a record, for the pod template and for the workload around it."""
     try:
         record = json.loads(note.text)
         cuts: dict[str, Any] = {
@@ -242,17 +259,18 @@ def _cuts(note: Node) -> tuple[dict[str, Any], dict[str, str | None]] | Fault:
             for key in above:
                 place = place.setdefault(key, {})
             place[last] = value
-        return cuts, dict(record["was"])
+        return cuts, {_CLAIMS: set(record["claims"])} if "claims" in record else {}, dict(record["was"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return Fault(note.line, f"the annotation {RECORD}, in which inject records what it added, was changed ({error}): remove framegate by hand")
 
 
 def _expected(node: Node, wanted: dict[int, dict[str, Any]]) -> Any:
-    if id(node) in wanted:
-        return grafted(node.value, wanted[id(node)])
+    value = node.value
     if node.kind == "mapping":
-        return {key.text: _expected(value, wanted) for key, value in node.entries}
-    return [_expected(item, wanted) for item in node.items] if node.kind == "sequence" else node.value
+        value = {key.text: _expected(item, wanted) for key, item in node.entries}
+    elif node.kind == "sequence":
+        value = [_expected(item, wanted) for item in node.items]
+    return grafted(value, wanted[id(node)]) if id(node) in wanted else value
 
 
 def _checked(text: str, expected: list[Any]) -> Manifest:

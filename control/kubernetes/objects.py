@@ -11,8 +11,9 @@ from typing import Any, Final
 from framegate.control.kubernetes.manifest import Fault, ManifestError, Node, Workload
 from framegate.control.kubernetes.pod_requirements import PodRequirements
 from framegate.control.kubernetes.sidecar import FILE_NAME, SIDECAR_LABEL, Options, quantity
+from framegate.proxy.config.model import MIB
 
-__all__ = ["MANAGED_BY", "MANAGER", "SCALED", "Wanted", "key_of", "objects_for", "options_of", "pods_of"]
+__all__ = ["MANAGED_BY", "MANAGER", "SCALED", "Wanted", "claims_of", "key_of", "objects_for", "options_of", "pods_of"]
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "framegate-inject"
@@ -35,7 +36,7 @@ class Wanted:
         dns_names: of the Certificate; empty: the workloads' names, as Services have them.
         network_policy, pod_monitor: one for each workload.
         disruption_budget: one for each workload of ``SCALED``.
-        tap_claim_bytes: of the claim; 0: it exists already.
+        tap_claim_bytes: of the claim; 0: it exists already, or for a StatefulSet what the tap may need.
     """
 
     issuer: tuple[str, str] | None = None
@@ -52,10 +53,13 @@ class Wanted:
 
 
 def options_of(workload: Workload, options: Options, needs: PodRequirements) -> Options:
-    """The options with the name of the ConfigMap that is written for one workload: a hash of workload and configuration follows the given name.
+    """The options with what depends on the workload: whether each pod has a claim, and the name of the ConfigMap that is written for the workload: a
+    hash of workload and configuration follows the given name.
 
     Nothing else writes this ConfigMap, and its contents never change. An earlier revision of the workload names an earlier ConfigMap.
     """
+    each = workload.kind == "StatefulSet" and options.tap_claim is not None and needs.tap_folder is not None
+    options = dataclasses.replace(options, claim_each=each)
     if needs.text is None or options.config_map is None:
         return options
     digest = hashlib.sha256("\0".join((workload.kind, workload.name, needs.text)).encode()).hexdigest()[:10]
@@ -91,9 +95,8 @@ def objects_for(
         found.append(config_map)
     if wanted.issuer is not None and needs.tls_folder is not None:
         found.append(_certificate(workload, options, wanted, beside))
-    if wanted.tap_claim_bytes and options.tap_claim is not None:
-        claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": quantity(wanted.tap_claim_bytes)}}}
-        found.append(_object("v1", "PersistentVolumeClaim", options.tap_claim, workload, spec=claim))
+    if wanted.tap_claim_bytes and options.tap_claim is not None and not options.claim_each:
+        found.append(_object("v1", "PersistentVolumeClaim", options.tap_claim, workload, spec=_claim(wanted.tap_claim_bytes)))
     if not wanted.chooses_pods:
         return found
     selector = pods or pods_of(workload)
@@ -108,6 +111,16 @@ def objects_for(
     if wanted.disruption_budget and workload.kind in SCALED:
         found.append(_object("policy/v1", "PodDisruptionBudget", name, workload, spec={"maxUnavailable": 1, "selector": selector}))
     return found
+
+
+def claims_of(options: Options, needs: PodRequirements, wanted: Wanted) -> list[Object]:
+    """The ``volumeClaimTemplates`` of a workload; ``options`` as ``options_of`` returns them."""
+    size = wanted.tap_claim_bytes or -(-needs.tap_bytes // MIB) * MIB
+    return [{"metadata": {"name": options.tap_claim}, "spec": _claim(size)}] if options.claim_each else []
+
+
+def _claim(size: int) -> Object:
+    return {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": quantity(size)}}}
 
 
 def _object(version: str, kind: str, name: str, workload: Workload, **content: Any) -> Object:

@@ -56,6 +56,7 @@ class Options:
         tls_secret: the Secret that holds tls.crt, tls.key and ca.crt.
         secrets: further Secrets and the folders that they are mounted at.
         tap_claim: the PersistentVolumeClaim of the tap; None: it ends with the pod.
+        claim_each: the workload makes such a claim for each pod, by ``volumeClaimTemplates``.
         fs_group: whether a pod with that claim gets an fsGroup, through which framegate may write there.
         probes: the protocol of the kubelet's probes.
         memory: the container's limit, in bytes.
@@ -68,6 +69,7 @@ class Options:
     tls_secret: str = "framegate-tls"
     secrets: tuple[tuple[str, str], ...] = ()
     tap_claim: str | None = None
+    claim_each: bool = False
     fs_group: bool = True
     probes: Literal["grpc", "http"] = "grpc"
     memory: int = 512 * MIB
@@ -158,7 +160,10 @@ def _volumes(container: dict[str, Any], spec: dict[str, Any], options: Options, 
     else:
         volumes["framegate-config"]["configMap"]["name"] = options.config_map
     volumes["framegate-tls"]["secret"]["secretName"] = options.tls_secret
-    if options.tap_claim is not None:
+    if options.claim_each and "framegate-tap" in mounts:
+        mounts["framegate-tap"]["name"] = options.tap_claim
+        del volumes["framegate-tap"]  # the controller of StatefulSets adds one with the claim's name
+    elif options.tap_claim is not None:
         volumes["framegate-tap"] = {"name": "framegate-tap", "persistentVolumeClaim": {"claimName": options.tap_claim}}
     else:
         volumes["framegate-tap"]["emptyDir"]["sizeLimit"] = quantity(-(-needs.tap_bytes // MIB) * MIB)

@@ -98,7 +98,7 @@ class ApiServer:
                     f"--client-ca-file={path / 'cluster.crt'}", f"--service-account-key-file={path / 'sa.key'}",
                     f"--service-account-signing-key-file={path / 'sa.key'}", "--service-account-issuer=https://kubernetes.default",
                     f"--service-cluster-ip-range={SERVICE_SUBNET}", "--authorization-mode=RBAC", "--allow-privileged=true",
-                    "--endpoint-reconciler-type=none", "--kubelet-preferred-address-types=InternalIP",
+                    "--kubelet-preferred-address-types=InternalIP",
                     f"--kubelet-client-certificate={path / 'admin.crt'}", f"--kubelet-client-key={path / 'admin.key'}")  # fmt: skip
         wait_until(lambda: self.kubectl("get", "--raw", "/readyz", check=False) == "ok", "the API server", why=lambda: self.log("api"))
 

@@ -243,6 +243,38 @@ def test_a_claim_is_for_one_workload_in_all_texts() -> None:
     assert inject(f"{text}---\n{other}", claimed, PodRequirements(tap_folder=None))
 
 
+BROKERS = DEPLOYMENT.replace("Deployment", "StatefulSet").replace("    template:\n", "    replicas: 3\n    template:\n")
+
+
+def test_each_pod_of_a_stateful_set_gets_a_claim_from_a_template() -> None:
+    theirs = [
+        BROKERS,
+        f"{BROKERS.split('# the very end')[0]}    volumeClaimTemplates:\n    - metadata: {{name: data}}   # theirs\n      spec: {{}}\n",
+        BROKERS.replace("    replicas: 3\n", "    volumeClaimTemplates: []   # none\n"),
+        BROKERS.replace("    replicas: 3\n", "    volumeClaimTemplates: [{metadata: {name: data}}]\n"),
+        json.dumps(data(BROKERS)[0]),
+        json.dumps(data(BROKERS)[0], indent=3),
+    ]
+    for text in theirs:
+        for size, shown in ((4 << 30, "4Gi"), (0, "2Gi")):
+            injected = inject(text, Options(tap_claim="tap", fs_group=False), wanted=Wanted(tap_claim_bytes=size))
+            (item,) = data(injected)
+            before = data(text)[0]["spec"].get("volumeClaimTemplates") or []
+            claim = {"metadata": {"name": "tap"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": shown}}}}
+            assert item["spec"]["volumeClaimTemplates"] == [*before, claim]
+            spec = template_of(item)["spec"]
+            (mount,) = [mount["name"] for mount in spec["initContainers"][0]["volumeMounts"] if mount["mountPath"] == "/var/lib/framegate/tap"]
+            assert (mount, "tap" in [volume["name"] for volume in spec["volumes"]]) == ("tap", False)
+            assert inject(injected) == inject(text), "without the option"
+            assert remove(injected)[0] == text
+            live = json.loads(json.dumps(item))
+            live["spec"]["volumeClaimTemplates"][-1] |= {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "status": {"phase": "Pending"}}
+            (left,) = data(remove(json.dumps(live))[0])
+            assert (left["spec"].get("volumeClaimTemplates") or []) == before
+    two = f"{BROKERS}---\n{BROKERS.replace('lookup', 'other')}"
+    assert [item["spec"]["volumeClaimTemplates"][0]["metadata"]["name"] for item in data(inject(two, Options(tap_claim="tap")))] == ["tap", "tap"]
+
+
 ADDED = data(inject(DEPLOYMENT, needs=PodRequirements(text=TEXT)))[1]["metadata"]["name"]
 THEIRS = f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {ADDED}}}\n"
 
