@@ -152,7 +152,9 @@ def sidecar_options(function: F) -> F:
     "--dns-name", "dns_names", type=_HOST_KIND, multiple=True,
     help="DNS name of the Certificate. May be repeated.  [default: the names of all workloads]",
 )  # fmt: skip
-@click.option("--network-policy", is_flag=True, help="Add a NetworkPolicy that allows connections to framegate's ports only.")
+@click.option(
+    "--network-policy", is_flag=True, help="Add a NetworkPolicy that closes the ports framegate connects to, and those that no container lists."
+)
 @click.option("--pod-monitor", is_flag=True, help="Add a PodMonitor for the Prometheus Operator.")
 @click.option("--disruption-budget", is_flag=True, help="Add PodDisruptionBudgets, so that one pod at a time is evicted.")
 @click.option(

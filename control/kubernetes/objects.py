@@ -5,10 +5,10 @@ PodDisruptionBudget). They are plain data with a label by which ``inject`` recog
 import dataclasses
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from framegate.control.kubernetes.manifest import Fault, ManifestError, Node, Workload
+from framegate.control.kubernetes.manifest import Fault, ManifestError, Node, Workload, value_at
 from framegate.control.kubernetes.pod_requirements import PodRequirements
 from framegate.control.kubernetes.sidecar import FILE_NAME, SIDECAR_LABEL, Options, quantity
 from framegate.proxy.config.model import MIB
@@ -102,7 +102,7 @@ def objects_for(
     selector = pods or pods_of(workload)
     name = f"{workload.name}-{workload.kind.lower()}-framegate"  # a Job may have the name of a Deployment
     if wanted.network_policy:
-        found.append(_object("networking.k8s.io/v1", "NetworkPolicy", name, workload, spec=_policy(selector, needs)))
+        found.append(_object("networking.k8s.io/v1", "NetworkPolicy", name, workload, spec=_policy(workload, selector, needs)))
     if wanted.pod_monitor:
         endpoint = {"port": "fg-metrics", "path": "/metrics"}
         found.append(
@@ -201,11 +201,26 @@ def _certificate(workload: Workload, options: Options, wanted: Wanted, beside: S
     return _object("cert-manager.io/v1", "Certificate", options.tls_secret, workload, spec=spec)
 
 
-def _policy(selector: dict[str, Any], needs: PodRequirements) -> dict[str, Any]:
-    """Permit framegate's data ports from everywhere, its metrics from within the cluster, and no other port. The kubelet's probes pass any policy."""
+def _policy(workload: Workload, selector: dict[str, Any], needs: PodRequirements) -> dict[str, Any]:
+    """Permit framegate's data ports and the application's other ports from everywhere, framegate's metrics from within the cluster, and no other
+    port: not those to which framegate connects. The kubelet's probes pass any policy.
+    """
     ports: list[dict[str, Any]] = [{"protocol": "TCP", "port": port} for port in needs.data_ports]
     ports += [{"protocol": "TCP", "port": first, "endPort": last} for first, last in needs.data_ranges]
+    ports += [{"protocol": protocol, "port": port} for protocol, port in _ports(workload) if protocol != "TCP" or port not in needs.upstream_ports]
     ingress: list[dict[str, Any]] = [{"ports": ports}] if ports else []
     if needs.metrics_port is not None:
         ingress.append({"from": [{"namespaceSelector": {}}], "ports": [{"protocol": "TCP", "port": needs.metrics_port}]})
     return {"podSelector": selector, "policyTypes": ["Ingress"], "ingress": ingress}
+
+
+def _ports(workload: Workload) -> Iterator[tuple[str, int]]:
+    """Protocol and number of the ports that the pod's containers list, each once."""
+    known: set[tuple[str, int]] = set()
+    for container in (item for name in ("containers", "initContainers") if (listed := workload.spec.get(name)) is not None for item in listed.items):
+        listed = container.get("ports")
+        for port in listed.items if listed is not None else ():
+            number, protocol = value_at(port, ("containerPort",)), value_at(port, ("protocol",)) or "TCP"
+            if isinstance(number, int) and isinstance(protocol, str) and (protocol, number) not in known:
+                known.add((protocol, number))
+                yield protocol, number

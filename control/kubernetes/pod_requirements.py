@@ -49,6 +49,7 @@ class PodRequirements:
     Attributes:
         data_ports, inner_ports: of listeners that other pods reach, and of those that only this pod reaches.
         data_ranges, inner_ranges: first and last port of ``brokers.ports``, likewise.
+        upstream_ports: of this pod's application, to which framegate connects.
         metrics_port, health_port, http_port: of Prometheus, of gRPC and of HTTP probes; None: there is none.
         admin_socket: its path.
         drain_s: ``drain.timeout`` in whole seconds, rounded up.
@@ -62,6 +63,7 @@ class PodRequirements:
     inner_ports: tuple[int, ...] = ()
     data_ranges: tuple[tuple[int, int], ...] = ()
     inner_ranges: tuple[tuple[int, int], ...] = ()
+    upstream_ports: tuple[int, ...] = (9190,)
     metrics_port: int | None = 9464
     health_port: int | None = 9901
     http_port: int | None = 9902
@@ -146,6 +148,7 @@ def requirements_of(config: ProxyConfig, text: str, processors: int) -> PodRequi
         inner_ports=tuple(inner),
         data_ranges=tuple((ports[0], ports[-1]) for address, ports in ranges if not _is_loopback(address)),
         inner_ranges=tuple((ports[0], ports[-1]) for address, ports in ranges if _is_loopback(address)),
+        upstream_ports=tuple(address.port for item in config.upstreams for address in map(parse_address, item.addresses) if _is_loopback(address)),
         metrics_port=None if prometheus is None else _port(prometheus.address, "telemetry.prometheus.address", reasons),
         health_port=health_port,
         http_port=http_port,

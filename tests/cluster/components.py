@@ -33,6 +33,12 @@ _INSTALLED: Final = {
     f"github.com/coredns/{{}}@v{COREDNS}": ("coredns",),
     f"helm.sh/helm/v3/cmd/{{}}@v{HELM}": ("helm",),
 }
+_TYPES: Final = {
+    "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1": ("pkg/apis/monitoring", "v0.95.2"),
+    "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1": ("cert-manager/cert-manager", "v1.21.2"),
+    "sigs.k8s.io/controller-tools/cmd/controller-gen": ("controller-tools", "v0.23.0"),
+}
+"""Packages with types of custom resources, of which the last one writes their definitions; the end of each module's path, and its version."""
 _PAUSE: Final = """\
 package main
 
@@ -81,7 +87,7 @@ def binaries() -> Path:
 
 
 def _unbuilt() -> list[str]:
-    others = [*(name for names in _INSTALLED.values() for name in names), "pause"]
+    others = [*(name for names in _INSTALLED.values() for name in names), "pause", "definitions"]
     return [name for name in (*_COMMANDS, *others) if not os.path.exists(binaries() / name)]
 
 
@@ -142,6 +148,7 @@ def build() -> Path:
                 if version == NEWEST:
                     builder.installed()
                     builder.pause()
+                    builder.definitions()
                 workshop.forget("go", "gocache")  # modules and intermediate results are 8 GB, and not needed again
         for name in _unbuilt():
             os.symlink(cache_directory() / "bin" / name, binaries() / name)
@@ -187,3 +194,19 @@ class _Builder:
         (folder / "go.mod").write_text("module framegate/pause\n\ngo 1.26.0\n")
         (folder / "main.go").write_text(_PAUSE)
         self._go(["build", "-trimpath", "-ldflags", "-s -w", "-o", str(self._bin / "pause"), "."], "building pause", folder)
+
+    def definitions(self) -> None:
+        """Write the definitions of PodMonitor, PrometheusRule, Certificate and their siblings, as their projects do, from their types in Go."""
+        folder, target = self._cache / "definitions", self._bin / "definitions"
+        if target.exists():
+            return
+        folder.mkdir(exist_ok=True)
+        modules = [f"{package.partition(end)[0]}{end} {version}" for package, (end, version) in _TYPES.items()]
+        (folder / "go.mod").write_text("module framegate/definitions\n\ngo 1.26.0\n" + "".join(f"\nrequire {module}\n" for module in modules))
+        imports = "".join(f'import _ "{package}"\n' for package in _TYPES)
+        (folder / "tools.go").write_text(f"//go:build tools\n\npackage tools\n\n{imports}")
+        self._go(["mod", "tidy"], "fetching the types of custom resources", folder)
+        *packages, program = _TYPES
+        words = [*(f"paths={package}" for package in packages), "crd:maxDescLen=0", f"output:crd:dir={folder / 'made'}"]
+        self._go(["run", program, *words], "writing the definitions of custom resources", folder)
+        os.rename(folder / "made", target)

@@ -24,8 +24,9 @@ from tests.cluster.room import Room
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 LEAST_S = grace_least_s(DEFAULT_REQUIREMENTS)
-NAMED = {"Certificate", "PodMonitor", "SparkApplication"}
-"""Kinds that the server does not know."""
+DEFINED = {"Certificate": "cert-manager.io_certificates", "PodMonitor": "monitoring.coreos.com_podmonitors",
+           "PrometheusRule": "monitoring.coreos.com_prometheusrules"}  # fmt: skip
+"""Custom resources that the server is taught."""
 
 
 @dataclasses.dataclass
@@ -57,9 +58,13 @@ def api_server(cluster: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> 
     rooms = [Room(cluster, name, tmp_path_factory.mktemp("dry-run") / name) for name in ("restricted", "framegate-example")]
     for room in rooms:
         room.create()
+    files = [word for name in DEFINED.values() for word in ("-f", str(binaries() / "definitions" / f"{name}.yaml"))]
+    cluster.kubectl("create", *files)
     try:
+        cluster.kubectl("wait", "--for=condition=established", "--timeout=30s", *files)
         yield Kubectl(binaries() / "kubectl", cluster.config)
     finally:
+        cluster.kubectl("delete", *files, check=False)
         for room in rooms:
             room.remove()
 
@@ -105,7 +110,13 @@ def objects(text: str) -> list[dict[str, Any]]:
 def injector(**options: Any) -> Injector:
     path = DEPLOY / "kustomize" / "example" / "framegate.yaml"
     config, text, _ = read_configuration(path)
-    wanted = Wanted(network_policy=True, disruption_budget=True, tap_claim_bytes=2 << 30 if "tap_claim" in options else 0)
+    wanted = Wanted(
+        network_policy=True,
+        disruption_budget=True,
+        pod_monitor=True,
+        issuer=("Issuer", "ca"),
+        tap_claim_bytes=2 << 30 if "tap_claim" in options else 0,
+    )
     return Injector(Options(**options), requirements_of(config, text, 1), wanted)
 
 
@@ -120,7 +131,7 @@ def test_what_is_injected_is_let_in_for_every_kind(api_server: Kubectl, kind: st
     for text in (block(workload(kind)), json.dumps(workload(kind))):
         injected = injector(probes="grpc").inject(text)
         said = api_server.apply(injected, "--dry-run=server")
-        assert len(said) == (4 if kind in SCALED else 3)
+        assert len(said) == (6 if kind in SCALED else 5)
         assert all(line.endswith("(server dry run)") for line in said)
         assert remove(injected)[0] == text
         loaded = objects(injected)[0]
@@ -129,7 +140,7 @@ def test_what_is_injected_is_let_in_for_every_kind(api_server: Kubectl, kind: st
 
 def test_a_stream_of_json_documents_is_let_in_with_what_comes_beside_it(api_server: Kubectl) -> None:
     text = f"{json.dumps(workload('Job', 'one'))}\n---\n{json.dumps(workload('Deployment', 'two'))}"
-    assert len(api_server.apply(injector().inject(text), "--dry-run=server")) == 7
+    assert len(api_server.apply(injector().inject(text), "--dry-run=server")) == 10
 
 
 def test_what_would_not_be_restricted_is_refused(api_server: Kubectl) -> None:
@@ -242,7 +253,7 @@ def test_the_policy_refuses_clashes_of_ports_and_short_grace_periods(api_server:
         api_server.run("delete", "-f", str(path))
 
 
-def test_options_are_let_in_as_far_as_the_server_knows_their_kinds(api_server: Kubectl, tmp_path: Path) -> None:
+def test_options_and_alerts_are_let_in(api_server: Kubectl, tmp_path: Path) -> None:
     overlay(tmp_path, *(path.name for path in sorted((DEPLOY / "kustomize" / "options").iterdir())))
     rendered = api_server.run("kustomize", str(tmp_path))
     assert (rendered.returncode, rendered.stderr) == (0, "")
@@ -251,8 +262,13 @@ def test_options_are_let_in_as_far_as_the_server_knows_their_kinds(api_server: K
         if item["kind"] in KINDS:
             (tap,) = [volume for volume in template_of(item)["spec"]["volumes"] if volume["name"] == "framegate-tap"]
             assert tap == {"name": "framegate-tap", "persistentVolumeClaim": {"claimName": "framegate-tap"}}
-    assert {item["kind"] for item in found} >= {"NetworkPolicy", "PodDisruptionBudget", *NAMED} - {"SparkApplication"}
-    api_server.apply("---\n".join(block(item) for item in found if item["kind"] not in NAMED), "--dry-run=server")
+    assert {item["kind"] for item in found} >= {"NetworkPolicy", "PodDisruptionBudget", "Certificate", "PodMonitor"}
+    api_server.apply("---\n".join(map(block, found)), "--dry-run=server")
+    bad = next(item for item in found if item["kind"] == "PodMonitor")
+    bad["spec"]["podMetricsEndpoints"][0]["prot"] = "fg-metrics"
+    refused = api_server.run("apply", "-n", "restricted", "--validate=strict", "--dry-run=server", "-f", "-", given=block(bad))
+    assert 'unknown field "spec.podMetricsEndpoints[0].prot"' in refused.stderr
+    api_server.apply((DEPLOY / "alerts" / "prometheus-rule.yaml").read_text(), "--dry-run=server")
 
 
 def test_the_example_is_let_in(api_server: Kubectl) -> None:
@@ -266,7 +282,7 @@ def test_the_example_is_let_in(api_server: Kubectl) -> None:
 
 @pytest.mark.parametrize("path", sorted((DEPLOY / "spark").glob("*.yaml")), ids=lambda path: path.name)
 def test_the_spark_side_is_let_in(api_server: Kubectl, path: Path) -> None:
-    known = [item for item in objects(path.read_text()) if item["kind"] not in NAMED]
+    known = [item for item in objects(path.read_text()) if item["kind"] != "SparkApplication"]
     for item in known:
         api_server.apply(block(item), "--dry-run=server")
         if item["kind"] in KINDS:

@@ -168,7 +168,13 @@ def certificates(room: Room, name: str = "framegate-tls") -> Authority:
 
 def give_certificate(room: Room, authority: Authority, name: str = "framegate-tls") -> bytes:
     """Put a new certificate into the Secret, as a renewal does; the certificate."""
-    hosts = ("kafka", "*.kafka", f"kafka.{room.name}.svc", f"kafka.{room.name}.svc.cluster.local", "localhost")
+    hosts = (
+        "kafka",
+        *(f"kafka-{number}.kafka" for number in range(3)),
+        f"kafka.{room.name}.svc",
+        f"kafka.{room.name}.svc.cluster.local",
+        "localhost",
+    )
     certificate, key = authority.leaf_pem("kafka", hosts=hosts)
     room.secret(name, tls_crt=certificate, tls_key=key, ca_crt=authority.path.read_bytes())
     return certificate

@@ -148,6 +148,14 @@ def test_a_budget_is_for_kinds_that_say_how_many_pods_they_want(kind: str) -> No
     assert found["NetworkPolicy"]["metadata"]["name"] == f"a-{kind.lower()}-framegate"
 
 
+def test_the_policy_leaves_the_applications_ports_open_except_those_that_framegate_connects_to() -> None:
+    listed = "{containerPort: 9190}, {containerPort: 8080}, {containerPort: 9190, protocol: UDP}, {containerPort: 8080, name: same}"
+    others = "initContainers: [{name: i, ports: [{containerPort: 0x50}]}]"
+    text = DEPLOYMENT.replace("containers: []", f"containers: [{{name: a, ports: [{listed}]}}, {{name: b}}], {others}")
+    (ingress,) = made(text=text, upstream_ports=(9190,), metrics_port=None)["NetworkPolicy"]["spec"]["ingress"]
+    assert [(port["protocol"], port["port"]) for port in ingress["ports"]] == [("TCP", 9093), ("TCP", 8080), ("UDP", 9190), ("TCP", 80)]
+
+
 def test_the_policy_opens_framegates_ports_and_no_others() -> None:
     ingress = made(data_ports=(1, 2), metrics_port=3)["NetworkPolicy"]["spec"]["ingress"]
     assert [[port["port"] for port in rule["ports"]] for rule in ingress] == [[1, 2], [3]]
