@@ -14,7 +14,7 @@ from framegate.control.cli.options import F, example
 from framegate.control.cli.output import counted, print_note, write_bytes
 
 if TYPE_CHECKING:
-    from framegate.control.kubernetes.inject import Injector, Prepared
+    from framegate.control.kubernetes.inject import Injector
     from framegate.control.kubernetes.pod_requirements import PodRequirements
     from framegate.control.kubernetes.sidecar import Options
 
@@ -147,10 +147,18 @@ def sidecar_options(function: F) -> F:
     help="Name of the ConfigMap with framegate.yaml; with --config, the beginning of the name.",
 )
 @sidecar_options
-@click.option("--certificate", "issuer", type=Kind("issuer", _issuer), help="Add a cert-manager Certificate for the Secret, with this issuer.")
+@click.option(
+    "--tls-volume", type=_NAMED_KIND, help="Instead of --tls-secret: a volume of the pod with the certificates: projected, CSI, or SPIFFE's files."
+)
+@click.option(
+    "--certificate",
+    "issuer",
+    type=Kind("issuer", _issuer),
+    help="Add a cert-manager Certificate for each workload, with this issuer.",
+)
 @click.option(
     "--dns-name", "dns_names", type=_HOST_KIND, multiple=True,
-    help="DNS name of the Certificate. May be repeated.  [default: the names of all workloads]",
+    help="DNS name of the Certificate. May be repeated.  [default: the workload's name]",
 )  # fmt: skip
 @click.option(
     "--network-policy", is_flag=True, help="Add a NetworkPolicy that closes the ports framegate connects to, and those that no container lists."
@@ -249,14 +257,13 @@ def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> tup
     from framegate.control.kubernetes.manifest import ManifestError
 
     changed: dict[pathlib.Path, str] = {}
-    prepared: dict[pathlib.Path, Prepared] = {}
     faults: list[str] = []
     touched: list[str] = []
     shared: list[str] = []
     for path, text in texts.items():
         try:
             if injector is not None:
-                prepared[path] = injector.prepare(text)
+                changed[path] = injector.inject(text)
             else:
                 changed[path], removed = remove(text)
                 touched += removed
@@ -270,7 +277,6 @@ def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> tup
         if not touched:
             kinds = "no Deployment, StatefulSet, DaemonSet, ReplicaSet, Job, CronJob or Pod"
             _fail([f'{", ".join(map(_shown, texts))}: has no pod to inject: {kinds}, or all of them have framegate.io/inject: "false"'])
-        changed = {path: injector.finish(each) for path, each in prepared.items()}
         for note in injector.notes:
             print_note(note)
     if shared:
@@ -329,9 +335,8 @@ def _injector(config: pathlib.Path | None, bootstrap: tuple[str, ...] | None, to
     from framegate.control.kubernetes.objects import Wanted
     from framegate.control.kubernetes.sidecar import START_CPU_MS, Options
 
-    options = Options(
-        **{name: told[name] for name in ("image", "config_map", "tls_secret", "secrets", "tap_claim", "fs_group", "probes", "memory", "cpu_m")}
-    )
+    names = ("image", "config_map", "tls_secret", "tls_volume", "secrets", "tap_claim", "fs_group", "probes", "memory", "cpu_m")
+    options = Options(**{name: told[name] for name in names})
     wanted = Wanted(
         **{name: told[name] for name in ("issuer", "dns_names", "network_policy", "pod_monitor", "disruption_budget")},
         tap_claim_bytes=told["tap_claim_bytes"] or 0,
@@ -344,7 +349,7 @@ def _injector(config: pathlib.Path | None, bootstrap: tuple[str, ...] | None, to
     shown = config or ("--kafka" if bootstrap else "the options")
     if missing:
         _fail([f"{shown}: {reason}" for reason in missing])
-    for name, key in unusual_files(needs):
+    for name, key in unusual_files(needs) if options.tls_volume is None else ():
         usual = ", ".join(USUAL_FILES)
         print_note(f"warning: {config}: {key}: the Secret {options.tls_secret} must also have {name}, besides the usual files ({usual})")
     return Injector(options, needs, wanted)

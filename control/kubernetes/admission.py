@@ -20,12 +20,14 @@ from framegate.control.kubernetes.objects import Wanted
 from framegate.control.kubernetes.pod_requirements import PodRequirements, PodRequirementsError, fitted_requirements
 from framegate.control.kubernetes.sidecar import CONTAINER, FILE_NAME, Options
 
-__all__ = ["CONFIG", "TLS_SECRET", "Admission", "patch_of"]
+__all__ = ["CONFIG", "TLS_SECRET", "TLS_VOLUME", "Admission", "patch_of"]
 
 CONFIG: Final = "framegate.io/config"
 """An annotation of the pod: the ConfigMap of its namespace with framegate.yaml."""
 TLS_SECRET: Final = "framegate.io/tls-secret"
 """An annotation of the pod: the Secret with its certificate."""
+TLS_VOLUME: Final = "framegate.io/tls-volume"
+"""An annotation of the pod: its volume with its certificate, instead of a Secret."""
 _MOST_BYTES: Final = 200_000
 """Of a configuration: all annotations of an object may have 256 KiB."""
 _MOST_WARNING: Final = 250
@@ -81,7 +83,8 @@ class Admission:
     def _injected(self, pod: dict[str, Any], namespace: str) -> tuple[dict[str, Any], list[str]]:
         """The pod with framegate, and what the user should know."""
         annotations = pod["metadata"].get("annotations") or {}
-        options = dataclasses.replace(self._options, tls_secret=annotations.get(TLS_SECRET, self._options.tls_secret))
+        secret, volume = annotations.get(TLS_SECRET, self._options.tls_secret), annotations.get(TLS_VOLUME)
+        options = dataclasses.replace(self._options, tls_secret=secret, tls_volume=volume)
         needs, notes = self._needs(annotations.get(CONFIG), namespace, options)
         if reasons := unmet(options, needs, Wanted()):
             raise _RefusedError(*reasons)

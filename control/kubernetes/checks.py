@@ -29,7 +29,7 @@ def faults_of(workload: Workload, template: dict[str, Any], options: Options, ne
     """The reasons why framegate cannot be added to a workload without it; empty when it can. ``template``: what would be added."""
     found = [
         *_containers(workload),
-        *_volumes(workload, {mount["name"] for mount in template["spec"]["initContainers"][0]["volumeMounts"]}),
+        *_volumes(workload, {mount["name"] for mount in template["spec"]["initContainers"][0]["volumeMounts"]}, options.tls_volume),
         *_ports(workload, template["spec"]["initContainers"][0]["ports"], needs),
         *_pod(workload),
         *_grace(workload, options, needs),
@@ -61,12 +61,15 @@ def _containers(workload: Workload) -> Iterator[Fault]:
             )
 
 
-def _volumes(workload: Workload, names: set[str]) -> Iterator[Fault]:
+def _volumes(workload: Workload, names: set[str], theirs: str | None) -> Iterator[Fault]:
+    """``names``: of framegate's volumes, and of the one of the user's that it mounts, ``theirs``."""
     listed, claims = workload.spec.get("volumes"), node_at(workload.root, "spec", "volumeClaimTemplates")
     found = [(volume, volume) for volume in (listed.items if listed is not None else ())]
     found += [(claim, claim.get("metadata") or claim) for claim in (claims.items if claims is not None else ())]
+    if theirs in names and theirs not in [_name(named) for _, named in found]:
+        yield Fault(workload.spec.line, f"has no volume {theirs}, in which --tls-volume says that the certificates are")
     for volume, named in found:
-        if _name(named) in names:
+        if _name(named) in names - {theirs}:
             yield Fault(volume.line, f"has a volume {_name(named)}, a name that framegate uses: rename it")
 
 
@@ -122,6 +125,8 @@ def unmet(options: Options, needs: PodRequirements, wanted: Wanted) -> list[str]
     elif wanted.tap_claim_bytes and wanted.tap_claim_bytes < needs.tap_bytes:
         least = format_size(-(-needs.tap_bytes // 2**20) * 2**20)
         reasons.append(f"--tap-claim-size is less than {least}, the sum of tap.budget, open segments and the reserve")
+    if options.tls_volume is not None and (wanted.issuer is not None or needs.tls_folder is None):
+        reasons.append("--tls-volume cannot be used with --certificate, or without a listener or upstream that has a tls section")
     if wanted.issuer is not None and needs.tls_folder is None:
         reasons.append("--certificate has no effect: no listener or upstream has a tls section")
     if wanted.issuer is not None:

@@ -8,7 +8,7 @@ A changed text is read again before it is returned: it must have its former cont
 """
 
 import json
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from framegate.control.kubernetes.checks import faults_of, grace_is_default
 from framegate.control.kubernetes.edit import ANY, Edit, Layout, Path, apply, block_text, graft, grafted, layout_of, newline_of, prune
@@ -28,7 +28,7 @@ from framegate.control.kubernetes.objects import MANAGED_BY, MANAGER, SCALED, Wa
 from framegate.control.kubernetes.pod_requirements import PodRequirements
 from framegate.control.kubernetes.sidecar import CONFIGURATION, CONTAINER, SIDECAR_LABEL, Options, pod_template
 
-__all__ = ["RECORD", "Injector", "Prepared", "remove", "shared_objects"]
+__all__ = ["RECORD", "Injector", "remove", "shared_objects"]
 
 RECORD: Final = "framegate.io/injected"
 _LIST: Final = '{"apiVersion": "v1", "kind": "List", "items": [\n'
@@ -36,22 +36,15 @@ _LIST_END: Final = "\n]}"
 """Around an object of JSON that others come beside: JSON has no streams. Written so, a list is taken for ours."""
 _GRACE: Final = frozenset({("spec", "terminationGracePeriodSeconds")})
 _CLAIMS: Final = "volumeClaimTemplates"
-_SHARED: Final = ("Certificate", "PersistentVolumeClaim")
+_SHARED: Final = ("PersistentVolumeClaim",)
 _NO_BUDGET: Final = (
     "which only knows how many pods there should be of a Deployment, StatefulSet or ReplicaSet: of others it would let none be evicted"
 )
 Key = tuple[str, str | None, str]
 
 
-class Prepared(NamedTuple):
-    """A manifest with framegate in its ``workloads``, which are those of the text before."""
-
-    manifest: Manifest
-    workloads: list[Workload]
-
-
 class Injector:
-    """Adds framegate to manifests that belong to one change: an object that several workloads share is written once.
+    """Adds framegate to manifests that belong to one change: an object that several of them share is written once.
 
     Attributes:
         injected: kinds and names of the workloads, in order.
@@ -65,18 +58,12 @@ class Injector:
         self._written: set[Key] = set()
         self.injected: list[str] = []
         self.notes: list[str] = []
-        self._found: list[Workload] = []
         self._claims: dict[str | None, Workload] = {}
         self._ours: set[Key] = set()
         self._theirs: set[Key] = set()
 
     def inject(self, text: str) -> str:
-        """``prepare`` and ``finish`` of a text that is the whole change."""
-        return self.finish(self.prepare(text))
-
-    def prepare(self, text: str) -> "Prepared":
-        """The text with framegate in each of its workloads that is not switched off. Prepare all texts before the first is finished, because shared
-        objects depend on all workloads.
+        """The text with framegate in each of its workloads that is not switched off, and with the objects beside them.
 
         Raises:
             ManifestError: with every fault; nothing was changed.
@@ -88,7 +75,7 @@ class Injector:
         edits: list[Edit] = []
         faults: list[Fault] = []
         for workload in found:
-            options = options_of(workload, self._options, self._needs)
+            options = options_of(workload, self._options, self._needs, self._wanted)
             template, claims = pod_template(options, self._needs), claims_of(options, self._needs, self._wanted)
             judged = [*faults_of(workload, template, options, self._needs), *(() if claims else self._claimed(workload))]
             faults += judged
@@ -117,12 +104,7 @@ class Injector:
         self.injected += [str(workload) for workload in found]
         if self._wanted.disruption_budget:
             self.notes += [f"{workload}: gets no PodDisruptionBudget, {_NO_BUDGET}" for workload in found if workload.kind not in SCALED]
-        self._found += found
-        return Prepared(believed, found)
-
-    def finish(self, prepared: "Prepared") -> str:
-        """The text with the objects beside its workloads."""
-        return _with_objects(prepared.manifest, self._objects(prepared.workloads))
+        return _with_objects(believed, self._objects(found))
 
     def _claimed(self, workload: Workload) -> list[Fault]:
         """One pod, so one workload, can use a claim."""
@@ -151,7 +133,7 @@ class Injector:
         return faults
 
     def _objects_of(self, workload: Workload) -> list[dict[str, Any]]:
-        return objects_for(workload, options_of(workload, self._options, self._needs), self._needs, self._wanted, self._found)
+        return objects_for(workload, options_of(workload, self._options, self._needs, self._wanted), self._needs, self._wanted)
 
     def _objects(self, found: list[Workload]) -> list[dict[str, Any]]:
         objects: list[dict[str, Any]] = []

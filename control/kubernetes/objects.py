@@ -5,7 +5,7 @@ PodDisruptionBudget). They are plain data with a label by which ``inject`` recog
 import dataclasses
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 from framegate.control.kubernetes.manifest import Fault, ManifestError, Node, Workload, value_at
@@ -52,14 +52,16 @@ class Wanted:
         return self.network_policy or self.pod_monitor or self.disruption_budget
 
 
-def options_of(workload: Workload, options: Options, needs: PodRequirements) -> Options:
-    """The options with what depends on the workload: whether each pod has a claim, and the name of the ConfigMap that is written for the workload: a
-    hash of workload and configuration follows the given name.
+def options_of(workload: Workload, options: Options, needs: PodRequirements, wanted: Wanted) -> Options:
+    """The options with what depends on the workload: whether each pod has a claim, and the names of the objects that are written for it alone: the
+    ConfigMap, whose name ends with a hash of workload and configuration, and the Secret of its Certificate.
 
     Nothing else writes this ConfigMap, and its contents never change. An earlier revision of the workload names an earlier ConfigMap.
     """
     each = workload.kind == "StatefulSet" and options.tap_claim is not None and needs.tap_folder is not None
-    options = dataclasses.replace(options, claim_each=each)
+    own = _NO_NAME.sub("-", f"{workload.name}-{workload.kind.lower()}-{options.tls_secret}")[-_MAX_NAME:].lstrip("-.")
+    secret = options.tls_secret if wanted.issuer is None else own
+    options = dataclasses.replace(options, claim_each=each, tls_secret=secret)
     if needs.text is None or options.config_map is None:
         return options
     digest = hashlib.sha256("\0".join((workload.kind, workload.name, needs.text)).encode()).hexdigest()[:10]
@@ -72,14 +74,11 @@ def key_of(item: Object) -> tuple[str, str | None, str]:
     return item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"]
 
 
-def objects_for(
-    workload: Workload, options: Options, needs: PodRequirements, wanted: Wanted, beside: Sequence[Workload] = (), pods: dict[str, Any] | None = None
-) -> list[Object]:
-    """All objects of a workload with framegate; an object that several workloads share is the same for each.
+def objects_for(workload: Workload, options: Options, needs: PodRequirements, wanted: Wanted, pods: dict[str, Any] | None = None) -> list[Object]:
+    """All objects of a workload with framegate.
 
     Args:
         workload, options, needs, wanted: of the objects; ``options`` as ``options_of`` returns them.
-        beside: all workloads of the same change; those of its namespace share the Certificate.
         pods: a selector; None: of the workload's own pods.
 
     Raises:
@@ -94,7 +93,7 @@ def objects_for(
             config_map["metadata"]["ownerReferences"] = [{"apiVersion": version, "kind": workload.kind, "name": workload.name, "uid": uid}]
         found.append(config_map)
     if wanted.issuer is not None and needs.tls_folder is not None:
-        found.append(_certificate(workload, options, wanted, beside))
+        found.append(_certificate(workload, options, wanted))
     if wanted.tap_claim_bytes and options.tap_claim is not None and not options.claim_each:
         found.append(_object("v1", "PersistentVolumeClaim", options.tap_claim, workload, spec=_claim(wanted.tap_claim_bytes)))
     if not wanted.chooses_pods:
@@ -183,17 +182,13 @@ def _no_merge(workload: Workload, node: Node) -> None:
         raise _unreadable(workload, node, "<< may bring others")
 
 
-def _certificate(workload: Workload, options: Options, wanted: Wanted, beside: Sequence[Workload]) -> Object:
-    """One for all workloads of a namespace, since they mount the same Secret."""
+def _certificate(workload: Workload, options: Options, wanted: Wanted) -> Object:
     assert wanted.issuer is not None, "the caller asked"
     kind, issuer = wanted.issuer
-    names: dict[str, None] = {}
-    for each in (workload, *beside):
-        if each.namespace == workload.namespace:
-            names |= dict.fromkeys([each.name] if each.namespace is None else [each.name, f"{each.name}.{each.namespace}.svc"])
+    names = [workload.name] if workload.namespace is None else [workload.name, f"{workload.name}.{workload.namespace}.svc"]
     spec = {
         "secretName": options.tls_secret,
-        "dnsNames": list(wanted.dns_names) or list(names),
+        "dnsNames": list(wanted.dns_names) or names,
         "usages": ["server auth", "client auth"],
         "privateKey": {"algorithm": "ECDSA", "size": 256, "rotationPolicy": "Always"},
         "issuerRef": {"group": "cert-manager.io", "kind": kind, "name": issuer},

@@ -54,6 +54,7 @@ class Options:
         image: of framegate; empty: that of this version.
         config_map: the ConfigMap that holds framegate.yaml; None: the pod's annotation ``CONFIGURATION`` holds its text.
         tls_secret: the Secret that holds tls.crt, tls.key and ca.crt.
+        tls_volume: a volume of the pod that holds certificates instead of that Secret: projected, CSI, or filled by another container.
         secrets: further Secrets and the folders that they are mounted at.
         tap_claim: the PersistentVolumeClaim of the tap; None: it ends with the pod.
         claim_each: the workload makes such a claim for each pod, by ``volumeClaimTemplates``.
@@ -67,6 +68,7 @@ class Options:
     image: str = ""
     config_map: str | None = "framegate"
     tls_secret: str = "framegate-tls"
+    tls_volume: str | None = None
     secrets: tuple[tuple[str, str], ...] = ()
     tap_claim: str | None = None
     claim_each: bool = False
@@ -160,6 +162,10 @@ def _volumes(container: dict[str, Any], spec: dict[str, Any], options: Options, 
     else:
         volumes["framegate-config"]["configMap"]["name"] = options.config_map
     volumes["framegate-tls"]["secret"]["secretName"] = options.tls_secret
+    mode = volumes["framegate-tls"]["secret"]["defaultMode"]
+    if options.tls_volume is not None and "framegate-tls" in mounts:
+        mounts["framegate-tls"]["name"] = options.tls_volume
+        del volumes["framegate-tls"]
     if options.claim_each and "framegate-tap" in mounts:
         mounts["framegate-tap"]["name"] = options.tap_claim
         del volumes["framegate-tap"]  # the controller of StatefulSets adds one with the claim's name
@@ -170,6 +176,6 @@ def _volumes(container: dict[str, Any], spec: dict[str, Any], options: Options, 
     for index, (secret, folder) in enumerate(options.secrets):
         name = f"framegate-secret-{index + 1}"
         mounts[name] = {"name": name, "mountPath": folder, "readOnly": True}
-        volumes[name] = {"name": name, "secret": {"secretName": secret, "defaultMode": volumes["framegate-tls"]["secret"]["defaultMode"]}}
+        volumes[name] = {"name": name, "secret": {"secretName": secret, "defaultMode": mode}}
     container["volumeMounts"] = list(mounts.values())
     spec["volumes"] = [volume for name, volume in volumes.items() if name in mounts]

@@ -69,7 +69,11 @@ def test_three_brokers_record_each_on_a_claim_of_its_own_which_a_new_pod_finds_a
     for number in range(3):
         room.volume(f"data-kafka-{number}")
     cluster = broker("$(POD_NAME).kafka:9093", brokers=3)
-    room.apply_text(injected(room, CONFIGURATION, cluster, options=("--tap-claim", "tap", "--tap-claim-size", "2GiB", "--no-fs-group")))
+    template = cluster["spec"]["template"]["spec"]  # with certificates from two sources
+    sources = [{"secret": {"name": "framegate-tls", "items": [{"key": key, "path": key}]}} for key in ("tls.crt", "tls.key")]
+    template["volumes"] = [{"name": "certificates", "projected": {"sources": sources, "defaultMode": 292}}]
+    options = ("--tap-claim", "tap", "--tap-claim-size", "2GiB", "--no-fs-group", "--tls-volume", "certificates")
+    room.apply_text(injected(room, CONFIGURATION, cluster, options=options))
     room.apply(service(clusterIP="None", publishNotReadyAddresses=True))
     status = ["rollout", "status", "statefulset/kafka", "--timeout=180s"]
     room.kubectl(*status, timeout_s=200.0)
@@ -96,7 +100,8 @@ def test_three_brokers_record_each_on_a_claim_of_its_own_which_a_new_pod_finds_a
     after = [streams(number) for number in range(3)]
     assert (before[1] < after[1], before[0] == after[0], before[2] == after[2]) == (True, True, True)
     for number in range(3):
-        room.framegate(f"kafka-{number}", "tap", "verify", "/var/lib/framegate/tap")
+        said = room.framegate(f"kafka-{number}", "tap", "verify", "/var/lib/framegate/tap", "--output", "json", check=False)
+        assert json.loads(said)["faults"] == [], said
 
 
 def apply_spark(room: Room) -> str:

@@ -93,7 +93,7 @@ def test_what_was_asked_for_comes_along(folder: Path) -> None:
     (name,) = [volume["configMap"]["name"] for volume in found["Pod"]["spec"]["volumes"] if "configMap" in volume]
     assert found["ConfigMap"]["metadata"]["name"] == name
     assert name.startswith("c-a-")
-    assert (found["Certificate"]["metadata"]["name"], found["Certificate"]["spec"]["dnsNames"]) == ("t", ["x"])
+    assert (found["Certificate"]["metadata"]["name"], found["Certificate"]["spec"]["dnsNames"]) == ("a-pod-t", ["x"])
     assert found["PersistentVolumeClaim"]["spec"]["resources"]["requests"]["storage"] == "1Gi"
     container = sidecar(done.stdout)
     assert container["image"] == "r/framegate:2"

@@ -103,6 +103,11 @@ def test_annotations_name_configuration_and_certificate(api_server: FakeApiServe
     after = patched(item, ask(api_server, item, None))
     assert after["metadata"]["annotations"]["framegate.io/configuration"] == text
     assert [each["secret"]["secretName"] for each in after["spec"]["volumes"] if "secret" in each] == ["s"]
+    item = pod(annotations={"framegate.io/config": "mine", "framegate.io/tls-volume": "spiffe"}, volumes=[{"name": "spiffe", "csi": {"driver": "d"}}])
+    after = patched(item, ask(api_server, item, None))
+    sidecar = after["spec"]["initContainers"][0]
+    assert ("spiffe", "/tls") in [(mount["name"], mount["mountPath"]) for mount in sidecar["volumeMounts"]]
+    assert not any("secret" in volume for volume in after["spec"]["volumes"])
 
 
 def test_a_pod_that_framegate_cannot_be_added_to_is_refused_or_admitted_with_reason_and_event(api_server: FakeApiServer) -> None:

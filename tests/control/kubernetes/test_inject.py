@@ -171,13 +171,17 @@ def test_an_object_that_is_switched_off_is_left_alone() -> None:
     assert (injector.inject(text), injector.injected) == (text, [])
 
 
-def test_of_several_texts_the_certificate_has_all_names() -> None:
-    injector = Injector(Options(), PodRequirements(), Wanted(issuer=("Issuer", "ca")))
+def test_no_object_of_two_workloads_has_one_name_so_two_calls_never_meet() -> None:
     other = DEPLOYMENT.replace("name: 'lookup'", "name: other")
-    prepared = [injector.prepare(DEPLOYMENT), injector.prepare(other)]
-    first, second = (data(injector.finish(each)) for each in prepared)
-    assert first[1]["spec"]["dnsNames"] == ["lookup", "other"]
-    assert len(second) == 1
+    everything = dataclasses.replace(EVERYTHING, dns_names=())
+    calls = [data(inject(text, needs=PodRequirements(text=TEXT), wanted=everything)) for text in (DEPLOYMENT, other)]
+    names = [(item["kind"], item["metadata"]["name"]) for call in calls for item in call]
+    assert len(names) == len({*names}) == 12
+    for workload, *items in calls:
+        (certificate,) = [item for item in items if item["kind"] == "Certificate"]
+        secrets = [volume["secret"]["secretName"] for volume in template_of(workload)["spec"]["volumes"] if "secret" in volume]
+        assert secrets == [certificate["spec"]["secretName"]] == [certificate["metadata"]["name"]]
+        assert certificate["spec"]["dnsNames"] == [workload["metadata"]["name"]]
 
 
 def test_pods_without_labels_of_their_own_are_refused_where_something_would_choose_them() -> None:
@@ -235,10 +239,10 @@ def test_a_claim_is_for_one_workload_in_all_texts() -> None:
     with pytest.raises(ManifestError, match="line 23: Deployment other: would use the tap's claim tap, which Deployment lookup uses"):
         inject(f"{text}---\n{other}", claimed)
     injector = Injector(claimed, PodRequirements(), Wanted())
-    injector.prepare(text)
+    injector.inject(text)
     with pytest.raises(ManifestError, match="would use the tap's claim"):
-        injector.prepare(other)
-    injector.prepare(elsewhere.replace("metadata:\n    {name", "metadata: {name").replace("}       # a name", "}"))
+        injector.inject(other)
+    injector.inject(elsewhere.replace("metadata:\n    {name", "metadata: {name").replace("}       # a name", "}"))
     assert inject(f"{text}---\n{other}")
     assert inject(f"{text}---\n{other}", claimed, PodRequirements(tap_folder=None))
 
@@ -285,9 +289,9 @@ def test_an_object_with_the_name_of_an_added_one_is_refused_in_any_of_the_texts(
         inject(f"{DEPLOYMENT}---\n{THEIRS}", needs=PodRequirements(text=TEXT))
     for texts in ((DEPLOYMENT, THEIRS), (THEIRS, DEPLOYMENT)):
         injector = Injector(Options(), PodRequirements(text=TEXT), Wanted())
-        injector.prepare(texts[0])
+        injector.inject(texts[0])
         with pytest.raises(ManifestError, match=words):
-            injector.prepare(texts[1])
+            injector.inject(texts[1])
     for good in (THEIRS.replace(f"name: {ADDED}", f"name: {ADDED}, namespace: other"), THEIRS.replace("ConfigMap", "Secret")):
         assert inject(f"{DEPLOYMENT}---\n{good}", needs=PodRequirements(text=TEXT))
     assert inject(f"{DEPLOYMENT}---\n{THEIRS}")

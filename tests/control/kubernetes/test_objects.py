@@ -60,7 +60,7 @@ def test_all_objects_are_valid_in_the_workloads_namespace_and_known_again() -> N
 def test_a_config_map_is_named_by_workload_and_contents_and_is_owned_by_an_object_of_the_cluster() -> None:
     def named(text: str = DEPLOYMENT, configuration: str | None = "a", name: str | None = "c") -> str | None:
         needs = dataclasses.replace(DEFAULT_REQUIREMENTS, text=configuration)
-        return options_of(workload(text), Options(config_map=name), needs).config_map
+        return options_of(workload(text), Options(config_map=name), needs, Wanted()).config_map
 
     assert re.fullmatch("c-lookup-[0-9a-f]{10}", named() or "")
     others = [DEPLOYMENT.replace("name: lookup", "name: other"), DEPLOYMENT.replace("Deployment", "StatefulSet")]
@@ -171,9 +171,3 @@ def test_the_certificate_is_for_the_secret_that_is_mounted() -> None:
     assert certificate["dnsNames"] == ["lookup", "lookup.prod.svc"]
     assert made(dataclasses.replace(ALL, dns_names=("x.example",)))["Certificate"]["spec"]["dnsNames"] == ["x.example"]
     assert "Certificate" not in made(tls_folder=None)
-
-
-def test_the_certificate_has_the_names_of_all_that_mount_its_secret() -> None:
-    other, elsewhere = workload(DEPLOYMENT.replace("name: lookup", "name: orders")), workload(DEPLOYMENT.replace("prod", "test"))
-    found = objects_for(workload(), Options(), DEFAULT_REQUIREMENTS, Wanted(issuer=("Issuer", "ca")), [workload(), other, elsewhere])
-    assert found[0]["spec"]["dnsNames"] == ["lookup", "lookup.prod.svc", "orders", "orders.prod.svc"]
