@@ -1,11 +1,13 @@
-"""A small HTTP server on asyncio for Prometheus' scrapes and probes, whose ports any client may reach.
+"""A small HTTP server on asyncio for Prometheus' scrapes, probes and admission reviews, whose ports any client may reach.
 
 A connection has one request and is then closed. The number of connections is bounded, and so is the time for the request and for the answer.
 """
 
 import asyncio
 import logging
+import re
 import socket
+import ssl
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
@@ -24,6 +26,7 @@ BACKLOG: Final = 1024
 _ACCEPTS: Final = 64
 """Connections accepted at once: less than a quarter of the limit, so that a request is read before its connection is the oldest."""
 _HEAD_END: Final = b"\r\n\r\n"
+_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,15})[ \t]*\r\n", re.IGNORECASE)
 
 _log = logging.getLogger(__name__)
 
@@ -62,22 +65,33 @@ class Server:
     Args:
         sock: closed by ``stop``.
         answer: returns the answer to the head of a request, up to the empty line; called on the loop.
+        body_limit: the most bytes of a body. If it is not 0, ``answer`` gets head and body, and is called in a thread.
+        tls: the certificate to serve with; None: in plain text.
 
     Attributes:
         refused: connections that were closed without a complete answer.
     """
 
-    def __init__(self, sock: socket.socket, answer: Callable[[bytes], bytes]) -> None:
+    def __init__(self, sock: socket.socket, answer: Callable[[bytes], bytes], *, body_limit: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.refused = 0
         self._socket = sock
         self._answer = answer
+        self._body_limit = body_limit
+        self._tls = tls
         self._open: dict[asyncio.StreamWriter, bool] = {}
         """Oldest first; True until the request has arrived."""
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
         """Answer requests from now on, on this loop."""
-        self._server = await asyncio.start_server(self._connected, sock=self._socket, limit=_HEAD_BYTES, backlog=_ACCEPTS)
+        self._server = await asyncio.start_server(
+            self._connected,
+            sock=self._socket,
+            limit=_HEAD_BYTES,
+            backlog=_ACCEPTS,
+            ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else TIME_LIMIT_S,
+        )
         self._socket.listen(BACKLOG)  # asyncio uses ``backlog`` for both
 
     def stop(self) -> None:
@@ -123,7 +137,10 @@ class Server:
     async def _answered(self, reader: asyncio.StreamReader) -> bytes:
         try:
             async with asyncio.timeout(TIME_LIMIT_S):
-                head = await reader.readuntil(_HEAD_END)
+                request = await reader.readuntil(_HEAD_END)
+                length = int(found[1]) if self._body_limit and (found := _LENGTH.search(request)) else 0
+                if 0 < length <= self._body_limit:
+                    request += await reader.readexactly(length)
         except TimeoutError:
             status = HTTPStatus.REQUEST_TIMEOUT
         except asyncio.LimitOverrunError:
@@ -132,7 +149,9 @@ class Server:
             status = HTTPStatus.BAD_REQUEST
         else:
             try:
-                return self._answer(head)
+                if length > self._body_limit:
+                    return response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+                return await asyncio.to_thread(self._answer, request) if self._body_limit else self._answer(request)
             except Exception:  # a defect: only this request fails
                 _log.exception("a request could not be answered")
                 status = HTTPStatus.INTERNAL_SERVER_ERROR

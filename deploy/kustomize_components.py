@@ -3,15 +3,18 @@
 ``pages.py`` writes them; a test compares the files with this module.
 """
 
+import json
+import re
 import textwrap
 from typing import Any, Final
 
 from framegate.control.kubernetes.edit import Layout, block_text
+from framegate.control.kubernetes.inject import RECORD
 from framegate.control.kubernetes.kafka_sidecar import kafka_configuration
 from framegate.control.kubernetes.manifest import KINDS, read_manifest, workloads
 from framegate.control.kubernetes.objects import SCALED, Wanted, objects_for
 from framegate.control.kubernetes.pod_requirements import DEFAULT_REQUIREMENTS
-from framegate.control.kubernetes.sidecar import CONTAINER, SIDECAR_LABEL, USER, Options, template_text
+from framegate.control.kubernetes.sidecar import CONTAINER, SIDECAR_LABEL, USER, Options, grace_least_s, pod_template, template_text
 
 __all__ = ["files"]
 
@@ -21,6 +24,10 @@ _LAYOUT: Final = Layout(2, 2, "\n")
 _GENERATED: Final = "# Written by `make pages`, from control/kubernetes/sidecar.yaml.\n"
 _CLAIM: Final = "framegate-tap"
 _BUDGET_LABEL: Final = "framegate.io/disruption-budget"
+_OWN_GRACE: Final = "framegate.io/grace-period"
+"""An annotation of a workload; with ``own`` its grace period is long enough."""
+_LEAST_S: Final = grace_least_s(DEFAULT_REQUIREMENTS)
+_GRACE: Final = re.compile(r"^(?:  #.*\n)*  terminationGracePeriodSeconds: .*\n", re.MULTILINE)
 
 
 def files() -> dict[str, str]:
@@ -40,6 +47,7 @@ def files() -> dict[str, str]:
     written["options/kafka/framegate.yaml"] = kafka_configuration(
         ("kafka:9092",), f"{_GENERATED}# Copy it beside your overlay, and write your brokers."
     )
+    written["checks.yaml"] = _GENERATED + _CHECKS_ABOUT + "---\n".join(block_text(item, _LAYOUT, 0) + "\n" for item in _checks())
     return {**written, "options/tap-claim/kustomization.yaml": _option(_CLAIM_ABOUT, {"resources": ["tap-claim.yaml"], "patches": claims})}
 
 
@@ -57,7 +65,8 @@ def _version(kind: str) -> str:
 def _patch(kind: str) -> str:
     """``sidecar.yaml`` within an object of a kind, with its comments."""
     _, _, body = template_text().partition("\nmetadata:\n")
-    body = f"metadata:\n{body}"
+    body, count = _GRACE.subn("", f"metadata:\n{body}")
+    assert count == 1, "the grace period is a patch of its own"
     path = KINDS[kind][1]
     head = f"{_GENERATED}# A strategic merge patch. Kustomize takes name and kind from the target.\napiVersion: {_version(kind)}\nkind: {kind}\n"
     if not path:
@@ -75,12 +84,45 @@ def _component() -> str:
 # and provide, in the same namespace:
 #   ConfigMap framegate   with framegate.yaml (../../examples/framegate.yaml describes all keys)
 #   Secret framegate-tls  with tls.crt, tls.key and ca.crt
-# ../example is a complete overlay; ../options has further components.
+# ../example is a complete overlay; ../options has further components; ../checks.yaml refuses pods whose ports clash with framegate's.
 #
-# Your terminationGracePeriodSeconds is replaced. `framegate inject` keeps it, and also reports conflicts.
+# A workload with a terminationGracePeriodSeconds of its own is refused ("testing value ... failed"), so that it is never shortened. If it is at
+# least {_LEAST_S}, annotate the workload with `{_OWN_GRACE}: own`.
 """
     patches = [{"path": _shape(kind), "target": _target(kind)} for kind in KINDS]
-    return head + _kustomization({"patches": patches})
+    graces = [{"target": {**_target(kind), "annotationSelector": f"{_OWN_GRACE}!=own"}, "patch": _grace_patch(kind)} for kind in KINDS]
+    return head + _kustomization({"patches": patches + graces})
+
+
+def _grace_patch(kind: str) -> str:
+    """Set a grace period where there is none; a JSON patch whose test fails does not apply, and Kustomize reports it."""
+    path = "/".join(("", *KINDS[kind][1], "spec", "terminationGracePeriodSeconds"))
+    grace = pod_template(Options(), DEFAULT_REQUIREMENTS)["spec"]["terminationGracePeriodSeconds"]
+    return "".join(f"- {json.dumps({'op': name, 'path': path, 'value': value})}\n" for name, value in (("test", None), ("add", grace)))
+
+
+def _checks() -> list[dict[str, Any]]:
+    """A policy for pods with framegate, and its binding."""
+    checked = f"has(object.metadata.annotations) && '{RECORD}' in object.metadata.annotations"  # by inject or the webhook
+    own = f"object.spec.initContainers.filter(c, c.name == '{CONTAINER}')"
+    there = f"has(object.spec.initContainers) && {own}.size() > 0"
+    others = f"object.spec.containers + object.spec.initContainers.filter(c, c.name != '{CONTAINER}')"
+    clash = "variables.others.all(c, !has(c.ports) || c.ports.all(p, p.protocol != 'TCP' || !(p.containerPort in variables.ports)))"
+    policy = {
+        "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]},
+        "matchConditions": [{"name": "framegate", "expression": f"{there} && !({checked})"}],
+        "variables": [{"name": "ports", "expression": f"{own}[0].ports.map(p, p.containerPort)"}, {"name": "others", "expression": others}],
+        "validations": [
+            {"expression": clash, "message": "a container has a port on which framegate listens, and containers of a pod share their ports"},
+            {
+                "expression": f"object.spec.terminationGracePeriodSeconds >= {_LEAST_S}",
+                "message": f"terminationGracePeriodSeconds is less than {_LEAST_S}, which framegate needs to end in order",
+            },
+        ],
+    }
+    head = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": "framegate"}}
+    binding = {"policyName": "framegate", "validationActions": ["Deny"]}
+    return [{**head, "kind": f"ValidatingAdmissionPolicy{kind}", "spec": spec} for kind, spec in (("", policy), ("Binding", binding))]
 
 
 def _target(kind: str) -> dict[str, str]:
@@ -122,6 +164,10 @@ _CLAIM_ABOUT: Final = (
 )
 
 
+_CHECKS_ABOUT: Final = (
+    "# The API server refuses pods with the component if another container has one of framegate's ports, or the grace period is too short. The\n"
+    "# policy is for the whole cluster; an administrator applies it once (Kubernetes 1.30 or newer): kubectl apply -f checks.yaml\n"
+)
 _KAFKA_ABOUT: Final = (
     "framegate in front of a whole Kafka cluster, beside an application that connects to 127.0.0.1:9092: no Secret is needed, and no\n"
     "# port is open to other pods. Copy framegate.yaml of this folder beside your overlay, write some of your brokers into it, and add there:\n"

@@ -6,7 +6,7 @@
     channels, handlers, limits, pools, listeners, certificates, log, taps, proxies   the commands that call the admin API
     tap         tap ls, cat, follow, verify, consumers: the tap's log on this machine; its docstring lists the modules ``tap_*``
     users       users add, remove, list: a users file, or the users of a listener
-    inject      adds framegate to the pods of Kubernetes manifests, or removes it
+    inject      adds framegate to the pods of Kubernetes manifests, or removes it; ``webhook``: to pods when they are created
     client      the connection to the admin API, error messages and exit codes; ``reach`` finds out why a connection fails
     output      tables and JSON
     kinds       parameter types: sizes, times, ids, addresses; ``options``: options that several commands share

@@ -26,7 +26,7 @@ _MODULES: Final = {
     **dict.fromkeys(("brokers", "upstreams"), "listeners"),
     "events": "log",
     **{name: name for name in ("certificates", "channels", "config", "doctor", "handlers", "init", "inject", "limits", "listeners", "log")},
-    **{name: name for name in ("pipeline", "tap", "taps", "top", "users")},
+    **{name: name for name in ("pipeline", "tap", "taps", "top", "users", "webhook")},
     "explain": "explanations",
 }
 """The module of each command."""
@@ -40,7 +40,7 @@ _PAGES: Final = {
     "handlers": "handlers",
     "brokers": "kafka",
     **dict.fromkeys(("certificates", "users"), "identity"),
-    "inject": "kubernetes",
+    **dict.fromkeys(("inject", "webhook"), "kubernetes"),
     "kafka-rules": "kafka",
     **dict.fromkeys(("limits", "pool"), "limits"),
     "pipeline": "spark",

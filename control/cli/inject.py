@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from framegate.control.cli.kinds import BOOTSTRAP, SIZE, Kind
-from framegate.control.cli.options import example
+from framegate.control.cli.options import F, example
 from framegate.control.cli.output import counted, print_note, write_bytes
 
 if TYPE_CHECKING:
-    from framegate.control.kubernetes.inject import Injector, Prepared
+    from framegate.control.kubernetes.inject import Injector
     from framegate.control.kubernetes.pod_requirements import PodRequirements
     from framegate.control.kubernetes.sidecar import Options
 
-__all__ = ["inject"]
+__all__ = ["inject", "sidecar_options"]
 
 _STANDARD: Final = pathlib.Path("-")
 _MANIFESTS: Final = (".yaml", ".yml", ".json")
 _CPU: Final = re.compile(r"(\d+)m|(\d+(?:\.\d{1,3})?)")
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-_COME_AS: Final = "tls.crt, tls.key, ca.crt"
 _HOST: Final = re.compile(r"(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _IMAGE: Final = re.compile(r"|[a-zA-Z0-9][-a-zA-Z0-9._/:]*(@sha256:[0-9a-f]{64})?")
 _IMAGES: Final = re.compile(r"/|/(opt|bin|sbin|lib|lib64|etc|var|var/lib|var/run|run|tmp)|/(opt/framegate|usr|etc/ssl|dev|proc|sys)(/.*)?")
@@ -85,6 +84,32 @@ _NAMED_KIND: Final = _text("name", _NAME, "is not a Kubernetes name: use lower-c
 _IMAGE_KIND: Final = _text("image", _IMAGE, "is not an image: write REGISTRY/NAME:TAG, or REGISTRY/NAME@sha256:DIGEST")
 _HOST_KIND: Final = _text("name", _HOST, "is not a host name: use lower-case letters, digits, hyphens and dots, and optionally *. at the beginning")
 
+_SIDECAR: Final = (
+    click.option("--image", type=_IMAGE_KIND, default="", help="framegate's image.  [default: localhost/framegate with this version]"),
+    click.option("--memory", type=SIZE, callback=_memory, default="512MiB", show_default=True, help="The container's memory limit."),
+    click.option(
+        "--cpu", "cpu_m", type=Kind("cpus", _cpu_m), default="1", show_default=True, help="The container's CPU limit, for example 2, 0.5 or 500m."
+    ),
+    click.option("--probes", type=click.Choice(["grpc", "http"]), default="grpc", show_default=True, help="Protocol of the kubelet's probes."),
+    click.option(
+        "--tls-secret", type=_NAMED_KIND, default="framegate-tls", show_default=True, help="Name of the Secret with tls.crt, tls.key and ca.crt."
+    ),
+    click.option(
+        "--secret",
+        "secrets",
+        type=Kind("name=/folder", _secret),
+        multiple=True,
+        help="Another Secret and the folder to mount it in. May be repeated.",
+    ),
+)
+
+
+def sidecar_options(function: F) -> F:
+    """The options that describe framegate's container."""
+    for option in reversed(_SIDECAR):
+        function = option(function)
+    return function
+
 
 @click.command(
     short_help="Add framegate to the pods of Kubernetes manifests.",
@@ -107,40 +132,51 @@ _HOST_KIND: Final = _text("name", _HOST, "is not a host name: use lower-case let
 @click.option("--in-place", is_flag=True, help="Change the manifests in place.")
 @click.option(
     "--config", type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path),
-    help="framegate's configuration. Determines ports, probes, volumes and grace periods; is added as a ConfigMap; a change restarts the pods."
+    help="framegate's configuration. Determines ports, probes, volumes and grace periods; is added as a ConfigMap; a change makes new pods."
     "  [default: the ConfigMap exists, with a configuration like the one in deploy/kustomize/example]",
 )  # fmt: skip
 @click.option(
     "--kafka", "bootstrap", type=BOOTSTRAP,
     help="Instead of --config: a configuration in front of the whole Kafka cluster of these brokers. The application connects to 127.0.0.1:9092.",
 )  # fmt: skip
-@click.option("--config-map", type=_NAMED_KIND, default="framegate", show_default=True, help="Name of the ConfigMap with framegate.yaml.")
-@click.option("--image", type=_IMAGE_KIND, default="", help="framegate's image.  [default: localhost/framegate with this version]")
-@click.option("--memory", type=SIZE, callback=_memory, default="512MiB", show_default=True, help="The container's memory limit.")
 @click.option(
-    "--cpu", "cpu_m", type=Kind("cpus", _cpu_m), default="1", show_default=True, help="The container's CPU limit, for example 2, 0.5 or 500m."
+    "--config-map",
+    type=_NAMED_KIND,
+    default="framegate",
+    show_default=True,
+    help="Name of the ConfigMap with framegate.yaml; with --config, the beginning of the name.",
 )
-@click.option("--probes", type=click.Choice(["grpc", "http"]), default="grpc", show_default=True, help="Protocol of the kubelet's probes.")
+@sidecar_options
 @click.option(
-    "--tls-secret", type=_NAMED_KIND, default="framegate-tls", show_default=True, help="Name of the Secret with tls.crt, tls.key and ca.crt."
+    "--tls-volume", type=_NAMED_KIND, help="Instead of --tls-secret: a volume of the pod with the certificates: projected, CSI, or SPIFFE's files."
 )
 @click.option(
-    "--secret", "secrets", type=Kind("name=/folder", _secret), multiple=True, help="Another Secret and the folder to mount it in. May be repeated."
+    "--certificate",
+    "issuer",
+    type=Kind("issuer", _issuer),
+    help="Add a cert-manager Certificate for each workload, with this issuer.",
 )
-@click.option("--certificate", "issuer", type=Kind("issuer", _issuer), help="Add a cert-manager Certificate for the Secret, with this issuer.")
 @click.option(
     "--dns-name", "dns_names", type=_HOST_KIND, multiple=True,
-    help="DNS name of the Certificate. May be repeated.  [default: the names of all workloads]",
+    help="DNS name of the Certificate. May be repeated.  [default: the workload's name]",
 )  # fmt: skip
-@click.option("--network-policy", is_flag=True, help="Add a NetworkPolicy that allows connections to framegate's ports only.")
+@click.option(
+    "--network-policy", is_flag=True, help="Add a NetworkPolicy that closes the ports framegate connects to, and those that no container lists."
+)
 @click.option("--pod-monitor", is_flag=True, help="Add a PodMonitor for the Prometheus Operator.")
 @click.option("--disruption-budget", is_flag=True, help="Add PodDisruptionBudgets, so that one pod at a time is evicted.")
-@click.option("--tap-claim", type=_NAMED_KIND, help="The tap's PersistentVolumeClaim.  [default: none; the log is deleted with the pod]")
+@click.option(
+    "--tap-claim", type=_NAMED_KIND,
+    help="The tap's PersistentVolumeClaim; of a StatefulSet one for each pod.  [default: none; the log is deleted with the pod]",
+)  # fmt: skip
 @click.option(
     "--no-fs-group", "fs_group", is_flag=True, flag_value=False, default=True,
     help="With --tap-claim: do not set the pod's fsGroup, because user 10001 can write to the claim.  [default: set 10001 if the pod has none]",
 )  # fmt: skip
-@click.option("--tap-claim-size", "tap_claim_bytes", type=SIZE, help="Also create the claim of --tap-claim, with this size.")
+@click.option(
+    "--tap-claim-size", "tap_claim_bytes", type=SIZE,
+    help="Also create the claim of --tap-claim, with this size.  [default: it exists; a StatefulSet creates its own, as large as the tap may become]",
+)  # fmt: skip
 def inject(
     sources: tuple[pathlib.Path, ...],
     remove: bool,
@@ -221,14 +257,13 @@ def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> tup
     from framegate.control.kubernetes.manifest import ManifestError
 
     changed: dict[pathlib.Path, str] = {}
-    prepared: dict[pathlib.Path, Prepared] = {}
     faults: list[str] = []
     touched: list[str] = []
     shared: list[str] = []
     for path, text in texts.items():
         try:
             if injector is not None:
-                prepared[path] = injector.prepare(text)
+                changed[path] = injector.inject(text)
             else:
                 changed[path], removed = remove(text)
                 touched += removed
@@ -242,7 +277,6 @@ def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> tup
         if not touched:
             kinds = "no Deployment, StatefulSet, DaemonSet, ReplicaSet, Job, CronJob or Pod"
             _fail([f'{", ".join(map(_shown, texts))}: has no pod to inject: {kinds}, or all of them have framegate.io/inject: "false"'])
-        changed = {path: injector.finish(each) for path, each in prepared.items()}
         for note in injector.notes:
             print_note(note)
     if shared:
@@ -296,13 +330,13 @@ def _beside(target: pathlib.Path, text: str) -> str:
 
 
 def _injector(config: pathlib.Path | None, bootstrap: tuple[str, ...] | None, told: dict[str, Any]) -> "Injector":
+    from framegate.control.kubernetes.checks import USUAL_FILES, unmet, unusual_files
     from framegate.control.kubernetes.inject import Injector
     from framegate.control.kubernetes.objects import Wanted
     from framegate.control.kubernetes.sidecar import START_CPU_MS, Options
 
-    options = Options(
-        **{name: told[name] for name in ("image", "config_map", "tls_secret", "secrets", "tap_claim", "fs_group", "probes", "memory", "cpu_m")}
-    )
+    names = ("image", "config_map", "tls_secret", "tls_volume", "secrets", "tap_claim", "fs_group", "probes", "memory", "cpu_m")
+    options = Options(**{name: told[name] for name in names})
     wanted = Wanted(
         **{name: told[name] for name in ("issuer", "dns_names", "network_policy", "pod_monitor", "disruption_budget")},
         tap_claim_bytes=told["tap_claim_bytes"] or 0,
@@ -311,84 +345,30 @@ def _injector(config: pathlib.Path | None, bootstrap: tuple[str, ...] | None, to
     if options.cpu_m < _CPU_LEAST_M:
         start_s = -(-START_CPU_MS // options.cpu_m)
         print_note(f"warning: --cpu {options.cpu_m}m: framegate needs {start_s} s to start, and the application waits for it; use 100m or more")
-    missing = _missing(needs, options, told) + _twice(needs, options)
+    missing = unmet(options, needs, wanted)
     shown = config or ("--kafka" if bootstrap else "the options")
     if missing:
         _fail([f"{shown}: {reason}" for reason in missing])
-    for name, key in _strange_files(needs):
-        print_note(f"warning: {config}: {key}: the Secret {options.tls_secret} must also have {name}, besides the usual files ({_COME_AS})")
+    for name, key in unusual_files(needs) if options.tls_volume is None else ():
+        usual = ", ".join(USUAL_FILES)
+        print_note(f"warning: {config}: {key}: the Secret {options.tls_secret} must also have {name}, besides the usual files ({usual})")
     return Injector(options, needs, wanted)
 
 
 def _needs(config: pathlib.Path | None, bootstrap: tuple[str, ...] | None, options: "Options") -> "PodRequirements":
-    from framegate.control.configuration.capacity import fitted, memory_warning
-    from framegate.control.configuration.cgroup import Container
     from framegate.control.configuration.document import ConfigurationError
     from framegate.control.kubernetes.kafka_sidecar import kafka_configuration
-    from framegate.control.kubernetes.pod_requirements import DEFAULT_REQUIREMENTS, PodRequirementsError, read_configuration, requirements_of
+    from framegate.control.kubernetes.pod_requirements import DEFAULT_REQUIREMENTS, PodRequirementsError, fitted_requirements
 
     if config is None and bootstrap is None:
         return DEFAULT_REQUIREMENTS
     shown, about = config or "--kafka", "# Written by `framegate inject --kafka`."
     try:
-        model, text, warnings = read_configuration(config or kafka_configuration(bootstrap or (), about))
-        chosen = fitted(model, Container(-(-options.cpu_m // 1000), options.memory, 2))
-        found = requirements_of(model, text, chosen.processors)
+        found, warnings = fitted_requirements(config or kafka_configuration(bootstrap or (), about), options.cpu_m, options.memory)
     except ConfigurationError as error:
         _fail([fault.in_file(shown) for fault in error.faults])
     except PodRequirementsError as error:
         _fail([f"{shown}: {reason}" for reason in error.reasons])
-    warning = memory_warning(chosen, chosen.processors, options.memory)
-    if warning is not None:
-        warnings.append(f"memory_pool.size {warning}; --memory gives the container more")
     for line in warnings:
         print_note(f"warning: {shown}: {line}")
     return found
-
-
-def _missing(needs: "PodRequirements", options: "Options", told: dict[str, Any]) -> list[str]:
-    """Options that the configuration does not allow, and files of the configuration that are in no volume."""
-    reasons: list[str] = []
-    if options.probes == "http" and needs.http_port is None:
-        reasons.append('--probes http needs health.http_address: add http_address: "0.0.0.0:9902" to health')
-    if told["pod_monitor"] and needs.metrics_port is None:
-        reasons.append("--pod-monitor needs telemetry.prometheus")
-    if options.tap_claim is not None and needs.tap_folder is None:
-        reasons.append("--tap-claim has no effect: the configuration has no tap section")
-    if told["issuer"] is not None and needs.tls_folder is None:
-        reasons.append("--certificate has no effect: no listener or upstream has a tls section")
-    if told["tap_claim_bytes"] is not None and needs.tap_folder is not None and told["tap_claim_bytes"] < needs.tap_bytes:
-        from framegate.control.configuration.units import format_size
-
-        least = format_size(-(-needs.tap_bytes // 2**20) * 2**20)
-        reasons.append(f"--tap-claim-size is less than {least}, the sum of tap.budget, open segments and the reserve")
-    if told["issuer"] is not None:
-        reasons += [f"{key} is {name}, but cert-manager's Secret has only {_COME_AS}; use these names" for name, key in _strange_files(needs)]
-    held = [folder for _, folder in options.secrets]
-    for folder, key in needs.secret_folders:
-        if folder not in held:
-            reasons.append(f"{key} is a file in {folder}, which is in no volume; add --secret NAME={folder}")
-    return reasons
-
-
-def _strange_files(needs: "PodRequirements") -> list[tuple[str, str]]:
-    """Files of the certificate folder whose names a TLS Secret does not have, each with its configuration key."""
-    return [(name, key) for name, key in needs.tls_files if name not in _COME_AS.split(", ")]
-
-
-def _twice(needs: "PodRequirements", options: "Options") -> list[str]:
-    """Folders in which two volumes would be mounted."""
-    from framegate.control.kubernetes.pod_requirements import CONFIGURATION_FOLDER
-
-    places = [
-        ("the ConfigMap", CONFIGURATION_FOLDER), ("admin.address", needs.admin_folder), ("certificates and keys", needs.tls_folder),
-        ("tap.directory", needs.tap_folder), *((f"--secret {name}", folder) for name, folder in options.secrets),
-    ]  # fmt: skip
-    first: dict[str, str] = {}
-    reasons: list[str] = []
-    for what, folder in places:
-        if folder in first:
-            reasons.append(f"{first[folder]} and {what} are both in {folder}, but each needs a volume; use different folders")
-        elif folder is not None:
-            first[folder] = what
-    return reasons

@@ -65,6 +65,7 @@ def apply_rules(document: Document, config: ProxyConfig) -> list[tuple[Path, Add
     pool_rules(document, config, listeners, upstreams)
     share_rules(document, config.memory_pool, listeners)
     limit_rules(document, config.limits, [item.name for _, item in listeners])
+    _readiness(document, config)
     if config.tap is not None:
         tap_rules(document, config.tap, {item.name: item.protocol != "framed" for _, item in listeners})
     if config.telemetry.otlp is not None:
@@ -72,6 +73,11 @@ def apply_rules(document: Document, config: ProxyConfig) -> list[tuple[Path, Add
     if 0 < config.log.access.every_ms < LEAST_EVERY_MS:  # more rows could not be read
         document.add(("log", "access", "every"), f"must be at least {format_duration_ms(LEAST_EVERY_MS)}, or 0: never")
     return bound
+
+
+def _readiness(document: Document, config: ProxyConfig) -> None:
+    if config.health is not None and config.health.ready_when == "upstream" and not any(item.check for item in config.upstreams):
+        document.add(("health", "ready_when"), "has no effect: no upstream has a check section, which finds out whether its endpoints can be reached")
 
 
 def _known_upstreams(document: Document, listeners: Listeners, upstreams: Upstreams) -> None:

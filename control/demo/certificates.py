@@ -1,4 +1,4 @@
-"""Certificates for this machine: an authority, a server and a client, valid for a day by default."""
+"""Certificates for this machine or a webhook: an authority, a server and a client, valid for a day by default."""
 
 import dataclasses
 import datetime
@@ -32,19 +32,22 @@ class Certificates:
     client_key: Path
 
 
-def create(directory: Path, lifetime: datetime.timedelta = _LIFETIME) -> Certificates:
+def create(
+    directory: Path, lifetime: datetime.timedelta = _LIFETIME, hosts: tuple[str, ...] = ("localhost",), owner: str = "framegate demo"
+) -> Certificates:
     """Write an authority's certificate, and a server's and a client's that it signed, into the directory, which is made when missing.
 
-    The server's names are ``localhost``, ``127.0.0.1`` and ``::1``. The authority's key is never written.
+    The server's names are ``hosts``, ``127.0.0.1`` and ``::1``. The authority's key is never written. Subjects
+    begin with ``owner``.
     """
     directory.mkdir(parents=True, exist_ok=True)
     authority_key = ec.generate_private_key(ec.SECP256R1())
-    (directory / "ca.crt").write_bytes(_certificate("authority", authority_key.public_key(), authority_key, lifetime))
+    (directory / "ca.crt").write_bytes(_certificate(owner, "authority", authority_key.public_key(), authority_key, lifetime))
     for name, usage in (("server", ExtendedKeyUsageOID.SERVER_AUTH), ("client", ExtendedKeyUsageOID.CLIENT_AUTH)):
         key = ec.generate_private_key(ec.SECP256R1())
         addresses = [x509.IPAddress(ipaddress.ip_address(text)) for text in ("127.0.0.1", "::1")]
-        extensions = x509.ExtendedKeyUsage([usage]), x509.SubjectAlternativeName([x509.DNSName("localhost"), *addresses])
-        (directory / f"{name}.crt").write_bytes(_certificate(name, key.public_key(), authority_key, lifetime, *extensions))
+        extensions = x509.ExtendedKeyUsage([usage]), x509.SubjectAlternativeName([*map(x509.DNSName, hosts), *addresses])
+        (directory / f"{name}.crt").write_bytes(_certificate(owner, name, key.public_key(), authority_key, lifetime, *extensions))
         pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         with os.fdopen(os.open(directory / f"{name}.key", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(pem)
@@ -53,6 +56,7 @@ def create(directory: Path, lifetime: datetime.timedelta = _LIFETIME) -> Certifi
 
 
 def _certificate(
+    owner: str,
     name: str,
     key: ec.EllipticCurvePublicKey,
     authority_key: ec.EllipticCurvePrivateKey,
@@ -60,7 +64,7 @@ def _certificate(
     *extensions: x509.ExtensionType,
 ) -> bytes:
     signs = name == "authority"
-    subject, issuer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"framegate demo {one}")]) for one in (name, "authority"))
+    subject, issuer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{owner} {one}")]) for one in (name, "authority"))
     now = datetime.datetime.now(datetime.UTC)
     usage = x509.KeyUsage(digital_signature=True, key_cert_sign=signs, crl_sign=signs, **_NO_USAGE)
     builder = x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number(), now - _SKEW, now + lifetime)

@@ -58,6 +58,11 @@ class DesiredState:
         """The node ids of the brokers of each cluster. ``other``: rows in place of those of these clusters."""
         return {name: [each["id"] for each in row["brokers"]] for name, row in {**self.brokers, **(other or {})}.items()}
 
+    def addresses(self, upstream: str) -> list[list[str | int]]:
+        """All addresses of an upstream: of its endpoints, or of a cluster's bootstrap servers and brokers."""
+        brokers = self.brokers[upstream]["brokers"] if upstream in self.brokers else []
+        return [*self.endpoints.get(upstream, []), *(address for broker in brokers for address in broker["addresses"])]
+
     def whole(self, slot: int) -> Change:
         """The whole state as one change, for one slot."""
         change = Change(

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString, SingleQuotedScalarString
 
-from framegate.control.kubernetes.manifest import Fault, ManifestError, Node
+from framegate.control.kubernetes.manifest import Fault, ManifestError, Node, node_at
 
 __all__ = ["ANY", "Edit", "Layout", "Path", "apply", "block_text", "graft", "grafted", "layout_of", "newline_of", "prune"]
 
@@ -275,7 +275,7 @@ def _cut_value(text: str, node: Node, cut: object, was: dict[str, str | None], p
     if isinstance(cut, dict):
         return prune(text, node, cut, was, path)
     if isinstance(cut, set):
-        named = [item.get("name") for item in node.items]
+        named = [item.get("name") or node_at(item, "metadata", "name") for item in node.items]
         dropped = {index for index, name in enumerate(named) if name is not None and name.text in cut}
         if dropped and len(dropped) == len(node.items):
             return [], True

@@ -8,7 +8,7 @@ A changed text is read again before it is returned: it must have its former cont
 """
 
 import json
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from framegate.control.kubernetes.checks import faults_of, grace_is_default
 from framegate.control.kubernetes.edit import ANY, Edit, Layout, Path, apply, block_text, graft, grafted, layout_of, newline_of, prune
@@ -24,34 +24,27 @@ from framegate.control.kubernetes.manifest import (
     value_at,
     workloads,
 )
-from framegate.control.kubernetes.objects import MANAGED_BY, MANAGER, SCALED, Wanted, key_of, objects_for, pods_of
+from framegate.control.kubernetes.objects import MANAGED_BY, MANAGER, SCALED, Wanted, claims_of, key_of, objects_for, options_of, pods_of
 from framegate.control.kubernetes.pod_requirements import PodRequirements
-from framegate.control.kubernetes.sidecar import CONTAINER, SIDECAR_LABEL, Options, pod_template
+from framegate.control.kubernetes.sidecar import CONFIGURATION, CONTAINER, SIDECAR_LABEL, Options, pod_template
 
-__all__ = ["RECORD", "Injector", "Prepared", "remove", "shared_objects"]
+__all__ = ["RECORD", "Injector", "remove", "shared_objects"]
 
 RECORD: Final = "framegate.io/injected"
-_CONFIGURATION: Final = "framegate.io/configuration"
 _LIST: Final = '{"apiVersion": "v1", "kind": "List", "items": [\n'
 _LIST_END: Final = "\n]}"
 """Around an object of JSON that others come beside: JSON has no streams. Written so, a list is taken for ours."""
 _GRACE: Final = frozenset({("spec", "terminationGracePeriodSeconds")})
-_SHARED: Final = ("ConfigMap", "Certificate", "PersistentVolumeClaim")
+_CLAIMS: Final = "volumeClaimTemplates"
+_SHARED: Final = ("PersistentVolumeClaim",)
 _NO_BUDGET: Final = (
     "which only knows how many pods there should be of a Deployment, StatefulSet or ReplicaSet: of others it would let none be evicted"
 )
 Key = tuple[str, str | None, str]
 
 
-class Prepared(NamedTuple):
-    """A manifest with framegate in its ``workloads``, which are those of the text before."""
-
-    manifest: Manifest
-    workloads: list[Workload]
-
-
 class Injector:
-    """Adds framegate to manifests that belong to one change: an object that several workloads share is written once.
+    """Adds framegate to manifests that belong to one change: an object that several of them share is written once.
 
     Attributes:
         injected: kinds and names of the workloads, in order.
@@ -65,18 +58,12 @@ class Injector:
         self._written: set[Key] = set()
         self.injected: list[str] = []
         self.notes: list[str] = []
-        self._found: list[Workload] = []
         self._claims: dict[str | None, Workload] = {}
         self._ours: set[Key] = set()
         self._theirs: set[Key] = set()
 
     def inject(self, text: str) -> str:
-        """``prepare`` and ``finish`` of a text that is the whole change."""
-        return self.finish(self.prepare(text))
-
-    def prepare(self, text: str) -> "Prepared":
-        """The text with framegate in each of its workloads that is not switched off. Prepare all texts before the first is finished, because shared
-        objects depend on all workloads.
+        """The text with framegate in each of its workloads that is not switched off, and with the objects beside them.
 
         Raises:
             ManifestError: with every fault; nothing was changed.
@@ -88,16 +75,17 @@ class Injector:
         edits: list[Edit] = []
         faults: list[Fault] = []
         for workload in found:
-            template = pod_template(self._options, self._needs)
-            judged = [*faults_of(workload, template, self._options, self._needs), *self._claimed(workload)]
+            options = options_of(workload, self._options, self._needs, self._wanted)
+            template, claims = pod_template(options, self._needs), claims_of(options, self._needs, self._wanted)
+            judged = [*faults_of(workload, template, options, self._needs), *(() if claims else self._claimed(workload))]
             faults += judged
             if judged:
                 continue
             try:
                 if self._wanted.chooses_pods:
                     pods_of(workload)
-                raised = _GRACE if grace_is_default(workload, self._needs) else frozenset()
-                added, addition = _addition(base, workload, template, raised)
+                raised = _GRACE if grace_is_default(workload, self._options, self._needs) else frozenset()
+                added, addition = _addition(base, workload, template, claims, raised)
             except ManifestError as error:
                 faults += [Fault(fault.line, f"{workload}: {fault.what}") for fault in error.faults]
                 continue
@@ -106,6 +94,8 @@ class Injector:
                 grace = template["spec"]["terminationGracePeriodSeconds"]
                 self.notes.append(f"{workload}: terminationGracePeriodSeconds, 30 as the API server writes where nobody has, becomes {grace}")
             wanted[id(workload.template)] = addition
+            if claims:
+                wanted[id(workload.root.get("spec"))] = {_CLAIMS: claims}
         faults += self._taken([workload for workload in found if id(workload.template) in wanted], manifest)
         if faults:
             raise ManifestError(faults)
@@ -114,12 +104,7 @@ class Injector:
         self.injected += [str(workload) for workload in found]
         if self._wanted.disruption_budget:
             self.notes += [f"{workload}: gets no PodDisruptionBudget, {_NO_BUDGET}" for workload in found if workload.kind not in SCALED]
-        self._found += found
-        return Prepared(believed, found)
-
-    def finish(self, prepared: "Prepared") -> str:
-        """The text with the objects beside its workloads."""
-        return _with_objects(prepared.manifest, self._objects(prepared.workloads))
+        return _with_objects(believed, self._objects(found))
 
     def _claimed(self, workload: Workload) -> list[Fault]:
         """One pod, so one workload, can use a claim."""
@@ -133,7 +118,7 @@ class Injector:
 
     def _taken(self, found: list[Workload], manifest: Manifest) -> list[Fault]:
         """Faults for the user's objects, in any text of the change, that have the name of an object to add."""
-        ours = {key_of(item) for workload in found for item in objects_for(workload, self._options, self._needs, self._wanted)}
+        ours = {key_of(item) for workload in found for item in self._objects_of(workload)}
         roots = [root for document in manifest.documents if document.root is not None for root in objects_of(document.root)]
         theirs: dict[Key, int] = {}
         for root in roots:
@@ -147,18 +132,25 @@ class Injector:
         self._theirs |= theirs.keys()
         return faults
 
+    def _objects_of(self, workload: Workload) -> list[dict[str, Any]]:
+        return objects_for(workload, options_of(workload, self._options, self._needs, self._wanted), self._needs, self._wanted)
+
     def _objects(self, found: list[Workload]) -> list[dict[str, Any]]:
         objects: list[dict[str, Any]] = []
         for workload in found:
-            for item in objects_for(workload, self._options, self._needs, self._wanted, self._found):
+            for item in self._objects_of(workload):
                 if key_of(item) not in self._written:
                     self._written.add(key_of(item))
                     objects.append(item)
         return objects
 
 
-def _addition(text: str, workload: Workload, template: dict[str, Any], replaced: frozenset[Path]) -> tuple[list[Edit], dict[str, Any]]:
-    """Edits of one workload, and what they add. ``replaced``: values that are replaced."""
+def _addition(
+    text: str, workload: Workload, template: dict[str, Any], claims: list[dict[str, Any]], replaced: frozenset[Path]
+) -> tuple[list[Edit], dict[str, Any]]:
+    """Edits of one workload, and what they add to its pod template. ``claims``: its further ``volumeClaimTemplates``; ``replaced``: values that are
+    replaced.
+    """
     addition: dict[str, Any] = {"metadata": template["metadata"], "spec": template["spec"]}
     _leave_out(workload, addition, replaced)
     shared = workload.document.aliases
@@ -167,9 +159,15 @@ def _addition(text: str, workload: Workload, template: dict[str, Any], replaced:
     annotations = addition["metadata"].setdefault("annotations", {})
     annotations[RECORD] = ""
     _, record["was"] = graft(text, shared, workload.template, addition, layout, (), replaced)
+    beside: list[Edit] = []
+    spec = workload.root.get("spec")
+    if claims and spec is not None:
+        beside, was = graft(text, shared, spec, {_CLAIMS: claims}, layout)
+        record["was"] |= was
+        record["claims"] = [claim["metadata"]["name"] for claim in claims]
     annotations[RECORD] = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
     edits, _ = graft(text, shared, workload.template, addition, layout, (), replaced)
-    return edits, addition
+    return edits + beside, addition
 
 
 def _leave_out(workload: Workload, addition: dict[str, Any], replaced: frozenset[Path]) -> None:
@@ -213,7 +211,10 @@ def remove(text: str) -> tuple[str, list[str]]:
             faults.append(Fault(cuts.line, f"{workload}: {cuts.what}"))
             continue
         removed.append(str(workload))
-        edits += prune(text, workload.template, *cuts)[0]
+        of_template, of_workload, was = cuts
+        edits += prune(text, workload.template, of_template, was)[0]
+        if (spec := workload.root.get("spec")) is not None and of_workload:
+            edits += prune(text, spec, of_workload, was)[0]
     if faults:
         raise ManifestError(faults)
     return _without_objects(read_manifest(apply(text, edits)) if edits else manifest), removed
@@ -226,12 +227,12 @@ def shared_objects(text: str) -> list[str]:
     return [f"{kind} {name}" for kind, name in found if kind in _SHARED]
 
 
-def _cuts(note: Node) -> tuple[dict[str, Any], dict[str, str | None]] | Fault:
-    """The arguments of ``prune`` in a record."""
+def _cuts(note: Node) -> tuple[dict[str, Any], dict[str, Any], dict[str, str | None]] | Fault:
+    """The arguments of ``prune`` in a record, for the pod template and for the workload around it."""
     try:
         record = json.loads(note.text)
         cuts: dict[str, Any] = {
-            "metadata": {"labels": {SIDECAR_LABEL: ANY}, "annotations": {RECORD: ANY, _CONFIGURATION: ANY}},
+            "metadata": {"labels": {SIDECAR_LABEL: ANY}, "annotations": {RECORD: ANY, CONFIGURATION: ANY}},
             "spec": {"initContainers": {CONTAINER}, "volumes": set(record["volumes"])},
         }
         for path, value in record["set"].items():
@@ -240,17 +241,18 @@ def _cuts(note: Node) -> tuple[dict[str, Any], dict[str, str | None]] | Fault:
             for key in above:
                 place = place.setdefault(key, {})
             place[last] = value
-        return cuts, dict(record["was"])
+        return cuts, {_CLAIMS: set(record["claims"])} if "claims" in record else {}, dict(record["was"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return Fault(note.line, f"the annotation {RECORD}, in which inject records what it added, was changed ({error}): remove framegate by hand")
 
 
 def _expected(node: Node, wanted: dict[int, dict[str, Any]]) -> Any:
-    if id(node) in wanted:
-        return grafted(node.value, wanted[id(node)])
+    value = node.value
     if node.kind == "mapping":
-        return {key.text: _expected(value, wanted) for key, value in node.entries}
-    return [_expected(item, wanted) for item in node.items] if node.kind == "sequence" else node.value
+        value = {key.text: _expected(item, wanted) for key, item in node.entries}
+    elif node.kind == "sequence":
+        value = [_expected(item, wanted) for item in node.items]
+    return grafted(value, wanted[id(node)]) if id(node) in wanted else value
 
 
 def _checked(text: str, expected: list[Any]) -> Manifest:

@@ -18,6 +18,7 @@ from framegate.control.configuration.reading import yaml_line, yaml_reason
 
 __all__ = [
     "KINDS",
+    "SWITCH",
     "Document",
     "Fault",
     "Manifest",

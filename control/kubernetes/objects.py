@@ -3,14 +3,17 @@ PodDisruptionBudget). They are plain data with a label by which ``inject`` recog
 """
 
 import dataclasses
-from collections.abc import Sequence
+import hashlib
+import re
+from collections.abc import Iterator
 from typing import Any, Final
 
-from framegate.control.kubernetes.manifest import Fault, ManifestError, Node, Workload
+from framegate.control.kubernetes.manifest import Fault, ManifestError, Node, Workload, value_at
 from framegate.control.kubernetes.pod_requirements import PodRequirements
 from framegate.control.kubernetes.sidecar import FILE_NAME, SIDECAR_LABEL, Options, quantity
+from framegate.proxy.config.model import MIB
 
-__all__ = ["MANAGED_BY", "MANAGER", "SCALED", "Wanted", "key_of", "objects_for", "pods_of"]
+__all__ = ["MANAGED_BY", "MANAGER", "SCALED", "Wanted", "claims_of", "key_of", "objects_for", "options_of", "pods_of"]
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "framegate-inject"
@@ -18,6 +21,9 @@ SCALED: Final = ("Deployment", "StatefulSet", "ReplicaSet")
 """Kinds with a number of pods (the scale subresource). For pods of other kinds a PodDisruptionBudget permits no eviction."""
 JOB_NAME: Final = "batch.kubernetes.io/job-name"
 _DEPTH: Final = 6
+_MAX_NAME: Final = 242
+"""Of 253 characters, without a hyphen and the hash."""
+_NO_NAME: Final = re.compile(r"[^a-z0-9.-]")
 Object = dict[str, Any]
 
 
@@ -30,7 +36,7 @@ class Wanted:
         dns_names: of the Certificate; empty: the workloads' names, as Services have them.
         network_policy, pod_monitor: one for each workload.
         disruption_budget: one for each workload of ``SCALED``.
-        tap_claim_bytes: of the claim; 0: it exists already.
+        tap_claim_bytes: of the claim; 0: it exists already, or for a StatefulSet what the tap may need.
     """
 
     issuer: tuple[str, str] | None = None
@@ -46,38 +52,56 @@ class Wanted:
         return self.network_policy or self.pod_monitor or self.disruption_budget
 
 
+def options_of(workload: Workload, options: Options, needs: PodRequirements, wanted: Wanted) -> Options:
+    """The options with what depends on the workload: whether each pod has a claim, and the names of the objects that are written for it alone: the
+    ConfigMap, whose name ends with a hash of workload and configuration, and the Secret of its Certificate.
+
+    Nothing else writes this ConfigMap, and its contents never change. An earlier revision of the workload names an earlier ConfigMap.
+    """
+    each = workload.kind == "StatefulSet" and options.tap_claim is not None and needs.tap_folder is not None
+    own = _NO_NAME.sub("-", f"{workload.name}-{workload.kind.lower()}-{options.tls_secret}")[-_MAX_NAME:].lstrip("-.")
+    secret = options.tls_secret if wanted.issuer is None else own
+    options = dataclasses.replace(options, claim_each=each, tls_secret=secret)
+    if needs.text is None or options.config_map is None:
+        return options
+    digest = hashlib.sha256("\0".join((workload.kind, workload.name, needs.text)).encode()).hexdigest()[:10]
+    head = _NO_NAME.sub("-", f"{options.config_map}-{workload.name}")[:_MAX_NAME].rstrip("-.")
+    return dataclasses.replace(options, config_map=f"{head}-{digest}")
+
+
 def key_of(item: Object) -> tuple[str, str | None, str]:
     """The identity of an object: kind, namespace, name."""
     return item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"]
 
 
-def objects_for(
-    workload: Workload, options: Options, needs: PodRequirements, wanted: Wanted, beside: Sequence[Workload] = (), pods: dict[str, Any] | None = None
-) -> list[Object]:
-    """All objects of a workload with framegate; an object that several workloads share is the same for each.
+def objects_for(workload: Workload, options: Options, needs: PodRequirements, wanted: Wanted, pods: dict[str, Any] | None = None) -> list[Object]:
+    """All objects of a workload with framegate.
 
     Args:
-        workload, options, needs, wanted: of the objects.
-        beside: all workloads of the same change; those of its namespace share the Certificate.
+        workload, options, needs, wanted: of the objects; ``options`` as ``options_of`` returns them.
         pods: a selector; None: of the workload's own pods.
 
     Raises:
         ManifestError: as of ``pods_of``.
     """
     found: list[Object] = []
-    if needs.text is not None:
-        found.append(_object("v1", "ConfigMap", options.config_map, workload, data={FILE_NAME: needs.text}))
+    if needs.text is not None and options.config_map is not None:
+        config_map = _object("v1", "ConfigMap", options.config_map, workload, data={FILE_NAME: needs.text}, immutable=True)
+        uid = workload.value("metadata", "uid")
+        if isinstance(uid, str):  # the object is in the cluster; its end is the ConfigMap's, too
+            version = workload.value("apiVersion")
+            config_map["metadata"]["ownerReferences"] = [{"apiVersion": version, "kind": workload.kind, "name": workload.name, "uid": uid}]
+        found.append(config_map)
     if wanted.issuer is not None and needs.tls_folder is not None:
-        found.append(_certificate(workload, options, wanted, beside))
-    if wanted.tap_claim_bytes and options.tap_claim is not None:
-        claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": quantity(wanted.tap_claim_bytes)}}}
-        found.append(_object("v1", "PersistentVolumeClaim", options.tap_claim, workload, spec=claim))
+        found.append(_certificate(workload, options, wanted))
+    if wanted.tap_claim_bytes and options.tap_claim is not None and not options.claim_each:
+        found.append(_object("v1", "PersistentVolumeClaim", options.tap_claim, workload, spec=_claim(wanted.tap_claim_bytes)))
     if not wanted.chooses_pods:
         return found
     selector = pods or pods_of(workload)
     name = f"{workload.name}-{workload.kind.lower()}-framegate"  # a Job may have the name of a Deployment
     if wanted.network_policy:
-        found.append(_object("networking.k8s.io/v1", "NetworkPolicy", name, workload, spec=_policy(selector, needs)))
+        found.append(_object("networking.k8s.io/v1", "NetworkPolicy", name, workload, spec=_policy(workload, selector, needs)))
     if wanted.pod_monitor:
         endpoint = {"port": "fg-metrics", "path": "/metrics"}
         found.append(
@@ -86,6 +110,16 @@ def objects_for(
     if wanted.disruption_budget and workload.kind in SCALED:
         found.append(_object("policy/v1", "PodDisruptionBudget", name, workload, spec={"maxUnavailable": 1, "selector": selector}))
     return found
+
+
+def claims_of(options: Options, needs: PodRequirements, wanted: Wanted) -> list[Object]:
+    """The ``volumeClaimTemplates`` of a workload; ``options`` as ``options_of`` returns them."""
+    size = wanted.tap_claim_bytes or -(-needs.tap_bytes // MIB) * MIB
+    return [{"metadata": {"name": options.tap_claim}, "spec": _claim(size)}] if options.claim_each else []
+
+
+def _claim(size: int) -> Object:
+    return {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": quantity(size)}}}
 
 
 def _object(version: str, kind: str, name: str, workload: Workload, **content: Any) -> Object:
@@ -148,17 +182,13 @@ def _no_merge(workload: Workload, node: Node) -> None:
         raise _unreadable(workload, node, "<< may bring others")
 
 
-def _certificate(workload: Workload, options: Options, wanted: Wanted, beside: Sequence[Workload]) -> Object:
-    """One for all workloads of a namespace, since they mount the same Secret."""
+def _certificate(workload: Workload, options: Options, wanted: Wanted) -> Object:
     assert wanted.issuer is not None, "the caller asked"
     kind, issuer = wanted.issuer
-    names: dict[str, None] = {}
-    for each in (workload, *beside):
-        if each.namespace == workload.namespace:
-            names |= dict.fromkeys([each.name] if each.namespace is None else [each.name, f"{each.name}.{each.namespace}.svc"])
+    names = [workload.name] if workload.namespace is None else [workload.name, f"{workload.name}.{workload.namespace}.svc"]
     spec = {
         "secretName": options.tls_secret,
-        "dnsNames": list(wanted.dns_names) or list(names),
+        "dnsNames": list(wanted.dns_names) or names,
         "usages": ["server auth", "client auth"],
         "privateKey": {"algorithm": "ECDSA", "size": 256, "rotationPolicy": "Always"},
         "issuerRef": {"group": "cert-manager.io", "kind": kind, "name": issuer},
@@ -166,11 +196,26 @@ def _certificate(workload: Workload, options: Options, wanted: Wanted, beside: S
     return _object("cert-manager.io/v1", "Certificate", options.tls_secret, workload, spec=spec)
 
 
-def _policy(selector: dict[str, Any], needs: PodRequirements) -> dict[str, Any]:
-    """Permit framegate's data ports from everywhere, its metrics from within the cluster, and no other port. The kubelet's probes pass any policy."""
+def _policy(workload: Workload, selector: dict[str, Any], needs: PodRequirements) -> dict[str, Any]:
+    """Permit framegate's data ports and the application's other ports from everywhere, framegate's metrics from within the cluster, and no other
+    port: not those to which framegate connects. The kubelet's probes pass any policy.
+    """
     ports: list[dict[str, Any]] = [{"protocol": "TCP", "port": port} for port in needs.data_ports]
     ports += [{"protocol": "TCP", "port": first, "endPort": last} for first, last in needs.data_ranges]
+    ports += [{"protocol": protocol, "port": port} for protocol, port in _ports(workload) if protocol != "TCP" or port not in needs.upstream_ports]
     ingress: list[dict[str, Any]] = [{"ports": ports}] if ports else []
     if needs.metrics_port is not None:
         ingress.append({"from": [{"namespaceSelector": {}}], "ports": [{"protocol": "TCP", "port": needs.metrics_port}]})
     return {"podSelector": selector, "policyTypes": ["Ingress"], "ingress": ingress}
+
+
+def _ports(workload: Workload) -> Iterator[tuple[str, int]]:
+    """Protocol and number of the ports that the pod's containers list, each once."""
+    known: set[tuple[str, int]] = set()
+    for container in (item for name in ("containers", "initContainers") if (listed := workload.spec.get(name)) is not None for item in listed.items):
+        listed = container.get("ports")
+        for port in listed.items if listed is not None else ():
+            number, protocol = value_at(port, ("containerPort",)), value_at(port, ("protocol",)) or "TCP"
+            if isinstance(number, int) and isinstance(protocol, str) and (protocol, number) not in known:
+                known.add((protocol, number))
+                yield protocol, number

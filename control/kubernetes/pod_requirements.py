@@ -1,13 +1,14 @@
 """What a configuration needs from its pod: ports, volumes, grace period. This machine, which is not the pod, is not examined."""
 
 import dataclasses
-import hashlib
 import os
 import pathlib
 from collections.abc import Iterable
 from typing import Final
 
 from framegate.control.configuration.broker_rules import port_ranges
+from framegate.control.configuration.capacity import fitted, memory_warning
+from framegate.control.configuration.cgroup import Container
 from framegate.control.configuration.document import ConfigurationError, entries
 from framegate.control.configuration.load import judge
 from framegate.control.configuration.reading import parse_document, read_document
@@ -15,7 +16,15 @@ from framegate.control.configuration.tls_files import named_paths
 from framegate.proxy.config.address import Address, parse_address
 from framegate.proxy.config.model import MIB, DrainConfig, ProxyConfig, TapConfig
 
-__all__ = ["CONFIGURATION_FOLDER", "DEFAULT_REQUIREMENTS", "PodRequirements", "PodRequirementsError", "read_configuration", "requirements_of"]
+__all__ = [
+    "CONFIGURATION_FOLDER",
+    "DEFAULT_REQUIREMENTS",
+    "PodRequirements",
+    "PodRequirementsError",
+    "fitted_requirements",
+    "read_configuration",
+    "requirements_of",
+]
 
 CONFIGURATION_FOLDER: Final = "/etc/framegate"
 """Where the ConfigMap is mounted; relative paths of the configuration start here."""
@@ -40,6 +49,7 @@ class PodRequirements:
     Attributes:
         data_ports, inner_ports: of listeners that other pods reach, and of those that only this pod reaches.
         data_ranges, inner_ranges: first and last port of ``brokers.ports``, likewise.
+        upstream_ports: of this pod's application, to which framegate connects.
         metrics_port, health_port, http_port: of Prometheus, of gRPC and of HTTP probes; None: there is none.
         admin_socket: its path.
         drain_s: ``drain.timeout`` in whole seconds, rounded up.
@@ -53,6 +63,7 @@ class PodRequirements:
     inner_ports: tuple[int, ...] = ()
     data_ranges: tuple[tuple[int, int], ...] = ()
     inner_ranges: tuple[tuple[int, int], ...] = ()
+    upstream_ports: tuple[int, ...] = (9190,)
     metrics_port: int | None = 9464
     health_port: int | None = 9901
     http_port: int | None = 9902
@@ -77,11 +88,6 @@ class PodRequirements:
         """Of the admin socket."""
         return os.path.dirname(self.admin_socket)
 
-    @property
-    def digest(self) -> str | None:
-        """Changes with the configuration; None when it is not known."""
-        return None if self.text is None else hashlib.sha256(self.text.encode()).hexdigest()[:16]
-
 
 DEFAULT_REQUIREMENTS: Final = PodRequirements()
 """Of the configuration that the component expects (``deploy/kustomize/example/framegate.yaml``)."""
@@ -101,6 +107,25 @@ def read_configuration(source: pathlib.Path | str) -> tuple[ProxyConfig, str, li
         raise ConfigurationError(found.faults)
     warnings = [str(warning) for warning in found.warnings]
     return config, source if isinstance(source, str) else source.read_text(encoding="utf-8"), warnings
+
+
+def fitted_requirements(source: pathlib.Path | str, cpu_m: int, memory: int) -> tuple[PodRequirements, list[str]]:
+    """What the configuration of a file or of a text needs from its pod, and its warnings.
+
+    Args:
+        source: as of ``read_configuration``.
+        cpu_m, memory: the container's limits, in thousandths of a CPU and in bytes.
+
+    Raises:
+        ConfigurationError: with every fault.
+        PodRequirementsError: as of ``requirements_of``.
+    """
+    config, text, warnings = read_configuration(source)
+    chosen = fitted(config, Container(-(-cpu_m // 1000), memory, 2))
+    warning = memory_warning(chosen, chosen.processors, memory)
+    if warning is not None:
+        warnings.append(f"memory_pool.size {warning}; --memory gives the container more")
+    return requirements_of(config, text, chosen.processors), warnings
 
 
 def requirements_of(config: ProxyConfig, text: str, processors: int) -> PodRequirements:
@@ -123,6 +148,7 @@ def requirements_of(config: ProxyConfig, text: str, processors: int) -> PodRequi
         inner_ports=tuple(inner),
         data_ranges=tuple((ports[0], ports[-1]) for address, ports in ranges if not _is_loopback(address)),
         inner_ranges=tuple((ports[0], ports[-1]) for address, ports in ranges if _is_loopback(address)),
+        upstream_ports=tuple(address.port for item in config.upstreams for address in map(parse_address, item.addresses) if _is_loopback(address)),
         metrics_port=None if prometheus is None else _port(prometheus.address, "telemetry.prometheus.address", reasons),
         health_port=health_port,
         http_port=http_port,

@@ -12,11 +12,25 @@ from framegate.control.configuration.units import format_size
 from framegate.control.kubernetes.pod_requirements import CONFIGURATION_FOLDER, PodRequirements
 from framegate.proxy.config.model import MIB
 
-__all__ = ["CONTAINER", "FILE_NAME", "SIDECAR_LABEL", "START_CPU_MS", "USER", "Options", "grace_least_s", "pod_template", "quantity", "template_text"]
+__all__ = [
+    "CONFIGURATION",
+    "CONTAINER",
+    "FILE_NAME",
+    "SIDECAR_LABEL",
+    "START_CPU_MS",
+    "USER",
+    "Options",
+    "grace_least_s",
+    "pod_template",
+    "quantity",
+    "template_text",
+]
 
 CONTAINER: Final = "framegate"
 FILE_NAME: Final = "framegate.yaml"
 SIDECAR_LABEL: Final = "framegate.io/sidecar"
+CONFIGURATION: Final = "framegate.io/configuration"
+"""An annotation of the pod: its framegate.yaml, if that is in no ConfigMap."""
 USER: Final = 10001
 PRE_STOP_S: Final = 2
 """For the hook, which starts a process that tells framegate to drain."""
@@ -38,25 +52,31 @@ class Options:
 
     Attributes:
         image: of framegate; empty: that of this version.
-        config_map: the ConfigMap that holds framegate.yaml.
+        config_map: the ConfigMap that holds framegate.yaml; None: the pod's annotation ``CONFIGURATION`` holds its text.
         tls_secret: the Secret that holds tls.crt, tls.key and ca.crt.
+        tls_volume: a volume of the pod that holds certificates instead of that Secret: projected, CSI, or filled by another container.
         secrets: further Secrets and the folders that they are mounted at.
         tap_claim: the PersistentVolumeClaim of the tap; None: it ends with the pod.
+        claim_each: the workload makes such a claim for each pod, by ``volumeClaimTemplates``.
         fs_group: whether a pod with that claim gets an fsGroup, through which framegate may write there.
         probes: the protocol of the kubelet's probes.
         memory: the container's limit, in bytes.
         cpu_m: the container's limit, in thousandths of a CPU.
+        admitted: the API server is about to create the pod, and has set what the user has not.
     """
 
     image: str = ""
-    config_map: str = "framegate"
+    config_map: str | None = "framegate"
     tls_secret: str = "framegate-tls"
+    tls_volume: str | None = None
     secrets: tuple[tuple[str, str], ...] = ()
     tap_claim: str | None = None
+    claim_each: bool = False
     fs_group: bool = True
     probes: Literal["grpc", "http"] = "grpc"
     memory: int = 512 * MIB
     cpu_m: int = 1000
+    admitted: bool = False
 
 
 def template_text() -> str:
@@ -95,9 +115,8 @@ def pod_template(options: Options, needs: PodRequirements) -> dict[str, Any]:
     _volumes(container, spec, options, needs)
     if options.tap_claim is not None and options.fs_group and needs.tap_folder is not None:
         spec["securityContext"] = {"fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"}
-    if needs.digest is not None:
-        # A running pod does not read its configuration again: with another one, Kubernetes replaces the pods.
-        template["metadata"]["annotations"] = {"framegate.io/configuration": f"sha256:{needs.digest}"}
+    if options.config_map is None:
+        template["metadata"]["annotations"] = {CONFIGURATION: needs.text}
     return template
 
 
@@ -137,15 +156,26 @@ def _volumes(container: dict[str, Any], spec: dict[str, Any], options: Options, 
     }
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     mounts = {mount["name"]: {**mount, "mountPath": folders[mount["name"]]} for mount in container["volumeMounts"] if folders[mount["name"]]}
-    volumes["framegate-config"]["configMap"]["name"] = options.config_map
+    if options.config_map is None:
+        item = {"path": FILE_NAME, "fieldRef": {"fieldPath": f"metadata.annotations['{CONFIGURATION}']"}}
+        volumes["framegate-config"] = {"name": "framegate-config", "downwardAPI": {"items": [item]}}
+    else:
+        volumes["framegate-config"]["configMap"]["name"] = options.config_map
     volumes["framegate-tls"]["secret"]["secretName"] = options.tls_secret
-    if options.tap_claim is not None:
+    mode = volumes["framegate-tls"]["secret"]["defaultMode"]
+    if options.tls_volume is not None and "framegate-tls" in mounts:
+        mounts["framegate-tls"]["name"] = options.tls_volume
+        del volumes["framegate-tls"]
+    if options.claim_each and "framegate-tap" in mounts:
+        mounts["framegate-tap"]["name"] = options.tap_claim
+        del volumes["framegate-tap"]  # the controller of StatefulSets adds one with the claim's name
+    elif options.tap_claim is not None:
         volumes["framegate-tap"] = {"name": "framegate-tap", "persistentVolumeClaim": {"claimName": options.tap_claim}}
     else:
         volumes["framegate-tap"]["emptyDir"]["sizeLimit"] = quantity(-(-needs.tap_bytes // MIB) * MIB)
     for index, (secret, folder) in enumerate(options.secrets):
         name = f"framegate-secret-{index + 1}"
         mounts[name] = {"name": name, "mountPath": folder, "readOnly": True}
-        volumes[name] = {"name": name, "secret": {"secretName": secret, "defaultMode": volumes["framegate-tls"]["secret"]["defaultMode"]}}
+        volumes[name] = {"name": name, "secret": {"secretName": secret, "defaultMode": mode}}
     container["volumeMounts"] = list(mounts.values())
     spec["volumes"] = [volume for name, volume in volumes.items() if name in mounts]

@@ -11,7 +11,7 @@ A check that failed later than its timeout says nothing: control itself was stop
 import asyncio
 import dataclasses
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from framegate.control.accept.api_versions import answer_in, question
@@ -144,7 +144,7 @@ class Checks:
     def _round(self, name: str, check: CheckConfig, probe: Probe) -> Callable[[], None]:
         def begin() -> None:
             targets = self._targets[name]
-            now = {text_of(address): address for address in self._addresses(name)}
+            now = {text_of(address): address for address in self._supervisor.desired.addresses(name)}
             for text in targets.keys() - now.keys():
                 gone = targets.pop(text)
                 if gone.task is not None:
@@ -157,13 +157,6 @@ class Checks:
                     target.task = asyncio.create_task(self._check(name, target, check, probe, check.every_ms / 1000 * number / len(now)))
 
         return begin
-
-    def _addresses(self, name: str) -> Iterator[Wire]:
-        desired = self._supervisor.desired
-        yield from desired.endpoints.get(name, [])
-        if name in desired.brokers:
-            for broker in desired.brokers[name]["brokers"]:
-                yield from broker["addresses"]
 
     async def _check(self, name: str, target: _Target, check: CheckConfig, probe: Probe, after_s: float) -> None:
         await asyncio.sleep(after_s)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from framegate.control.accept.resolver import text_of
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.meters import Meters
 from framegate.control.status import Attributes, BuildInfo, HandlerProcessStatus, Health, ProcessorStatus
@@ -89,7 +90,16 @@ class State:
             )
             if there
         ]
+        away += [f"no endpoint of the upstream {name} passes its checks" for name in self._unreachable()]
         return Health(started=self.serving, alive=not dead, ready=not away, draining=self._pool.draining, problems=(*dead, *away))
+
+    def _unreachable(self) -> list[str]:
+        """The upstreams without which readiness ends: they have checks, and no address that passes them."""
+        desired = self._supervisor.desired
+        if desired.config.health is None or desired.config.health.ready_when != "upstream":
+            return []
+        names = [item.name for item in desired.config.upstreams if item.check is not None]
+        return [name for name in names if desired.failing.get(name, {}).keys() >= {text_of(each) for each in desired.addresses(name)}]
 
     def processor_statuses(self) -> list[ProcessorStatus]:
         """Every processor slot, by number."""

@@ -51,6 +51,7 @@ Signal = Literal["metrics", "traces", "logs"]
 DrainAccept = Literal["refuse", "until_stop"]
 PortsBy = Literal["node_id", "order"]
 CheckKind = Literal["connect", "tls", "kafka"]
+ReadyWhen = Literal["listening", "upstream"]
 ProxyVersion = Literal["v1", "v2"]
 AcceptedVersion = Literal["v1", "v2", "any"]
 Balance = Literal["round_robin", "least_connections", "random_two", "first_available"]
@@ -379,6 +380,7 @@ class HealthConfig:
 
     address: Annotated[str, Key("address")]
     http_address: Annotated[str | None, Key("address")] = None
+    ready_when: ReadyWhen = "listening"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """``make cluster-test``: the sidecar on a real node.
 
-Builds the programs of a node, makes the images, and runs this folder's tests in namespaces of their own. On a machine without root or Go it prints
+Builds the programs of a node, makes the images, and runs this folder's tests in namespaces of their own, with the newest version of Kubernetes; then
+those that need no node with the oldest. ``ARGS="--kubernetes=1.31,1.33"`` runs all with these versions. On a machine without root or Go it prints
 ``not run: …`` and the exit code is 0.
 """
 
@@ -13,6 +14,8 @@ import time
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
+KUBERNETES = "--kubernetes="
+WITHOUT_A_NODE = [f"tests/cluster/{name}.py" for name in ("test_dry_run", "test_admission")]
 
 
 def bind_tests_package() -> None:
@@ -23,28 +26,47 @@ def bind_tests_package() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit code of pytest, or 0 where nothing can be run."""
+    """Returns the first exit code of pytest that is not 0, or 0 where nothing can be run."""
     bind_tests_package()
-    from tests.cluster import components, images, machine
+    from tests.cluster import components, images
     from tests.demo.broker import BrokerError, missing_tools
 
+    versions = [name for word in arguments if word.startswith(KUBERNETES) for name in word.removeprefix(KUBERNETES).split(",")]
+    words = [word for word in arguments if not word.startswith(KUBERNETES)]
+    if unknown := [name for name in versions if name not in components.KUBERNETES]:
+        print(f"cluster: {', '.join(unknown)} is not one of {', '.join(components.KUBERNETES)}", file=sys.stderr)
+        return 2
     components.install_packages()
     missing = [*components.missing(), *missing_tools()]
     if missing:
         print("not run: this machine lacks " + "; ".join(missing))
         return 0
-    started = time.monotonic()
+    runs = [(name, words) for name in versions] or [(components.NEWEST, words)]
+    if not arguments:
+        runs.append((components.OLDEST, WITHOUT_A_NODE))
     try:
-        components.build()
-        archives = images.make()
+        for version, chosen in runs:
+            os.environ[components.VERSION] = version
+            started = time.monotonic()
+            components.build()
+            archives = None if chosen and all(word in WITHOUT_A_NODE for word in chosen) else images.make()
+            print(f"cluster: programs and images are there: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+            if code := run(chosen, archives):
+                return code
     except (components.BuildError, images.ImageError, BrokerError) as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
-    print(f"cluster: programs and images are there: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    return 0
+
+
+def run(arguments: list[str], archives: Path | None) -> int:
+    """Run tests in namespaces of their own, with a node if there are images. Returns the exit code of pytest."""
+    from tests.cluster import images, machine
+
     named = any(Path(word.partition("::")[0]).exists() for word in arguments)
     words = arguments if named else [str(TESTS / "cluster"), *arguments]  # options alone would run every test that there is
     with tempfile.TemporaryDirectory(prefix="framegate-cluster-", ignore_cleanup_errors=True) as folder:
-        environment = {**os.environ, "FRAMEGATE_CLUSTER_IMAGES": str(archives)}
+        environment = {**os.environ, **({images.IMAGES: str(archives)} if archives else {})}
         return machine.run_apart([sys.executable, "-m", "pytest", "-n", "0", "-s", "--timeout", "900", *words], environment, Path(folder))
 
 

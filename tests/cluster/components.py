@@ -1,6 +1,7 @@
 """The programs of a Kubernetes node, built once from their published Go modules into a cache outside of the checkout.
 
-About six minutes on two cores, and 8 GB while it builds; 0.7 GB stay. Debian's packages bring the rest: etcd, runc, the CNI plugins, iptables.
+About seven minutes on two cores, and 8 GB while it builds; 0.8 GB stay. Debian's packages bring the rest: etcd, runc, the CNI plugins, iptables.
+Each version of Kubernetes has a folder of its own; programs that are no part of Kubernetes, and the images, are in that of the newest.
 """
 
 import json
@@ -14,18 +15,30 @@ from typing import Final
 
 from tests.fakes.deploying import module
 
-__all__ = ["BuildError", "binaries", "build", "cache_directory", "install_packages", "missing"]
+__all__ = ["NEWEST", "OLDEST", "VERSION", "BuildError", "binaries", "build", "cache_directory", "install_packages", "missing"]
 
-KUBERNETES: Final = "1.36.3"
+KUBERNETES: Final = {"1.29": "1.29.15", "1.31": "1.31.14", "1.33": "1.33.4", "1.36": "1.36.3"}
+"""The versions that can be run; sidecars are on by default from the first on."""
+OLDEST, *_, NEWEST = KUBERNETES
+VERSION: Final = "FRAMEGATE_KUBERNETES"
+"""The variable with one of them; without it the newest is run."""
 CONTAINERD: Final = "2.4.2"
 KUSTOMIZE: Final = "5.8.1"
+HELM: Final = "3.22.0"
 COREDNS: Final = "1.15.0"
 _COMMANDS: Final = ("kube-apiserver", "kubectl", "kube-controller-manager", "kubelet", "kube-scheduler", "kube-proxy")
 _INSTALLED: Final = {
     f"github.com/containerd/containerd/v2/cmd/{{}}@v{CONTAINERD}": ("containerd", "containerd-shim-runc-v2", "ctr"),
     f"sigs.k8s.io/kustomize/{{}}/v5@v{KUSTOMIZE}": ("kustomize",),
     f"github.com/coredns/{{}}@v{COREDNS}": ("coredns",),
+    f"helm.sh/helm/v3/cmd/{{}}@v{HELM}": ("helm",),
 }
+_TYPES: Final = {
+    "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1": ("pkg/apis/monitoring", "v0.95.2"),
+    "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1": ("cert-manager/cert-manager", "v1.21.2"),
+    "sigs.k8s.io/controller-tools/cmd/controller-gen": ("controller-tools", "v0.23.0"),
+}
+"""Packages with types of custom resources, of which the last one writes their definitions; the end of each module's path, and its version."""
 _PAUSE: Final = """\
 package main
 
@@ -58,23 +71,24 @@ BuildError: Final = _programs.ProgramError
 """A program could not be built; the message says which, and has the last lines of the compiler."""
 
 
-def cache_directory() -> Path:
+def _version() -> str:
+    return os.environ.get(VERSION, NEWEST)
+
+
+def cache_directory(version: str = NEWEST) -> Path:
     """``$XDG_CACHE_HOME/framegate/cluster-<versions>``, by default below ``~/.cache``."""
-    found: Path = _programs.cache_directory(f"cluster-{KUBERNETES}-{CONTAINERD}-{COREDNS}")
+    found: Path = _programs.cache_directory(f"cluster-{KUBERNETES[version]}-{CONTAINERD}-{COREDNS}")
     return found
 
 
 def binaries() -> Path:
-    """The folder of what ``build`` makes."""
-    return cache_directory() / "bin"
-
-
-def _wanted() -> list[str]:
-    return [*_COMMANDS, *(name for names in _INSTALLED.values() for name in names), "pause"]
+    """The folder of what ``build`` makes for the version that is run."""
+    return cache_directory(_version()) / "bin"
 
 
 def _unbuilt() -> list[str]:
-    return [name for name in _wanted() if not os.path.exists(binaries() / name)]
+    others = [*(name for names in _INSTALLED.values() for name in names), "pause", "definitions"]
+    return [name for name in (*_COMMANDS, *others) if not os.path.exists(binaries() / name)]
 
 
 def _absent_packages() -> list[str]:
@@ -124,14 +138,20 @@ def build() -> Path:
     Raises:
         BuildError: Go or its modules failed; the log is ``build.log`` in the cache.
     """
-    workshop = _programs.Workshop(cache_directory())
-    with workshop.alone():
-        if _unbuilt():
-            builder = _Builder(workshop)
-            builder.kubernetes()
-            builder.installed()
-            builder.pause()
-            workshop.forget("go", "gocache")  # modules and intermediate results are 8 GB, and not needed again
+    if _unbuilt():
+        for version in {NEWEST, _version()}:
+            workshop = _programs.Workshop(cache_directory(version))
+            with workshop.alone():
+                builder = _Builder(workshop)
+                if version == _version():
+                    builder.kubernetes(KUBERNETES[version])
+                if version == NEWEST:
+                    builder.installed()
+                    builder.pause()
+                    builder.definitions()
+                workshop.forget("go", "gocache")  # modules and intermediate results are 8 GB, and not needed again
+        for name in _unbuilt():
+            os.symlink(cache_directory() / "bin" / name, binaries() / name)
     return binaries()
 
 
@@ -141,23 +161,23 @@ class _Builder:
         self._bin = workshop.bin
         self._go = workshop.go
 
-    def kubernetes(self) -> None:
+    def kubernetes(self, version: str) -> None:
         """Build all of Kubernetes' commands from a module of ours: its own go.mod replaces its parts by folders, which ``go install`` refuses."""
         wanted = [name for name in _COMMANDS if not (self._bin / name).exists()]
         if not wanted:
             return
         folder = self._cache / "kubernetes"
         folder.mkdir(exist_ok=True)
-        described = json.loads(self._go(["mod", "download", "-json", f"k8s.io/kubernetes@v{KUBERNETES}"], "reading Kubernetes' module"))
+        described = json.loads(self._go(["mod", "download", "-json", f"k8s.io/kubernetes@v{version}"], "reading Kubernetes' module"))
         parts = re.findall(r"^\s*(\S+) => \./staging", Path(described["GoMod"]).read_text(), re.MULTILINE)
-        replaced = "".join(f"replace {part} => {part} v0.{KUBERNETES.partition('.')[2]}\n" for part in parts)
-        (folder / "go.mod").write_text(f"module framegate/cluster\n\ngo 1.26.0\n\nrequire k8s.io/kubernetes v{KUBERNETES}\n\n{replaced}")
+        replaced = "".join(f"replace {part} => {part} v0.{version.partition('.')[2]}\n" for part in parts)
+        (folder / "go.mod").write_text(f"module framegate/cluster\n\ngo 1.26.0\n\nrequire k8s.io/kubernetes v{version}\n\n{replaced}")
         imports = "".join(f'import _ "k8s.io/kubernetes/cmd/{name}"\n' for name in _COMMANDS)
         (folder / "tools.go").write_text(f"//go:build tools\n\npackage tools\n\n{imports}")
         self._go(["mod", "tidy"], "fetching Kubernetes' modules", folder)
-        major, minor, _ = KUBERNETES.split(".")
+        major, minor, _ = version.split(".")
         stamp = "k8s.io/component-base/version"
-        flags = f"-s -w -X {stamp}.gitVersion=v{KUBERNETES} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"
+        flags = f"-s -w -X {stamp}.gitVersion=v{version} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"
         for name in wanted:
             target = ["-trimpath", "-ldflags", flags, "-o", str(self._bin / name), f"k8s.io/kubernetes/cmd/{name}"]
             self._go(["build", *target], f"building {name}", folder)
@@ -174,3 +194,19 @@ class _Builder:
         (folder / "go.mod").write_text("module framegate/pause\n\ngo 1.26.0\n")
         (folder / "main.go").write_text(_PAUSE)
         self._go(["build", "-trimpath", "-ldflags", "-s -w", "-o", str(self._bin / "pause"), "."], "building pause", folder)
+
+    def definitions(self) -> None:
+        """Write the definitions of PodMonitor, PrometheusRule, Certificate and their siblings, as their projects do, from their types in Go."""
+        folder, target = self._cache / "definitions", self._bin / "definitions"
+        if target.exists():
+            return
+        folder.mkdir(exist_ok=True)
+        modules = [f"{package.partition(end)[0]}{end} {version}" for package, (end, version) in _TYPES.items()]
+        (folder / "go.mod").write_text("module framegate/definitions\n\ngo 1.26.0\n" + "".join(f"\nrequire {module}\n" for module in modules))
+        imports = "".join(f'import _ "{package}"\n' for package in _TYPES)
+        (folder / "tools.go").write_text(f"//go:build tools\n\npackage tools\n\n{imports}")
+        self._go(["mod", "tidy"], "fetching the types of custom resources", folder)
+        *packages, program = _TYPES
+        words = [*(f"paths={package}" for package in packages), "crd:maxDescLen=0", f"output:crd:dir={folder / 'made'}"]
+        self._go(["run", program, *words], "writing the definitions of custom resources", folder)
+        os.rename(folder / "made", target)

@@ -8,30 +8,41 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.images import IMAGES
 from tests.cluster.machine import FOLDER
-from tests.cluster.node import Node
+from tests.cluster.node import ApiServer, Node
 from tests.cluster.room import Room
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def node() -> Iterator[Node]:
-    """A node with all images; ``make cluster-test`` has made the namespaces that it needs."""
-    folder = os.environ.get(FOLDER)
+def cluster() -> Iterator[ApiServer]:
+    """A node with all images, or where there are none an API server alone; ``make cluster-test`` has made the namespaces that they need."""
+    folder, images = os.environ.get(FOLDER), os.environ.get(IMAGES)
     if folder is None:
         pytest.skip("needs namespaces of its own: make cluster-test")
-    node = Node(Path(folder) / "node")
+    server = Node(Path(folder) / "node") if images else ApiServer(Path(folder) / "node")
     started = time.monotonic()
     try:
-        node.start()
-        ready = time.monotonic()
-        for archive in sorted(Path(os.environ["FRAMEGATE_CLUSTER_IMAGES"]).glob("*.tar")):
-            node.load(archive)
-        print(f"\ncluster: the node was ready after {ready - started:.1f} s, the images were there {time.monotonic() - ready:.1f} s later")
-        yield node
+        server.start()
+        print(f"\ncluster: Kubernetes {server.version()} was ready after {time.monotonic() - started:.1f} s")
+        if isinstance(server, Node) and images:
+            loading = time.monotonic()
+            for archive in sorted(Path(images).glob("*.tar")):
+                server.load(archive)
+            print(f"cluster: the images were there {time.monotonic() - loading:.1f} s later")
+        yield server
     finally:
-        node.stop()
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def node(cluster: ApiServer) -> Node:
+    """The node."""
+    if not isinstance(cluster, Node):
+        pytest.skip("needs a node")
+    return cluster
 
 
 @pytest.fixture

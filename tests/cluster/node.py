@@ -69,6 +69,14 @@ class ApiServer:
 
     def start(self) -> None:
         """Start everything and wait until it answers. Raises ClusterError."""
+        _run(["ip", "link", "set", "lo", "up"])
+        _run(["ip", "link", "add", NODE, "type", "bridge"])  # an interface that needs no other: a node's address may not be a loopback one
+        _run(["ip", "address", "add", f"{NODE_ADDRESS}/32", "dev", NODE])
+        _run(["ip", "link", "set", NODE, "up"])
+        _run(["ip", "route", "add", "default", "dev", NODE])  # kube-proxy asks for the address of the default route
+        for kept in ("/run", "/var/lib/cni"):  # what runtimes keep there ends with this namespace
+            os.makedirs(kept, exist_ok=True)
+            _run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", kept])
         self.folder.mkdir(parents=True, exist_ok=True)
         self._certificates()
         self.server("etcd", "etcd", "--data-dir", str(self.folder / "etcd"), "--listen-client-urls", _ETCD, "--advertise-client-urls", _ETCD,
@@ -90,7 +98,7 @@ class ApiServer:
                     f"--client-ca-file={path / 'cluster.crt'}", f"--service-account-key-file={path / 'sa.key'}",
                     f"--service-account-signing-key-file={path / 'sa.key'}", "--service-account-issuer=https://kubernetes.default",
                     f"--service-cluster-ip-range={SERVICE_SUBNET}", "--authorization-mode=RBAC", "--allow-privileged=true",
-                    "--endpoint-reconciler-type=none", "--kubelet-preferred-address-types=InternalIP",
+                    "--kubelet-preferred-address-types=InternalIP",
                     f"--kubelet-client-certificate={path / 'admin.crt'}", f"--kubelet-client-key={path / 'admin.key'}")  # fmt: skip
         wait_until(lambda: self.kubectl("get", "--raw", "/readyz", check=False) == "ok", "the API server", why=lambda: self.log("api"))
 
@@ -126,6 +134,10 @@ class ApiServer:
             check: raise an error if it fails; otherwise its output is returned.
         """
         return _run([str(self._bin / "kubectl"), f"--kubeconfig={self.config}", *words], given=given, timeout_s=timeout_s, check=check)
+
+    def version(self) -> str:
+        """The API server's, as v1.36.3."""
+        return str(json.loads(self.kubectl("get", "--raw", "/version"))["gitVersion"])
 
     def get(self, *words: str) -> Any:
         """What ``kubectl get … -o json`` says."""
@@ -168,14 +180,6 @@ class Node(ApiServer):
         self._group = folder.parent.name
 
     def start(self) -> None:
-        _run(["ip", "link", "set", "lo", "up"])
-        _run(["ip", "link", "add", NODE, "type", "bridge"])  # an interface that needs no other: a node's address may not be a loopback one
-        _run(["ip", "address", "add", f"{NODE_ADDRESS}/32", "dev", NODE])
-        _run(["ip", "link", "set", NODE, "up"])
-        _run(["ip", "route", "add", "default", "dev", NODE])  # kube-proxy asks for the address of the default route
-        for kept in ("/run", "/var/lib/cni"):  # what runtimes keep there ends with this namespace
-            os.makedirs(kept, exist_ok=True)
-            _run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", kept])
         for group in groups(self._group):
             group.mkdir(exist_ok=True)
         super().start()

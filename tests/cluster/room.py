@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.components import binaries
-from tests.cluster.node import ClusterError, Node, wait_until
+from tests.cluster.node import ApiServer, ClusterError, wait_until
 
 __all__ = ["Room", "moment"]
 
@@ -23,12 +23,12 @@ class Room:
     """One namespace.
 
     Args:
-        node: of the cluster.
+        node: of the cluster, or its API server.
         name: of the namespace.
         folder: for files of the test.
     """
 
-    def __init__(self, node: Node, name: str, folder: Path) -> None:
+    def __init__(self, node: ApiServer, name: str, folder: Path) -> None:
         self.node = node
         self.name = name
         self.folder = folder

@@ -63,6 +63,47 @@ def test_every_record_arrives_once_through_tls_and_the_tables_equal_the_counts(r
     assert sum(row["lost"] or 0 for row in states) == 0
 
 
+def test_three_brokers_record_each_on_a_claim_of_its_own_which_a_new_pod_finds_again(room: Room) -> None:
+    certificates(room)
+    folders = [room.volume(f"tap-kafka-{number}") for number in range(3)]
+    for number in range(3):
+        room.volume(f"data-kafka-{number}")
+    cluster = broker("$(POD_NAME).kafka:9093", brokers=3)
+    template = cluster["spec"]["template"]["spec"]  # with certificates from two sources
+    sources = [{"secret": {"name": "framegate-tls", "items": [{"key": key, "path": key}]}} for key in ("tls.crt", "tls.key")]
+    template["volumes"] = [{"name": "certificates", "projected": {"sources": sources, "defaultMode": 292}}]
+    options = ("--tap-claim", "tap", "--tap-claim-size", "2GiB", "--no-fs-group", "--tls-volume", "certificates")
+    room.apply_text(injected(room, CONFIGURATION, cluster, options=options))
+    room.apply(service(clusterIP="None", publishNotReadyAddresses=True))
+    status = ["rollout", "status", "statefulset/kafka", "--timeout=180s"]
+    room.kubectl(*status, timeout_s=200.0)
+    servers = ",".join(f"kafka-{number}.kafka:9093" for number in range(3))
+
+    def exchange(number: int) -> int:
+        room.apply(client_job(f"producer-{number}", "produce", "--servers", servers, "--ca", "/tls/ca.crt", "--count", "3000"))
+        said = last_line(room.wait_job(f"producer-{number}"))
+        assert (said["sent"], said["acknowledged"], said["failed"], said["left"]) == (3000, 3000, {}, 0)
+        room.apply(client_job(f"reader-{number}", "consume", "--servers", servers, "--ca", "/tls/ca.crt"))
+        return int(last_line(room.wait_job(f"reader-{number}"))["seen"])
+
+    def streams(number: int) -> set[str]:
+        return {path.name for path in folders[number].iterdir() if path.is_dir()}
+
+    assert exchange(1) == 3000
+    before = [streams(number) for number in range(3)]
+    assert [len(found) for found in before] == [1, 1, 1]
+    assert len(set().union(*before)) == 3, "each broker has a record of its own"
+    room.kubectl("delete", "pod", "kafka-1", timeout_s=120.0)
+    room.kubectl(*status, timeout_s=200.0)
+    wait_until(lambda: room.sidecar("kafka-1")["ready"], "the new pod's framegate")
+    assert exchange(2) == 6000
+    after = [streams(number) for number in range(3)]
+    assert (before[1] < after[1], before[0] == after[0], before[2] == after[2]) == (True, True, True)
+    for number in range(3):
+        said = room.framegate(f"kafka-{number}", "tap", "verify", "/var/lib/framegate/tap", "--output", "json", check=False)
+        assert json.loads(said)["faults"] == [], said
+
+
 def apply_spark(room: Room) -> str:
     """The Job of deploy/spark, as it is; its name."""
     (job,) = [item for item in YAML(typ="safe").load_all(SPARK_JOB.read_text()) if item["kind"] == "Job"]

@@ -72,7 +72,7 @@ def test_twenty_restarts_of_both_sides_lose_double_and_reorder_nothing(room: Roo
     certificates(room)
     room.claim("data")
     reports = room.claim("reports")
-    component(room, CONFIGURATION, broker("kafka:9093", claim="data", terminationGracePeriodSeconds=45), service())
+    component(room, CONFIGURATION, broker("kafka:9093", claim="data"), service())
     room.wait_ready("app=kafka")
     room.apply_text(injected(room, OUTBOUND.replace("NAMESPACE", room.name), producers(room)))
     room.wait_ready("app=producer")

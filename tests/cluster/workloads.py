@@ -93,32 +93,39 @@ def _container(*words: str, environment: dict[str, str] | None = None, **more: A
     }
 
 
-def broker(advertised: str, claim: str | None = None, **more: Any) -> dict[str, Any]:
-    """A StatefulSet of one broker, which listens at 127.0.0.1:9092 and tells clients another address.
+def broker(advertised: str, claim: str | None = None, brokers: int = 1, **more: Any) -> dict[str, Any]:
+    """A StatefulSet of one broker, or of a cluster, each of which listens for clients at 127.0.0.1:9092 and tells them another address.
 
     Args:
         advertised: host and port that clients are told.
         claim: of its data; without, they end with the pod.
+        brokers: their number; more than one need a headless Service, and volumes of claims ``data``.
         more: of the pod.
     """
     container = _container(
         "/kafka/broker.py",
-        environment={"ADVERTISED": advertised, "DATA": "/data"},
+        environment={"ADVERTISED": advertised, "DATA": "/data", "BROKERS": str(brokers)},
         volumeMounts=[{"name": "data", "mountPath": "/data"}],
         resources={"requests": {"cpu": "200m", "memory": "400Mi"}},
         readinessProbe={"exec": {"command": ["/opt/framegate/bin/python", "-c", _ANSWERS]}, "periodSeconds": 1},
     )
     volume = {"name": "data", **({"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}})}
-    pod = {"securityContext": restricted_pod(), "containers": [container], "volumes": [volume], **more}
+    pod: dict[str, Any] = {"securityContext": restricted_pod(), "containers": [container], "volumes": [volume], **more}
     template = {"metadata": {"labels": {"app": "kafka"}}, "spec": pod}
     labels = {"app": "kafka", "framegate.io/inject": "true"}
-    spec = {"serviceName": "kafka", "replicas": 1, "selector": {"matchLabels": {"app": "kafka"}}, "template": template}
+    many: dict[str, Any] = {}
+    if brokers > 1:
+        del pod["volumes"]
+        data = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+        many["podManagementPolicy"] = "Parallel"  # a broker is ready when most of them are there
+        many["volumeClaimTemplates"] = [{"metadata": {"name": "data"}, "spec": data}]
+    spec = {"serviceName": "kafka", "replicas": brokers, **many, "selector": {"matchLabels": {"app": "kafka"}}, "template": template}
     return document("StatefulSet", "kafka", spec, "apps/v1", labels)
 
 
-def service(name: str = "kafka", port: int = 9093, target: str = "framegate-data") -> dict[str, Any]:
-    """A Service whose port leads to framegate's."""
-    return document("Service", name, {"selector": {"app": name}, "ports": [{"name": "data", "port": port, "targetPort": target}]})
+def service(name: str = "kafka", port: int = 9093, target: int = 9093, **more: Any) -> dict[str, Any]:
+    """A Service whose port leads to framegate's; ``more``: of its specification."""
+    return document("Service", name, {"selector": {"app": name}, "ports": [{"name": "data", "port": port, "targetPort": target}], **more})
 
 
 def client_pod(*words: str, secret: str | None = "framegate-tls", claims: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
@@ -161,7 +168,13 @@ def certificates(room: Room, name: str = "framegate-tls") -> Authority:
 
 def give_certificate(room: Room, authority: Authority, name: str = "framegate-tls") -> bytes:
     """Put a new certificate into the Secret, as a renewal does; the certificate."""
-    hosts = ("kafka", f"kafka.{room.name}.svc", f"kafka.{room.name}.svc.cluster.local", "localhost")
+    hosts = (
+        "kafka",
+        *(f"kafka-{number}.kafka" for number in range(3)),
+        f"kafka.{room.name}.svc",
+        f"kafka.{room.name}.svc.cluster.local",
+        "localhost",
+    )
     certificate, key = authority.leaf_pem("kafka", hosts=hosts)
     room.secret(name, tls_crt=certificate, tls_key=key, ca_crt=authority.path.read_bytes())
     return certificate

@@ -22,12 +22,12 @@ REQUEST = b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n"
 class Serving:
     """A server on a loop in a thread of its own; ``answer`` gives what it says."""
 
-    def __init__(self, address: str = "127.0.0.1:0") -> None:
+    def __init__(self, address: str = "127.0.0.1:0", body_limit: int = 0) -> None:
         self.answer: Callable[[bytes], bytes] = lambda head: response(HTTPStatus.OK, head.split()[1] + b"\n")
         self.sock = bind(address)
         self.address = self.sock.getsockname()
         self.clients: list[socket.socket] = []
-        self.server = Server(self.sock, lambda head: self.answer(head))
+        self.server = Server(self.sock, lambda request: self.answer(request), body_limit=body_limit)
         self.loop = asyncio.new_event_loop()
         self.end = asyncio.Event()
         self.thread = threading.Thread(target=self.serve)
@@ -118,6 +118,22 @@ def test_a_head_has_at_most_8_kib(at: Serving, more: int, status: str) -> None:
         client.sendall(head + b"y" * room + b"\r\n\r\n")  # what ends it is not counted
         assert client.recv(4096).split()[1] == status.encode()
     assert at.ask().startswith("HTTP/1.0 200")
+
+
+def test_a_body_is_read_up_to_its_limit_and_only_where_there_is_one(at: Serving) -> None:
+    with_bodies = Serving(body_limit=100_000)
+    try:
+        for serving in (at, with_bodies):
+            serving.answer = lambda request: response(HTTPStatus.OK, b"%d bytes" % len(request.partition(b"\r\n\r\n")[2]))
+        for size, said in ((0, "\r\n0 bytes"), (1, "\r\n1 bytes"), (100_000, "\r\n100000 bytes"), (100_001, "HTTP/1.0 413 ")):
+            assert said in with_bodies.ask(b"POST /x HTTP/1.1\r\ncontent-LENGTH: %d\r\n\r\n" % size + b"x" * min(size, 100_000))
+        assert at.ask(b"POST /x HTTP/1.1\r\nContent-Length: 1\r\n\r\n").endswith("\r\n0 bytes")
+        with with_bodies.connect() as client:
+            client.sendall(b"POST /x HTTP/1.1\r\nContent-Length: 2\r\n\r\nx")
+            client.shutdown(socket.SHUT_WR)
+            assert read_to_end(client).decode().startswith("HTTP/1.0 400")
+    finally:
+        with_bodies.close()
 
 
 def test_half_a_request_is_400_and_a_reset_does_not_affect_others(at: Serving) -> None:

@@ -81,8 +81,9 @@ def test_the_component_reaches_every_kind_of_workload_by_label(deployment: dict[
     component = load(COMPONENT / "kustomization.yaml")
     assert (component["apiVersion"], component["kind"]) == ("kustomize.config.k8s.io/v1alpha1", "Component")
     assert {patch["target"]["kind"] for patch in component["patches"]} == set(KINDS)
+    assert {patch["target"]["kind"] for patch in component["patches"] if "path" in patch} == set(KINDS)
     for patch in component["patches"]:
-        assert (COMPONENT / patch["path"]).is_file()
+        assert "path" not in patch or (COMPONENT / patch["path"]).is_file()
         label, _, value = patch["target"]["labelSelector"].partition("=")
         assert deployment["metadata"]["labels"][label] == value
 
@@ -143,8 +144,16 @@ def test_volumes_cover_what_the_configuration_names(deployment: dict[str, Any], 
 
 
 def test_the_grace_period_outlasts_the_drain(deployment: dict[str, Any], sidecar: dict[str, Any]) -> None:
+    """Which Kustomize sets where there is none: the patch's test refuses a workload that has its own."""
     drain = load(EXAMPLE / "framegate.yaml")["drain"]["timeout"]
-    assert deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= int(drain.removesuffix("s")) + 10
+    assert "terminationGracePeriodSeconds" not in deployment["spec"]["template"]["spec"]
+    patches = [item for item in load(COMPONENT / "kustomization.yaml")["patches"] if "patch" in item]
+    assert {item["target"]["kind"] for item in patches} == set(KINDS)
+    for item in patches:
+        test, add = YAML(typ="safe").load(item["patch"])
+        path = "/".join(("", *KINDS[item["target"]["kind"]][1], "spec", "terminationGracePeriodSeconds"))
+        assert (test, add["op"], add["path"]) == ({"op": "test", "path": path, "value": None}, "add", path)
+        assert add["value"] >= int(drain.removesuffix("s")) + 12
     command = sidecar["lifecycle"]["preStop"]["exec"]["command"]
     assert command[1] == "drain"
     assert command[0].startswith("/opt/framegate/bin/")

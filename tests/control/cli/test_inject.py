@@ -90,8 +90,10 @@ def test_what_was_asked_for_comes_along(folder: Path) -> None:
     assert "framegate: Pod a: gets no PodDisruptionBudget, " in done.stderr
     found = {item["kind"]: item for item in data(done.stdout)}
     assert list(found) == ["Pod", "ConfigMap", "Certificate", "PersistentVolumeClaim", "NetworkPolicy", "PodMonitor"]
-    assert found["ConfigMap"]["metadata"]["name"] == "c"
-    assert (found["Certificate"]["metadata"]["name"], found["Certificate"]["spec"]["dnsNames"]) == ("t", ["x"])
+    (name,) = [volume["configMap"]["name"] for volume in found["Pod"]["spec"]["volumes"] if "configMap" in volume]
+    assert found["ConfigMap"]["metadata"]["name"] == name
+    assert name.startswith("c-a-")
+    assert (found["Certificate"]["metadata"]["name"], found["Certificate"]["spec"]["dnsNames"]) == ("a-pod-t", ["x"])
     assert found["PersistentVolumeClaim"]["spec"]["resources"]["requests"]["storage"] == "1Gi"
     container = sidecar(done.stdout)
     assert container["image"] == "r/framegate:2"
@@ -105,7 +107,7 @@ def test_kafka_stands_for_a_configuration_in_front_of_the_cluster(folder: Path) 
     pod, config_map = data(done.stdout)
     text = config_map["data"]["framegate.yaml"]
     assert text == kafka_configuration(("kafka-1:9092", "kafka-2:9092"), "# Written by `framegate inject --kafka`.")
-    assert pod["metadata"]["annotations"]["framegate.io/configuration"].startswith("sha256:")
+    assert pod["spec"]["volumes"][0]["configMap"]["name"] == config_map["metadata"]["name"]
     assert [port["containerPort"] for port in sidecar(done.stdout)["ports"]] == [9464, 9901]
     assert run("-f", "-", "--remove", given=done.stdout).stdout == POD
     taken = run("-f", "-", "--kafka", "kafka:9092", given=POD + "    ports: [{containerPort: 9150}]\n")

@@ -44,6 +44,7 @@ def test_a_broken_rule_is_named_at_its_key(data: dict[str, Any]) -> None:
         ("admin.address", "127.0.0.1:1", "admin.address", "must be unix:PATH"),
         ("admin.address", f"unix:/{'x' * 108}", "admin.address", "109 bytes"),
         ("health.address", "unix:/tmp/health", "health.address", "Unix socket cannot"),
+        ("health.ready_when", "upstream", "health.ready_when", "no upstream has a check section"),
         ("listeners.1.timeouts", {"failed_authentication": "11s"}, "listeners[1].timeouts.failed_authentication", "is longer than handshake, 10s"),
         ("listeners.1.timeouts", {"failed_authentication": "11m"}, "listeners[1].timeouts.failed_authentication", "must be from 0"),
         ("listeners.0.tls.client_ca", ..., "listeners[0].tls.client_auth", "needs client_ca"),

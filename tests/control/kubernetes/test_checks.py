@@ -2,8 +2,9 @@
 
 import dataclasses
 
-from framegate.control.kubernetes.checks import faults_of
+from framegate.control.kubernetes.checks import faults_of, unmet
 from framegate.control.kubernetes.manifest import Fault, read_manifest, workloads
+from framegate.control.kubernetes.objects import Wanted, options_of
 from framegate.control.kubernetes.pod_requirements import DEFAULT_REQUIREMENTS, PodRequirements
 from framegate.control.kubernetes.sidecar import Options, pod_template
 from tests.fakes.cases import each_of
@@ -23,7 +24,7 @@ spec:
 
 def faults(text: str, options: Options | None = None, needs: PodRequirements = DEFAULT_REQUIREMENTS) -> list[Fault]:
     (workload,) = workloads(read_manifest(text))
-    options = options or Options()
+    options = options_of(workload, options or Options(), needs, Wanted())
     return faults_of(workload, pod_template(options, needs), options, needs)
 
 
@@ -72,7 +73,11 @@ def test_a_grace_period_of_the_users_must_leave_framegate_its_end(grace: int, go
     ("kind", "spec", "words"),
     [
         ("DaemonSet", "selector: {}", "a pod on each node"),
-        ("StatefulSet", "replicas: 2", "has replicas 2"),
+        (
+            "ReplicaSet",
+            "replicas: 2",
+            "a StatefulSet, whose pods get a claim each, or leave out --tap-claim: each pod then has a log of at most",
+        ),
         ("CronJob", "x: y", "use concurrencyPolicy: Forbid"),
         ("CronJob", "concurrencyPolicy: Allow", "use concurrencyPolicy: Forbid"),
         ("Deployment", "replicas: 1", "use strategy: {type: Recreate}"),
@@ -124,3 +129,28 @@ def test_a_group_for_the_claim_is_good_where_it_changes_nothing(volume: str) -> 
 def test_the_claims_of_a_stateful_set_are_volumes_too() -> None:
     (fault,) = faults(APPS % ("StatefulSet", "volumeClaimTemplates: [{metadata: {name: data}}]"), Options(tap_claim="c"))
     assert "has a volume data" in fault.what
+
+
+def test_certificates_may_be_in_a_volume_of_the_pod() -> None:
+    text = f"{POD}{APP}  volumes:\n  - {{name: certs, csi: {{driver: d}}}}\n"
+    options = Options(tls_volume="certs")
+    assert faults(text, options) == []
+    assert [(fault.line, "has no volume certs" in fault.what) for fault in faults(POD + APP, options)] == [(5, True)]
+    assert faults(POD + APP, options, dataclasses.replace(DEFAULT_REQUIREMENTS, tls_folder=None)) == []
+    spec = pod_template(options, DEFAULT_REQUIREMENTS)["spec"]
+    mounts = {mount["mountPath"]: (mount["name"], mount.get("readOnly")) for mount in spec["initContainers"][0]["volumeMounts"]}
+    assert mounts["/var/run/framegate/tls"] == ("certs", True)
+    assert [volume["name"] for volume in spec["volumes"]] == ["framegate-config", "framegate-run", "framegate-tap"]
+    for needs, wanted, good in ((None, Wanted(), True), (None, Wanted(issuer=("Issuer", "i")), False), ("none", Wanted(), False)):
+        given = DEFAULT_REQUIREMENTS if needs is None else dataclasses.replace(DEFAULT_REQUIREMENTS, tls_folder=None)
+        assert any("--tls-volume cannot be used" in reason for reason in unmet(options, given, wanted)) is not good
+
+
+def test_each_pod_of_a_stateful_set_has_a_claim_whose_name_is_a_volumes() -> None:
+    text = APPS % ("StatefulSet", "replicas: 3")
+    cases = {"tap": 0, "a.b": 1, "a" * 63: 0, "a" * 64: 1, "framegate-run": 1, "framegate-tap": 0}
+    assert {name: len(faults(text, Options(tap_claim=name))) for name in cases} == cases
+    for more in ("volumeClaimTemplates: [{metadata: {name: tap}}]", "x: y"):
+        spec = (APPS % ("StatefulSet", more)).replace("[{name: app}]", "[{name: app}], volumes: [{name: tap}]" if more == "x: y" else "[{name: app}]")
+        (fault,) = faults(spec, Options(tap_claim="tap", fs_group=False))
+        assert "has a volume tap, a name that framegate uses" in fault.what

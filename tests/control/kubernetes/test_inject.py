@@ -117,7 +117,7 @@ def test_items_of_a_list_are_injected_and_other_objects_are_left_alone() -> None
     found = data(injected)
     assert found[1]["items"][0]["spec"]["initContainers"][0]["name"] == "framegate"
     assert found[1]["items"][1] == {"kind": "Service"}
-    assert [item["kind"] for item in found] == ["Service", "List", "Deployment", "ConfigMap"]
+    assert [item["kind"] for item in found] == ["Service", "List", "Deployment", "ConfigMap", "ConfigMap"]
     assert found[3]["data"] == {"framegate.yaml": TEXT}
     assert remove(injected)[0] == text
 
@@ -153,19 +153,35 @@ def test_a_stream_of_json_stays_a_stream() -> None:
     assert remove(injected)[0] == text
 
 
+def test_another_configuration_makes_other_pods_and_two_workloads_share_no_config_map() -> None:
+    other = DEPLOYMENT.replace("name: 'lookup'", "name: other")
+    found = data(inject(f"{DEPLOYMENT}---\n{other}", needs=PodRequirements(text=TEXT)))
+    mounted = [template_of(item)["spec"]["volumes"][0]["configMap"]["name"] for item in found[:2]]
+    assert mounted == [item["metadata"]["name"] for item in found[2:]]
+    assert len({*mounted, ADDED}) == 2
+    changed = data(inject(inject(DEPLOYMENT, needs=PodRequirements(text=TEXT)), needs=PodRequirements(text=TEXT + "# more")))
+    assert [item["kind"] for item in changed] == ["Deployment", "ConfigMap"]
+    assert changed[1]["metadata"]["name"] not in mounted
+    assert template_of(changed[0])["spec"]["volumes"][0]["configMap"]["name"] == changed[1]["metadata"]["name"]
+
+
 def test_an_object_that_is_switched_off_is_left_alone() -> None:
     text = DEPLOYMENT.replace("    name: 'lookup'", "    labels: {framegate.io/inject: 'false'}\n    name: 'lookup'")
     injector = Injector(Options(), PodRequirements(), Wanted())
     assert (injector.inject(text), injector.injected) == (text, [])
 
 
-def test_of_several_texts_the_certificate_has_all_names() -> None:
-    injector = Injector(Options(), PodRequirements(), Wanted(issuer=("Issuer", "ca")))
+def test_no_object_of_two_workloads_has_one_name_so_two_calls_never_meet() -> None:
     other = DEPLOYMENT.replace("name: 'lookup'", "name: other")
-    prepared = [injector.prepare(DEPLOYMENT), injector.prepare(other)]
-    first, second = (data(injector.finish(each)) for each in prepared)
-    assert first[1]["spec"]["dnsNames"] == ["lookup", "other"]
-    assert len(second) == 1
+    everything = dataclasses.replace(EVERYTHING, dns_names=())
+    calls = [data(inject(text, needs=PodRequirements(text=TEXT), wanted=everything)) for text in (DEPLOYMENT, other)]
+    names = [(item["kind"], item["metadata"]["name"]) for call in calls for item in call]
+    assert len(names) == len({*names}) == 12
+    for workload, *items in calls:
+        (certificate,) = [item for item in items if item["kind"] == "Certificate"]
+        secrets = [volume["secret"]["secretName"] for volume in template_of(workload)["spec"]["volumes"] if "secret" in volume]
+        assert secrets == [certificate["spec"]["secretName"]] == [certificate["metadata"]["name"]]
+        assert certificate["spec"]["dnsNames"] == [workload["metadata"]["name"]]
 
 
 def test_pods_without_labels_of_their_own_are_refused_where_something_would_choose_them() -> None:
@@ -223,27 +239,60 @@ def test_a_claim_is_for_one_workload_in_all_texts() -> None:
     with pytest.raises(ManifestError, match="line 23: Deployment other: would use the tap's claim tap, which Deployment lookup uses"):
         inject(f"{text}---\n{other}", claimed)
     injector = Injector(claimed, PodRequirements(), Wanted())
-    injector.prepare(text)
+    injector.inject(text)
     with pytest.raises(ManifestError, match="would use the tap's claim"):
-        injector.prepare(other)
-    injector.prepare(elsewhere.replace("metadata:\n    {name", "metadata: {name").replace("}       # a name", "}"))
+        injector.inject(other)
+    injector.inject(elsewhere.replace("metadata:\n    {name", "metadata: {name").replace("}       # a name", "}"))
     assert inject(f"{text}---\n{other}")
     assert inject(f"{text}---\n{other}", claimed, PodRequirements(tap_folder=None))
 
 
-THEIRS = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: framegate}\n"
+BROKERS = DEPLOYMENT.replace("Deployment", "StatefulSet").replace("    template:\n", "    replicas: 3\n    template:\n")
+
+
+def test_each_pod_of_a_stateful_set_gets_a_claim_from_a_template() -> None:
+    theirs = [
+        BROKERS,
+        f"{BROKERS.split('# the very end')[0]}    volumeClaimTemplates:\n    - metadata: {{name: data}}   # theirs\n      spec: {{}}\n",
+        BROKERS.replace("    replicas: 3\n", "    volumeClaimTemplates: []   # none\n"),
+        BROKERS.replace("    replicas: 3\n", "    volumeClaimTemplates: [{metadata: {name: data}}]\n"),
+        json.dumps(data(BROKERS)[0]),
+        json.dumps(data(BROKERS)[0], indent=3),
+    ]
+    for text in theirs:
+        for size, shown in ((4 << 30, "4Gi"), (0, "2Gi")):
+            injected = inject(text, Options(tap_claim="tap", fs_group=False), wanted=Wanted(tap_claim_bytes=size))
+            (item,) = data(injected)
+            before = data(text)[0]["spec"].get("volumeClaimTemplates") or []
+            claim = {"metadata": {"name": "tap"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": shown}}}}
+            assert item["spec"]["volumeClaimTemplates"] == [*before, claim]
+            spec = template_of(item)["spec"]
+            (mount,) = [mount["name"] for mount in spec["initContainers"][0]["volumeMounts"] if mount["mountPath"] == "/var/lib/framegate/tap"]
+            assert (mount, "tap" in [volume["name"] for volume in spec["volumes"]]) == ("tap", False)
+            assert inject(injected) == inject(text), "without the option"
+            assert remove(injected)[0] == text
+            live = json.loads(json.dumps(item))
+            live["spec"]["volumeClaimTemplates"][-1] |= {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "status": {"phase": "Pending"}}
+            (left,) = data(remove(json.dumps(live))[0])
+            assert (left["spec"].get("volumeClaimTemplates") or []) == before
+    two = f"{BROKERS}---\n{BROKERS.replace('lookup', 'other')}"
+    assert [item["spec"]["volumeClaimTemplates"][0]["metadata"]["name"] for item in data(inject(two, Options(tap_claim="tap")))] == ["tap", "tap"]
+
+
+ADDED = data(inject(DEPLOYMENT, needs=PodRequirements(text=TEXT)))[1]["metadata"]["name"]
+THEIRS = f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {ADDED}}}\n"
 
 
 def test_an_object_with_the_name_of_an_added_one_is_refused_in_any_of_the_texts() -> None:
-    words = "ConfigMap framegate (exists|is in another manifest), and inject would add an object of the same name"
+    words = f"ConfigMap {ADDED} (exists|is in another manifest), and inject would add an object of the same name"
     with pytest.raises(ManifestError, match=f"line 21: {words}"):
         inject(f"{DEPLOYMENT}---\n{THEIRS}", needs=PodRequirements(text=TEXT))
     for texts in ((DEPLOYMENT, THEIRS), (THEIRS, DEPLOYMENT)):
         injector = Injector(Options(), PodRequirements(text=TEXT), Wanted())
-        injector.prepare(texts[0])
+        injector.inject(texts[0])
         with pytest.raises(ManifestError, match=words):
-            injector.prepare(texts[1])
-    for good in (THEIRS.replace("name: framegate", "name: framegate, namespace: other"), THEIRS.replace("ConfigMap", "Secret")):
+            injector.inject(texts[1])
+    for good in (THEIRS.replace(f"name: {ADDED}", f"name: {ADDED}, namespace: other"), THEIRS.replace("ConfigMap", "Secret")):
         assert inject(f"{DEPLOYMENT}---\n{good}", needs=PodRequirements(text=TEXT))
     assert inject(f"{DEPLOYMENT}---\n{THEIRS}")
 

@@ -1,13 +1,14 @@
 """The objects beside a pod are valid and choose its pods."""
 
 import dataclasses
+import re
 from typing import Any
 
 import kubernetes_validate
 import pytest
 
 from framegate.control.kubernetes.manifest import KINDS, ManifestError, Workload, read_manifest, workloads
-from framegate.control.kubernetes.objects import Wanted, key_of, objects_for
+from framegate.control.kubernetes.objects import Wanted, key_of, objects_for, options_of
 from framegate.control.kubernetes.pod_requirements import DEFAULT_REQUIREMENTS
 from framegate.control.kubernetes.sidecar import Options
 from tests.fakes.cases import each_of
@@ -28,8 +29,9 @@ def workload(text: str = DEPLOYMENT) -> Workload:
     return found
 
 
-def made(wanted: Wanted = ALL, text: str = DEPLOYMENT, **needs: Any) -> dict[str, dict[str, Any]]:
-    found = objects_for(workload(text), Options(tap_claim="tap"), dataclasses.replace(DEFAULT_REQUIREMENTS, **needs), wanted)
+def made(wanted: Wanted = ALL, text: str = DEPLOYMENT, configuration: str | None = None, **needs: Any) -> dict[str, dict[str, Any]]:
+    needed = dataclasses.replace(DEFAULT_REQUIREMENTS, text=configuration, **needs)
+    found = objects_for(workload(text), Options(tap_claim="tap"), needed, wanted)
     return {item["kind"]: item for item in found}
 
 
@@ -53,6 +55,25 @@ def test_all_objects_are_valid_in_the_workloads_namespace_and_known_again() -> N
         for version in () if item["kind"] in ("Certificate", "PodMonitor") else ("1.29", "1.37"):
             kubernetes_validate.validate(item, version, strict=True)
     assert len({key_of(item) for item in found}) == len(found)
+
+
+def test_a_config_map_is_named_by_workload_and_contents_and_is_owned_by_an_object_of_the_cluster() -> None:
+    def named(text: str = DEPLOYMENT, configuration: str | None = "a", name: str | None = "c") -> str | None:
+        needs = dataclasses.replace(DEFAULT_REQUIREMENTS, text=configuration)
+        return options_of(workload(text), Options(config_map=name), needs, Wanted()).config_map
+
+    assert re.fullmatch("c-lookup-[0-9a-f]{10}", named() or "")
+    others = [DEPLOYMENT.replace("name: lookup", "name: other"), DEPLOYMENT.replace("Deployment", "StatefulSet")]
+    assert len({named(), named(configuration="b"), named(name="d"), *map(named, others)}) == 5
+    for longest in (DEPLOYMENT.replace("name: lookup", f"name: {'a' * length}") for length in (239, 240, 241, 253)):
+        assert re.fullmatch("c-a+-[0-9a-f]{10}", named(longest) or "")
+        assert len(named(longest) or "") <= 253
+    assert re.fullmatch("c-without-a-name-[0-9a-f]{10}", named(DEPLOYMENT.replace("name: lookup, ", "")) or "")
+    assert (named(configuration=None), named(name=None)) == ("c", None)
+    config_map = made(Wanted(), configuration="a")["ConfigMap"]
+    assert (config_map["immutable"], "ownerReferences" in config_map["metadata"]) == (True, False)
+    owned = made(Wanted(), DEPLOYMENT.replace("name: lookup", "uid: 7-7, name: lookup"), configuration="a")["ConfigMap"]
+    assert owned["metadata"]["ownerReferences"] == [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "lookup", "uid": "7-7"}]
 
 
 def test_pods_are_chosen_as_the_workload_chooses_them_and_only_those_with_framegate() -> None:
@@ -127,6 +148,14 @@ def test_a_budget_is_for_kinds_that_say_how_many_pods_they_want(kind: str) -> No
     assert found["NetworkPolicy"]["metadata"]["name"] == f"a-{kind.lower()}-framegate"
 
 
+def test_the_policy_leaves_the_applications_ports_open_except_those_that_framegate_connects_to() -> None:
+    listed = "{containerPort: 9190}, {containerPort: 8080}, {containerPort: 9190, protocol: UDP}, {containerPort: 8080, name: same}"
+    others = "initContainers: [{name: i, ports: [{containerPort: 0x50}]}]"
+    text = DEPLOYMENT.replace("containers: []", f"containers: [{{name: a, ports: [{listed}]}}, {{name: b}}], {others}")
+    (ingress,) = made(text=text, upstream_ports=(9190,), metrics_port=None)["NetworkPolicy"]["spec"]["ingress"]
+    assert [(port["protocol"], port["port"]) for port in ingress["ports"]] == [("TCP", 9093), ("TCP", 8080), ("UDP", 9190), ("TCP", 80)]
+
+
 def test_the_policy_opens_framegates_ports_and_no_others() -> None:
     ingress = made(data_ports=(1, 2), metrics_port=3)["NetworkPolicy"]["spec"]["ingress"]
     assert [[port["port"] for port in rule["ports"]] for rule in ingress] == [[1, 2], [3]]
@@ -142,9 +171,3 @@ def test_the_certificate_is_for_the_secret_that_is_mounted() -> None:
     assert certificate["dnsNames"] == ["lookup", "lookup.prod.svc"]
     assert made(dataclasses.replace(ALL, dns_names=("x.example",)))["Certificate"]["spec"]["dnsNames"] == ["x.example"]
     assert "Certificate" not in made(tls_folder=None)
-
-
-def test_the_certificate_has_the_names_of_all_that_mount_its_secret() -> None:
-    other, elsewhere = workload(DEPLOYMENT.replace("name: lookup", "name: orders")), workload(DEPLOYMENT.replace("prod", "test"))
-    found = objects_for(workload(), Options(), DEFAULT_REQUIREMENTS, Wanted(issuer=("Issuer", "ca")), [workload(), other, elsewhere])
-    assert found[0]["spec"]["dnsNames"] == ["lookup", "lookup.prod.svc", "orders", "orders.prod.svc"]

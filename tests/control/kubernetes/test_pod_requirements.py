@@ -45,7 +45,8 @@ def needs(path: Path, processors: int = 1) -> PodRequirements:
 
 def test_what_is_expected_without_a_configuration_is_the_examples() -> None:
     found = needs(EXAMPLE)
-    for name in ("data_ports", "inner_ports", "metrics_port", "health_port", "admin_socket", "drain_s", "tls_folder", "secret_folders", "tap_folder"):
+    ports = ("data_ports", "inner_ports", "upstream_ports", "metrics_port", "health_port")
+    for name in (*ports, "admin_socket", "drain_s", "tls_folder", "secret_folders", "tap_folder"):
         assert getattr(found, name) == getattr(DEFAULT_REQUIREMENTS, name), name
     assert {name for name, _ in found.tls_files} <= {"tls.crt", "tls.key", "ca.crt"}
     assert found.tap_bytes <= DEFAULT_REQUIREMENTS.tap_bytes

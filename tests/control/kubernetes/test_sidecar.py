@@ -100,10 +100,9 @@ def test_only_a_claim_for_the_tap_brings_a_group_of_the_pods() -> None:
         assert "securityContext" not in pod_template(options, needs)["spec"]
 
 
-def test_another_configuration_makes_other_pods_and_the_same_one_does_not() -> None:
-    def annotation(text: str) -> str:
-        template = pod_template(Options(), dataclasses.replace(DEFAULT_REQUIREMENTS, text=text))
-        return str(template["metadata"]["annotations"]["framegate.io/configuration"])
-
-    assert annotation("a") == annotation("a") != annotation("b")
+def test_a_configuration_without_a_config_map_is_carried_by_the_pod() -> None:
+    template = pod_template(Options(config_map=None), dataclasses.replace(DEFAULT_REQUIREMENTS, text="node: a\n"))
+    assert template["metadata"]["annotations"] == {"framegate.io/configuration": "node: a\n"}
+    item = {"path": "framegate.yaml", "fieldRef": {"fieldPath": "metadata.annotations['framegate.io/configuration']"}}
+    assert template["spec"]["volumes"][0] == {"name": "framegate-config", "downwardAPI": {"items": [item]}}
     assert "annotations" not in pod_template(Options(), DEFAULT_REQUIREMENTS)["metadata"]
