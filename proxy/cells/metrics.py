@@ -85,6 +85,8 @@ AUTHENTICATION_ERRORS: Final = ("", "credentials", "denied", "mechanism", "proto
 """Why a client is refused: its credentials are wrong, its principal is not allowed, its mechanism is not enabled, it broke the protocol, or the check
 or our login to the upstream was not possible.
 """
+LOGIN_ERRORS: Final = ("credentials", "unavailable")
+"""Those of them for which failed logins are ranked; of the latter there is one number for each listener."""
 RATE_LEVELS: Final = ("node", "listener", "rule", "address")
 """What a rate is for. Single addresses have no series: there are too many."""
 FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap", "pool")
@@ -491,6 +493,7 @@ METRICS: Final = (
         "{authentication}/s",
         "Logins per second that failed in the last minute, by the name that was tried and address; `<many>`: different ones.",
         *_CLIENT,
+        (ERROR_TYPE, LOGIN_ERRORS),
     ),
     _control(
         "accept.limited.time",
