@@ -153,6 +153,7 @@ def _refused(words: str, bad: Condition, everything: Condition, command: str) ->
 def _attack(words: str, *, user: str, address: str) -> Problem:
     """Logins fail with wrong credentials; ``user`` and ``address``: ``one`` or ``many``."""
     where = {f"{'!' * (which == 'one')}{label}": "<many>" for label, which in ((PRINCIPAL, user), (CLIENT_ADDRESS, address))}
+    where[f"!{ERROR_TYPE}"] = "unavailable"
     return _refused(words, total("client.login.failures", *_CLIENT, where=where), _LOGINS, f"{_CLOSED} --filter cause=auth_failed")
 
 
