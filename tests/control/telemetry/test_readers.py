@@ -1,10 +1,13 @@
 """Metrics pushed to a collector and scraped by Prometheus, with the folded histograms."""
 
 import itertools
+import json
 import random
 import socket
+import subprocess
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +38,7 @@ from framegate.proxy.network.stats import Histogram
 from tests.fakes.cases import each_of
 from tests.fakes.cells import fill
 from tests.fakes.framegate import until
+from tests.fakes.monitoring import program
 from tests.fakes.otlp_receiver import GrpcReceiver
 from tests.fakes.plane import FakePlane
 from tests.fakes.upstream import read_to_end
@@ -124,9 +128,47 @@ def test_the_variable_of_the_sdk_asks_for_exponential_histograms(plane: FakePlan
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "base2_exponential_bucket_histogram")
     fill(plane, 0, {("framegate.frame.forward.duration", "kafka", "request"): [0, 2, *[0] * (len(FORWARD_BOUNDS) - 1), 50_000]})
     with GrpcReceiver() as collector:
-        exporting(plane, collector, 3_600_000).shutdown(2_000)
+        exporting(plane, collector.endpoint, 3_600_000).shutdown(2_000)
         (point,) = collector.nth(1).metrics["framegate.frame.forward.duration"].exponential_histogram.data_points
     assert (point.count, point.scale, point.positive.offset, list(point.positive.bucket_counts)[:3]) == (2, 2, -64, [0, 2, 0])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(program("otelcol") is None, reason="no collector is installed")
+def test_a_collector_takes_exponential_histograms_and_their_quantiles_are_right(
+    plane: FakePlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "base2_exponential_bucket_histogram")
+    chance, histogram, output = random.Random(7), Histogram(FORWARD_BOUNDS), tmp_path / "output.json"
+    took_ns = sorted(int(chance.lognormvariate(15, 2)) for _ in range(10_000))
+    for each in took_ns:
+        histogram.observe(each)
+    fill(plane, 0, {("framegate.frame.forward.duration", "kafka", "request"): [*histogram.buckets, histogram.sum]})
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = "{}:{}".format(*free.getsockname())
+    pipelines = {"metrics": {"receivers": ["otlp"], "exporters": ["file"]}}
+    config = {
+        "receivers": {"otlp": {"protocols": {"grpc": {"endpoint": address}}}},
+        "exporters": {"file": {"path": str(output)}},
+        "service": {"telemetry": {"metrics": {"level": "none"}}, "pipelines": pipelines},
+    }
+    (tmp_path / "collector.yaml").write_text(json.dumps(config))
+    with subprocess.Popen([str(program("otelcol")), f"--config={tmp_path}/collector.yaml"], stderr=subprocess.DEVNULL) as collector:
+        try:
+            until(lambda: listens(address), "it does not listen", 20)
+            exporting(plane, f"http://{address}", 3_600_000).shutdown(5_000)
+        finally:
+            collector.terminate()
+            assert collector.wait(20) == 0
+    (scopes,) = [found["scopeMetrics"] for line in output.read_text().splitlines() for found in json.loads(line)["resourceMetrics"]]
+    (metric,) = [metric for scope in scopes for metric in scope["metrics"] if metric["name"] == "framegate.frame.forward.duration"]
+    (point,) = metric["exponentialHistogram"]["dataPoints"]
+    below = list(itertools.accumulate(map(int, point["positive"]["bucketCounts"])))
+    assert (int(point["count"]), below[-1]) == (10_000, 10_000)
+    for rank in (0.5, 0.9, 0.99):
+        bucket = next(index for index, total in enumerate(below) if total >= rank * below[-1])
+        quantile_s = 2 ** ((point["positive"]["offset"] + bucket + 1) / 2 ** point["scale"])
+        assert 1 <= quantile_s / (took_ns[int(rank * 10_000) - 1] / 1e9) <= 1.2, rank
 
 
 def test_gauges_of_clients_are_those_of_the_moment_and_nothing_remembers_others() -> None:
@@ -153,7 +195,7 @@ def test_the_gauges_of_clients_are_the_same_in_a_scrape_and_at_a_collector(plane
                 _, body = get(reader.address or "")
                 lines = [line for line in body.splitlines() if line.startswith("framegate_client_io")]
                 assert lines == [f'framegate_client_io_bytes_per_second{{framegate_listener="l",framegate_principal="{shown}"}} 2.5']
-            pushing = exporting(plane, collector, 3_600_000)
+            pushing = exporting(plane, collector.endpoint, 3_600_000)
             pushing._fold = fold
             pushing.shutdown(2_000)
             (point,) = collector.nth(1).metrics["framegate.client.io"].gauge.data_points
@@ -172,18 +214,24 @@ def wanted(endpoint: str) -> Target:
     return metrics
 
 
-def exporting(plane: FakePlane, collector: GrpcReceiver, interval_ms: int) -> OtlpReader:
+def exporting(plane: FakePlane, endpoint: str, interval_ms: int) -> OtlpReader:
     """A reader that exports what the plane's cells say."""
     fold = Fold(plane)
-    reader = OtlpReader(plane, fold, Counted(metric_exporter(wanted(collector.endpoint)), "metrics", Account()), interval_ms, {})
+    reader = OtlpReader(plane, fold, Counted(metric_exporter(wanted(endpoint)), "metrics", Account()), interval_ms, {})
     observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("x"), fold)
     reader.start()
     return reader
 
 
+def listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with socket.socket() as sock:
+        return sock.connect_ex((host, int(port))) == 0
+
+
 def test_each_interval_exports_what_the_cells_say_then(plane: FakePlane) -> None:
     with GrpcReceiver() as collector:
-        reader = exporting(plane, collector, 50)
+        reader = exporting(plane, collector.endpoint, 50)
         collector.nth(1)
         fill(plane, 0, {("framegate.event_loop.lag",): [0, 4, *[0] * 13, 8_000_000]})
         count = len(collector.received) + 2
@@ -197,7 +245,7 @@ def test_each_interval_exports_what_the_cells_say_then(plane: FakePlane) -> None
 
 def test_what_was_counted_last_is_exported_at_the_end(plane: FakePlane) -> None:
     with GrpcReceiver() as collector:
-        reader = exporting(plane, collector, 3_600_000)
+        reader = exporting(plane, collector.endpoint, 3_600_000)
         fill(plane, 0, {("framegate.tap.io",): 9})
         reader.shutdown(2_000)
         (point,) = collector.nth(1).metrics["framegate.tap.io"].sum.data_points
@@ -232,7 +280,7 @@ def test_a_failure_of_the_histograms_loses_one_export_and_not_the_thread(
 
     monkeypatch.setattr(Injector, "inject", broken)
     with GrpcReceiver() as collector:
-        reader = exporting(plane, collector, 50)
+        reader = exporting(plane, collector.endpoint, 50)
         collector.nth(1)
         reader.shutdown(1_000)
     assert "our bug" in caplog.text
