@@ -328,7 +328,7 @@ def _count_upstream(pair: Pair, channel: Channel) -> None:
     pair.route.counters.upstream_counts.cells[ACTIVE] -= 1
     endpoint, pair.used = pair.used, None
     if endpoint is not None:
-        in_flight.add_up(pair, endpoint.counters, channel)
+        in_flight.add_up(pair, endpoint.counters, channel, channel.closed_ns)
         endpoint.counters.counts.count(ENDED_BY[_end_error(pair, channel)])
     if endpoint is not None and upstream.closed(endpoint, channel.ready_ns, channel.closed_ns, _failure(pair, channel)):
         pair.owner.watcher.endpoint_changed(upstream, endpoint)
@@ -339,7 +339,7 @@ def _end_error(pair: Pair, channel: Channel) -> str:
     """The one of ``END_ERRORS`` with which an upstream's connection ended."""
     cause, side = _cause_of(pair, channel)
     if side != "upstream":
-        return ""
+        return "unanswered" if side == "downstream" and in_flight.has_waited(pair, channel.closed_ns) else ""
     if cause is Cause.PEER_RESET:
         return "reset"
     if cause is Cause.RECEIVE_STALLED or cause is Cause.SEND_STALLED:
