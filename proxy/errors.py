@@ -40,8 +40,6 @@ __all__ = [
     "shown",
 ]
 
-_MAX_QUOTED = 100
-
 Side = Literal["downstream", "upstream", "internal"]
 
 
@@ -127,7 +125,7 @@ class AuthenticationError(ProxyError):
 
     Attributes:
         answer: the body of the frame to send to it; empty: none.
-        attempted: the name that it gave, printable and cut; empty: none, or not known.
+        attempted: the name that it gave, cut but not escaped; empty: none, or not known.
         failure: of a client's SASL: the word of ``cells.metrics.AUTHENTICATION_ERRORS``; empty: of something else.
     """
 
@@ -165,11 +163,11 @@ class IllegalTransitionError(InternalError):
         self.event = event
 
 
-def quoted(text: str) -> str:
-    """A text from a peer for an error message: quoted, with printable characters only, and at most 100 of them."""
-    return repr(text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "…")
+def quoted(text: str, most: int = 100) -> str:
+    """A text from a peer for rows, labels and error messages: quoted, with escapes for characters that cannot be printed, and cut."""
+    return repr(text if len(text) <= most else text[:most] + "…")
 
 
-def shown(text: str) -> str:
+def shown(text: str, most: int = 100) -> str:
     """The same without the quotes."""
-    return quoted(text)[1:-1]
+    return quoted(text, most)[1:-1]

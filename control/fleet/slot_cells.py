@@ -101,7 +101,7 @@ class SlotCells:
             count = self._get("framegate.connection.active", "downstream", listener)
             if count > 0:
                 connections[listener] = count
-                self._add(count, "framegate.connection.closed", listener, cause)
+                self._add(count, "framegate.connection.closed", listener, cause, "internal")
         orderly = self.reader.state == State.STOPPED  # set by the processor itself; one that never claimed the cells has counted nothing
         counts = {key: value - self._before[key] for key, value in self._counts().items()}
         matched = counts[_MATCHED,]

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 from framegate.control.logs.catalog import EVENTS
 from framegate.proxy.config.log import LogFormat
 
-__all__ = ["Form", "JsonForm", "TextForm", "as_json", "fields_of", "form_of", "safe"]
+__all__ = ["Form", "JsonForm", "TextForm", "as_json", "fields_of", "form_of"]
 
 
 def as_json(value: Any) -> str:
@@ -61,7 +61,7 @@ _COLOURS: Final = {"debug": "\033[2m", "info": "\033[32m", "warning": "\033[33m"
 _END: Final = "\033[0m"
 
 
-def safe(text: str) -> str:
+def _safe(text: str) -> str:
     """A text of printable characters only: control characters, marks that change the direction of writing, all kinds of line ends and unpaired
     surrogates are written as escapes.
     """
@@ -74,7 +74,7 @@ def _escape(char: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    return text if _PLAIN.fullmatch(text) else safe(json.dumps(text, ensure_ascii=False))
+    return text if _PLAIN.fullmatch(text) else _safe(json.dumps(text, ensure_ascii=False))
 
 
 def _value(value: Any) -> str:

@@ -5,7 +5,8 @@ now. Nothing grows with the number of clients. A processor's counts are too low 
 with most. So at most ``1 / (LIMIT + 1)`` of the total, 3.1 %, is missing from what a client used, and no client is shown with more than it used.
 
 Of failed logins a list has what is common to them: one user from one address, one user from many addresses, many users from one address, or many of
-both. Each failed login counts in one entry.
+both. Each failed login counts in one entry. Logins that could not be checked, because the queue was full or what checks them is away, have one entry
+for each listener, and only in the metric: no client is to blame.
 """
 
 import asyncio
@@ -97,9 +98,12 @@ class Clients:
         for measure, name in METERS.items():
             meters.gauges(name, functools.partial(self._values, measure))
         meters.gauges("client.share", self._shares)
+        self._unchecked: dict[tuple[str, ...], float] = {}
 
     def _values(self, measure: ClientMeasure) -> dict[tuple[str, ...], float]:
-        return {(rank.listener, rank.principal, rank.client_id, rank.address): rank.value for rank in self.rankings[measure]}
+        reason = ("credentials",) if measure == "logins" else ()
+        values: dict[tuple[str, ...], float] = dict(self._unchecked if reason else ())
+        return values | {(rank.listener, rank.principal, rank.client_id, rank.address, *reason): rank.value for rank in self.rankings[measure]}
 
     def _shares(self) -> dict[tuple[str, ...], float]:
         return {
@@ -129,12 +133,19 @@ class Clients:
             await asyncio.sleep(0)  # each ranking is short; all together they would delay others
             rankings[measure] = self._ranked(measure)
         self.rankings = rankings
+        unchecked, seconds = self._minute.listeners["unavailable"], self._seconds
+        self._unchecked = {(listener, MANY, "", MANY, "unavailable"): amount / seconds for listener, amount in unchecked.items()}
+
+    @property
+    def _seconds(self) -> float:
+        """How long the samples have taken."""
+        return max(self._samples[-1][0] - self._samples[0][0], 1.0)
 
     def _ranked(self, measure: ClientMeasure) -> tuple[ClientRank, ...]:
-        amounts, seconds = (self._samples[-1][1], 1.0) if measure == "held" else (self._minute, self._samples[-1][0] - self._samples[0][0])
+        amounts, seconds = (self._samples[-1][1], 1.0) if measure == "held" else (self._minute, self._seconds)
         found = _common_logins(amounts) if measure == "logins" else amounts.clients[measure]
         return tuple(
-            ClientRank(*key, value=amount / max(seconds, 1.0), share=amount / amounts.listeners[measure][key[0]])
+            ClientRank(*key, value=amount / seconds, share=amount / amounts.listeners[measure][key[0]])
             for key, amount in heapq.nlargest(TOP, found.items(), key=operator.itemgetter(1))
         )
 

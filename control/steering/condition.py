@@ -181,6 +181,11 @@ class Over(Condition):
         return (self,)
 
     def judge(self, history: "History") -> Vector:
+        if id(self) not in history.judged:
+            history.judged[id(self)] = self, self._judge(history)
+        return history.judged[id(self)][1]
+
+    def _judge(self, history: "History") -> Vector:
         samples = history.window(self.series, self.ago_s)
         if not samples:
             return {}
@@ -211,8 +216,12 @@ _ARITHMETIC: Final[dict[str, Callable[[float, float], float]]] = {"+": operator.
 _COMPARISONS: Final[dict[str, Callable[[float, float], bool]]] = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "==": operator.eq}
 
 
-def _projected(key: tuple[str, ...], labels: tuple[str, ...], onto: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(key[labels.index(label)] for label in onto)
+def _projection(labels: tuple[str, ...], onto: tuple[str, ...]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
+    """From values of labels to those of some of them."""
+    places = [labels.index(label) for label in onto]
+    if places == [*range(len(labels))]:
+        return lambda key: key
+    return lambda key: tuple([key[place] for place in places])
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +249,12 @@ class Pair(Condition):
         left, right = self.left.judge(history), self.right
         if not isinstance(right, Condition):
             return self._combined({key: (value, float(right)) for key, value in left.items()})
-        others = {_projected(key, right.by, self.common): value for key, value in right.judge(history).items()}
-        keys = {key: _projected(key, self.by, self.common) for key in left}
+        if not left:
+            return {}
+        common, judged = self.common, right.judge(history)
+        of_left, of_right = _projection(self.by, common), _projection(right.by, common)
+        others = {of_right(key): value for key, value in judged.items()}
+        keys = {key: of_left(key) for key in left}
         if self.operator == "unless":
             return {key: value for key, value in left.items() if keys[key] not in others}
         return self._combined({key: (value, others[keys[key]]) for key, value in left.items() if keys[key] in others})
@@ -254,10 +267,15 @@ class Pair(Condition):
 
 
 class History:
-    """The last samples of some series: of a minute all, and of a day one in five minutes, of those that are compared with the past."""
+    """The last samples of some series: of a minute all, and of a day one in five minutes, of those that are compared with the past.
+
+    Attributes:
+        judged: functions of series, by identity, with what they are now: many conditions have the same ones.
+    """
 
     def __init__(self, parts: Iterable[Over]) -> None:
         parts = tuple(parts)
+        self.judged: dict[int, tuple[Over, Vector]] = {}
         self._series = tuple(dict.fromkeys(part.series for part in parts))
         self._compared = {part.series for part in parts if part.ago_s}
         self._recent: deque[tuple[float, dict[Series, Vector]]] = deque()
@@ -270,6 +288,7 @@ class History:
     def add(self, now_s: float, sample: dict[Series, Vector]) -> None:
         """Add a sample; ``now_s``: of a monotonic clock."""
         self._recent.append((now_s, sample))
+        self.judged = {}
         while self._recent[0][0] < now_s - WINDOW_S:
             self._recent.popleft()
         if not self._past or now_s - self._past[-1][0] >= LONG_STEP_S:

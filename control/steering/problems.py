@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from framegate.control.logs.forms import safe
 from framegate.control.steering.condition import (
     STEP_S,
     Condition,
@@ -191,6 +190,7 @@ def _refused(words: str, bad: Condition, everything: Condition, command: str) ->
 def _attack(words: str, *, user: str, address: str) -> Problem:
     """Logins fail with wrong credentials; ``user`` and ``address``: ``one`` or ``many``."""
     where = {f"{'!' * (which == 'one')}{label}": "<many>" for label, which in ((PRINCIPAL, user), (CLIENT_ADDRESS, address))}
+    where[f"!{ERROR_TYPE}"] = "unavailable"
     return _refused(words, total("client.login.failures", *_CLIENT, where=where), _LOGINS, _LOGIN_ENDS)
 
 
@@ -516,9 +516,9 @@ class Found:
     value: float
 
     def __str__(self) -> str:
-        command, place = self.problem.command, " ".join(map(safe, filter(None, self.labels.values())))
+        command, place = self.problem.command, " ".join(filter(None, self.labels.values()))
         for label, text in self.labels.items():
-            command = command.replace(f"{{{label}}}", safe(text))
+            command = command.replace(f"{{{label}}}", text)
         value = min(self.value, 1.0) * 100 if self.problem.is_share else self.value
         return f"{self.severity}: {self.problem.words}{f' ({place})' if place else ''}: {value:.3g} {self.problem.measure}; `{command}`"
 

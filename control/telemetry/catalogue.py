@@ -48,8 +48,8 @@ Generated from the code by `python -m framegate.control.telemetry`; do not edit.
 The first name is used over OTLP, the second in a scrape of Prometheus, where a histogram also has the suffixes `_bucket`, `_count` and `_sum`. A
 label is the attribute's name with `_` for each dot. An attribute without a value is absent, for example `error.type` of a success. A
 histogram, and a counter whose attributes name one of many possible events, such as `error.type`, have a series from the first event on. Those whose
-rate an alert reads begin with 0 at the start, such a histogram with its count and sum. Metrics of the tap and of handlers are absent where there are
-none.
+rate an alert reads begin with 0 at the start, such a histogram with its count and sum, unless the configuration makes the event unlikely: failed TLS
+handshakes where there is no TLS, or errors of framegate's own. Metrics of the tap and of handlers are absent where there are none.
 
 Times with the buckets 2^(n/4) s are right within 19 % at any quantile. Over OTLP they are exponential histograms of scale 2 if
 `OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION` is `base2_exponential_bucket_histogram`. framegate's dashboards and alerts read the series

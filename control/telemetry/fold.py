@@ -7,7 +7,7 @@ from typing import Final
 
 from framegate.control.status import RETIRED, Attributes
 from framegate.control.steering.state import State
-from framegate.control.telemetry.series import is_shown_at_zero, names_event, zeros_of_listeners
+from framegate.control.telemetry.series import is_shown_at_zero, zeros_of_listeners
 from framegate.proxy.cells import CELL_SIZE, CellLayout, CellReader, HistogramValue
 from framegate.proxy.cells.layout import Row
 from framegate.proxy.config.model import ProxyConfig
@@ -97,12 +97,10 @@ class _Segment:
 
 
 def _idle(row: Row, attributes: Attributes, config: ProxyConfig) -> float | HistogramValue | None:
-    """The value that is exported while it is 0. A histogram of events that have not happened has no buckets yet: they would be many series."""
+    """The value that is exported while it is 0. A histogram without observations has no buckets yet: they would be many series."""
     if not is_shown_at_zero(row.metric, attributes, config):
         return None
-    if row.metric.kind != "histogram":
-        return 0 * row.metric.scale
-    return HistogramValue((0,) if names_event(attributes) else (0,) * (len(row.metric.bounds) + 1), 0.0)
+    return HistogramValue((0,), 0.0) if row.metric.kind == "histogram" else 0 * row.metric.scale
 
 
 class _Plan:

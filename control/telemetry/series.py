@@ -3,6 +3,8 @@
 ``rate()`` and ``increase()`` do not see the first value of a series. So a counter begins with 0 at the start if the rate of its events is in a
 problem (``steering.problems``), and therefore in an alert and in the first panel. The same is true of a histogram whose observations are counted
 there. Other histograms, and counters with an attribute that names one of many possible events, begin with their first event.
+
+Events that are not expected of a listener or an endpoint, such as failed TLS handshakes where there is no TLS, have no series before the first one.
 """
 
 import itertools
@@ -12,11 +14,11 @@ from typing import Final
 from framegate.control.status import Attributes
 from framegate.control.steering.condition import Series
 from framegate.control.steering.problems import ALERTS
-from framegate.proxy.cells import LISTENER, METRICS, Metric
-from framegate.proxy.cells.metrics import MECHANISM
-from framegate.proxy.config.model import ProxyConfig
+from framegate.proxy.cells import LISTENER, METRICS, UPSTREAM, Metric
+from framegate.proxy.cells.metrics import CAUSE, ERROR_TYPE, MECHANISM, SIDE
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
 
-__all__ = ["EVENTS", "is_shown_at_zero", "names_event", "zeros_of_listeners"]
+__all__ = ["EVENTS", "is_shown_at_zero", "zeros_of_listeners"]
 
 EVENTS: Final = frozenset(
     {
@@ -51,31 +53,48 @@ def _rates() -> dict[str, list[Series]]:
 _RATES: Final = _rates()
 
 
-def names_event(attributes: Attributes) -> bool:
-    """Whether a series counts one of many possible events."""
-    return any(key in EVENTS for key, _ in attributes)
-
-
 def is_shown_at_zero(metric: Metric, attributes: Attributes, config: ProxyConfig) -> bool:
     """Whether a series is exported while it is 0."""
-    if _is_missing(metric, attributes, config):
-        return False
-    if metric.kind == "gauge" or (metric.kind == "counter" and not names_event(attributes)):
-        return True
-    return any(series.matches(attributes) for series in _RATES.get(metric.name, ()))
+    names_event = any(key in EVENTS for key, _ in attributes)
+    shown = metric.kind == "gauge" or (metric.kind == "counter" and not names_event)
+    return (shown or any(series.matches(attributes) for series in _RATES.get(metric.name, ()))) and not _is_missing(metric, attributes, config)
 
 
 def _is_missing(metric: Metric, attributes: Attributes, config: ProxyConfig) -> bool:
-    """Whether a series is of a part that the configuration does not have: the tap, handlers, a SASL mechanism of a listener."""
+    """Whether a series is of a part that the configuration does not have: the tap, handlers, a SASL mechanism of a listener, the cause of an end."""
     if metric.name.startswith(("framegate.tap.", "framegate.queue.")):
         return config.tap is None
     if metric.name.startswith("framegate.handler."):
         return all(listener.handler is None for listener in config.listeners)
+    at = dict(attributes)
+    listener = next((item for item in config.listeners if item.name == at.get(LISTENER)), None)
+    if metric.name == "framegate.connection.closed":
+        return listener is None or (at[CAUSE], at[SIDE]) not in _ends(listener)
+    if metric.name == "framegate.upstream.connect.duration":
+        upstream = next((item for item in config.upstreams if item.name == at.get(UPSTREAM)), None)
+        return upstream is None or at.get(ERROR_TYPE, "") not in _connects(upstream)
     if MECHANISM not in metric.keys or LISTENER not in metric.keys:
         return False
-    at = dict(attributes)
-    enabled = [listener.sasl.mechanisms for listener in config.listeners if listener.sasl is not None and listener.name == at.get(LISTENER)]
-    return not enabled or at.get(MECHANISM, "") not in ("", *enabled[0])
+    return listener is None or listener.sasl is None or at.get(MECHANISM, "") not in ("", *listener.sasl.mechanisms)
+
+
+def _ends(listener: ListenerConfig) -> set[tuple[str, str]]:
+    """The causes for which connections of a listener are expected to end, with the side that fails."""
+    causes = {("wrong_protocol", "downstream")}
+    if listener.upstream is not None:
+        causes |= {(f"upstream_{cause}", "upstream") for cause in ("refused", "timeout", "closed")}
+        causes |= {("peer_reset", "upstream"), ("wrong_protocol", "upstream")}
+    if listener.tls is not None:
+        causes |= {("tls_failed", "downstream")}
+    if listener.tls is not None or listener.sasl is not None:
+        causes |= {("auth_failed", "downstream"), ("handshake_timeout", "downstream")}
+    return causes | ({("handler_failed", "internal")} if listener.handler is not None else set())
+
+
+def _connects(upstream: UpstreamConfig) -> set[str]:
+    """How attempts to connect to an endpoint are expected to end."""
+    errors = {"", "refused", "timeout", "closed", "resolution"}
+    return errors | ({"tls"} if upstream.tls is not None else set()) | ({"authentication"} if upstream.sasl is not None else set())
 
 
 def zeros_of_listeners(config: ProxyConfig) -> list[tuple[str, Attributes]]:

@@ -17,11 +17,11 @@ from mypy_extensions import i64
 
 from framegate.proxy.auth import messages
 from framegate.proxy.auth.auth_requests import CredentialSource, PendingAuth, Unavailable
-from framegate.proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, printable
+from framegate.proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply
 from framegate.proxy.auth.oauthbearer import OAUTHBEARER, OAuthBearerClient
 from framegate.proxy.auth.plain import PlainClient
 from framegate.proxy.auth.scram import HASHES, ScramClient, new_nonce
-from framegate.proxy.errors import AuthenticationError, LoginError
+from framegate.proxy.errors import AuthenticationError, LoginError, shown
 from framegate.proxy.network.authenticator import ANONYMOUS, WAIT, Authenticator, AuthenticatorFactory, Waker
 from framegate.proxy.network.frame_exchange import MAX_FRAME, FrameExchange
 from framegate.proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
@@ -29,6 +29,7 @@ from framegate.proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Ident
 __all__ = ["FIRST_CORRELATION_ID", "SaslClientAuthenticator", "SaslClientAuthenticators", "SaslClientSettings"]
 
 FIRST_CORRELATION_ID: Final = 0x7FFFFFF8  # the first of eight that Kafka reserves for SASL
+MAX_WORDS: Final = 200  # of what a server says
 _IDS: Final = 8
 _MAX_LIFETIME_MS: Final = 1 << 40  # 35 years: no sum overflows; a longer lifetime counts as unlimited
 _NS_PER_MS: Final = 1_000_000
@@ -217,7 +218,7 @@ class SaslClientAuthenticator(Authenticator):
         name = self._settings.mechanism
         if answer.error == messages.UNSUPPORTED_SASL_MECHANISM:
             self._failure = "mechanism"
-            raise AuthenticationError(f"{name} is not enabled; enabled are {printable(', '.join(answer.mechanisms))}")
+            raise AuthenticationError(f"{name} is not enabled; enabled are {shown(', '.join(answer.mechanisms), MAX_WORDS)}")
         if answer.error == messages.ILLEGAL_SASL_STATE:
             raise AuthenticationError("SaslHandshake is not expected: is there SASL at this address?")
         if answer.error != messages.NONE:
@@ -243,7 +244,7 @@ class SaslClientAuthenticator(Authenticator):
         if messages.SASL_AUTHENTICATE in self._versions:
             answer = messages.TokenAnswer.read(messages.answer_reader(body, self._request), self._request.version)
         if answer.error != messages.NONE:
-            words = printable(answer.message or "no reason")
+            words = shown(answer.message or "no reason", MAX_WORDS)
             self._failure = _FAILURES.get(answer.error, "protocol")
             raise AuthenticationError(words if answer.error == messages.SASL_AUTHENTICATION_FAILED else f"error {answer.error}: {words}")
         step = mechanism.evaluate(answer.token)

@@ -18,12 +18,10 @@ __all__ = [
     "ServerMechanism",
     "escape_name",
     "expect",
-    "printable",
     "unescape_name",
 ]
 
 A = TypeVar("A")
-_MAX_WORDS: Final = 200
 _ESCAPED: Final = re.compile(r"(?:[^=,\0]|=2C|=3D)+")
 
 
@@ -128,8 +126,3 @@ def unescape_name(text: str) -> str:
     if not _ESCAPED.fullmatch(text):
         raise RefusalError("a name that is empty, or has a comma, an equal sign or a NUL that is not escaped")
     return text.replace("=2C", ",").replace("=3D", "=")
-
-
-def printable(text: str) -> str:
-    """The beginning of a peer's text, with printable characters only, for the log."""
-    return "".join(character if character.isprintable() else "?" for character in text[:_MAX_WORDS])

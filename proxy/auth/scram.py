@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Final
 
 from framegate.proxy.auth.auth_requests import AuthResponse, ScramCredential, ScramKeys, WantCredential, WantScramKeys
-from framegate.proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, ServerMechanism, expect, printable
+from framegate.proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, ServerMechanism, expect
 from framegate.proxy.auth.scram_messages import ClientFinal, ClientFirst, ServerFinal, ServerFirst
-from framegate.proxy.errors import quoted
+from framegate.proxy.errors import quoted, shown
 
 __all__ = ["HASHES", "MAX_ITERATIONS", "MIN_ITERATIONS", "SCRAM_SHA_256", "SCRAM_SHA_512", "ScramClient", "ScramServer", "new_nonce", "signature_of"]
 
@@ -126,7 +126,7 @@ class ScramClient(ClientMechanism):
             raise RefusalError("a second server-first message")
         message = ServerFinal.read(token)
         if message.error:
-            raise RefusalError(f"the server says {printable(message.error)}")
+            raise RefusalError(f"the server says {shown(message.error)}")
         if not hmac.compare_digest(message.signature, self._expected):
             raise RefusalError("the server does not know the user: its signature is wrong")
         self.complete = True

@@ -17,7 +17,7 @@ from mypy_extensions import i64
 from framegate.proxy.auth import messages
 from framegate.proxy.auth.allowed_principals import AllowedPrincipals, not_allowed_text
 from framegate.proxy.auth.auth_requests import CredentialSource, KnownApis, PendingAuth, SupportedApis, Unavailable
-from framegate.proxy.auth.mechanism import Ask, Next, RefusalError, Reply, ServerMechanism, expect, printable
+from framegate.proxy.auth.mechanism import Ask, Next, RefusalError, Reply, ServerMechanism, expect
 from framegate.proxy.auth.oauthbearer import OAUTHBEARER, OAuthBearerServer
 from framegate.proxy.auth.plain import PLAIN, PlainServer
 from framegate.proxy.auth.scram import HASHES, ScramServer, new_nonce
@@ -33,6 +33,7 @@ __all__ = ["MECHANISMS", "SaslServerAuthenticator", "SaslServerAuthenticators", 
 
 MECHANISMS: Final = (PLAIN, *HASHES, OAUTHBEARER)
 MAX_MESSAGE: Final = 65536
+MAX_NAME: Final = 200  # characters that are kept of the name of a failed login
 """Bytes of one message of a mechanism. Tokens with many groups have a few KiB; control must receive what it checks."""
 PROTOCOL: Final = "protocol"
 NOT_ADMITTED: Final = "Authentication failed: the principal is not allowed to connect"
@@ -134,7 +135,7 @@ class SaslServerAuthenticator(Authenticator):
         try:
             code = self._step(frames)
         except AuthenticationError as error:
-            error.attempted = "" if self._mechanism is None else printable(self._mechanism.user)
+            error.attempted = "" if self._mechanism is None else self._mechanism.user[:MAX_NAME]
             error.failure = self._failure
             self._count(self.mechanism_name, self._failure, waker.now_ns() - self._since_ns)
             raise

@@ -65,9 +65,9 @@ def broker_place(upstream: str, broker: str) -> Place:
 
 
 def _block_keys(metric: Metric) -> tuple[str, ...]:
-    """The attributes that choose the block of a metric. A side alone chooses none."""
+    """The attributes that choose the block of a metric. A side alone chooses none, nor does one that may be ``internal``."""
     if LISTENER in metric.keys:
-        return (LISTENER, SIDE) if SIDE in metric.keys else (LISTENER,)
+        return (LISTENER, SIDE) if (SIDE, SIDES) in metric.attributes else (LISTENER,)
     if SERVER_ADDRESS in metric.keys:
         return _ENDPOINT_KEYS
     return (UPSTREAM,) if UPSTREAM in metric.keys else ()

@@ -69,6 +69,8 @@ RESOURCE: Final = "framegate.resource"
 PRESSURE: Final = "framegate.pressure"
 
 SIDES: Final = ("downstream", "upstream")
+END_SIDES: Final = (*SIDES, "internal")
+"""The side that ended a pair or failed; framegate itself, a handler or an operator is ``internal``."""
 DIRECTIONS: Final = ("receive", "transmit")
 REJECT_REASONS: Final = ("frame_too_large", "negative_size", "incomplete")
 LOOP_STATES: Final = ("busy", "idle")
@@ -84,6 +86,8 @@ AUTHENTICATION_ERRORS: Final = ("", "credentials", "denied", "mechanism", "proto
 """Why a client is refused: its credentials are wrong, its principal is not allowed, its mechanism is not enabled, it broke the protocol, or the check
 or our login to the upstream was not possible.
 """
+LOGIN_ERRORS: Final = ("credentials", "unavailable")
+"""Those of them for which failed logins are ranked; of the latter there is one number for each listener."""
 RATE_LEVELS: Final = ("node", "listener", "rule", "address")
 """What a rate is for. Single addresses have no series: there are too many."""
 FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap", "pool")
@@ -183,9 +187,10 @@ ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED",
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "authentication", "closed", "resolution", "abandoned", "other")
 """How an attempt to connect ended. ``closed``: before it was READY; ``resolution``: no address; ``abandoned``: not because of the endpoint."""
 EJECTION_REASONS: Final = ("refused", "timeout", "tls", "other", "failures", "latency", "check")
-END_ERRORS: Final = ("", "reset", "closed", "stalled", "unanswered")
-"""How an upstream's connection ended. ``closed``: by it, with open requests or before any answer; ``stalled``: it moved no byte in time;
-``unanswered``: by the client, which had waited for an answer for seconds.
+END_ERRORS: Final = ("", "reset", "closed", "stalled", "protocol", "authentication", "unanswered")
+"""How an upstream's connection ended. ``closed``: by it, with open requests, before any answer or within a frame; ``stalled``: it moved too
+few bytes in time; ``protocol``: what it sent were no frames, too large ones, or no TLS; ``authentication``: it refused a login that was renewed.
+``unanswered``: the client ended it, and had waited for an answer for seconds.
 """
 LOOKUP_ERRORS: Final = ("", "not_found", "temporary", "timeout", "other")
 RESPONSE_ERRORS: Final = (
@@ -276,7 +281,15 @@ _CLIENT: Final = (_LISTENER, (PRINCIPAL, ()), (CLIENT_ID, ()), (CLIENT_ADDRESS, 
 METRICS: Final = (
     _metric("connection.active", "gauge", "{connection}", "Connections open now.", _SIDE, _LISTENER),
     _metric("connection.accepted", "counter", "{connection}", "Client connections that processors took over.", _LISTENER),
-    _metric("connection.closed", "counter", "{connection}", "Pairs that ended, by cause.", _LISTENER, (CAUSE, CAUSES)),
+    _metric(
+        "connection.closed",
+        "counter",
+        "{connection}",
+        "Pairs that ended, by cause and the side that ended or failed.",
+        _LISTENER,
+        (CAUSE, CAUSES),
+        (SIDE, END_SIDES),
+    ),
     _metric(
         "connection.duration",
         "histogram",
@@ -497,6 +510,7 @@ METRICS: Final = (
         "{authentication}/s",
         "Logins per second that failed in the last minute, by the name that was tried and address; `<many>`: different ones.",
         *_CLIENT,
+        (ERROR_TYPE, LOGIN_ERRORS),
     ),
     _control(
         "accept.limited.time",

@@ -144,7 +144,7 @@ class TlsTransport(TlsWire):
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            self._fail(describe(error, self._peer))
+            self._fail(describe(error, self._peer, tls=self._object))
         finally:
             written, unread = bios.give_back()
         self._hold(unread)
@@ -423,7 +423,7 @@ class TlsTransport(TlsWire):
         except ssl.SSLZeroReturnError:
             self._notified = True
         except ssl.SSLError as error:
-            self._fail(describe(error, self._peer))
+            self._fail(describe(error, self._peer, tls=self._object))
         finally:
             written, _ = bios.give_back()
         return written

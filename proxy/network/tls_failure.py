@@ -3,10 +3,12 @@
 An alert is an error of the peer; everything else is refused here. Source of the words: OpenSSL's ``sslerr.h`` and ``x509_vfy.h``, RFC 8446 6.2.
 """
 
-from typing import Final
+import ssl
+from typing import Any, Final
 
 from framegate.proxy.cause import Cause
-from framegate.proxy.errors import TlsError
+from framegate.proxy.errors import AuthenticationError, TlsError, shown
+from framegate.proxy.network.certificate import subject_of
 
 __all__ = ["describe", "handshake_error"]
 
@@ -71,19 +73,20 @@ PREFIXES: Final = ("sslv3_", "tlsv1_", "tlsv13_")
 LATE: Final = "; it looked at what we showed behind the handshake, as TLS 1.3 has it"
 
 
-def describe(error: Exception, peer: str, *, unproven: bool = False) -> TlsError:
+def describe(error: Exception, peer: str, *, unproven: bool = False, tls: Any = None) -> TlsError:
     """Make a TlsError of OpenSSL's error. The reason is OpenSSL's word in lower case, such as ``certificate_verify_failed``.
 
     Args:
         error: OpenSSL's.
         peer: ``client`` or ``upstream``.
         unproven: the handshake was finished, and the peer has sent no data since.
+        tls: the inner SSL object of the handshake; it knows the certificate that it refuses.
     """
     reason = str(getattr(error, "reason", None) or _word(error) or type(error).__name__).lower()
     word = _bare(reason)
     verified = str(getattr(error, "verify_message", None) or "").rstrip(".")
     if verified:
-        text = f"the {peer}'s certificate is refused: {verified}"
+        text = f"the {peer}'s certificate is refused: {verified}{_subject(tls)}"
     elif word in ALERTS:
         text = ALERTS[word].format(peer=peer) + (LATE if unproven else "")
     elif reason in OURS:
@@ -107,6 +110,15 @@ def handshake_error(cause: Cause | None, error: BaseException | None) -> str:
     if cause is Cause.HANDSHAKE_TIMEOUT or cause is Cause.UPSTREAM_TIMEOUT:
         return "handshake_timeout"
     return "closed" if cause is Cause.PEER_CLOSED or cause is Cause.PEER_RESET or cause is Cause.NO_DATA else "other"
+
+
+def _subject(tls: Any) -> str:
+    """The subject of the certificate that was refused. It is what the peer says: nothing of it is proven."""
+    chain = None if tls is None else tls.get_verified_chain()  # as far as OpenSSL came
+    try:
+        return f"; it is of {shown(subject_of(chain[0].public_bytes(ssl._ssl.ENCODING_DER)))}" if chain else ""  # type: ignore[attr-defined]
+    except AuthenticationError:
+        return ""
 
 
 def _bare(reason: str) -> str:

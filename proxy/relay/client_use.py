@@ -17,8 +17,10 @@ from framegate.proxy.relay.pair import Pair
 
 __all__ = ["MEASURES", "ClientUse", "client_of", "traffic_of"]
 
-MEASURES: Final = ("bytes", "frames", "held", "refusals", "logins", "login_users", "login_addresses")
-"""What is added up; the last two are failed logins without their addresses, and without their users."""
+MEASURES: Final = ("bytes", "frames", "held", "refusals", "logins", "unavailable", "login_users", "login_addresses")
+"""What is added up; ``logins``: with wrong credentials; ``unavailable``: that could not be checked, of a listener; the last two are ``logins``
+without their addresses, and without their users.
+"""
 REFUSED: Final = (
     Cause.FRAME_TOO_LARGE,
     Cause.NEGATIVE_SIZE,
@@ -105,8 +107,11 @@ class ClientUse:
         error = None if channel is None else channel.error
         if not isinstance(error, AuthenticationError) or error.failure not in ("credentials", "unavailable"):
             self._add("refusals", client, 1)
-        elif error.failure == "credentials":
-            listener, _, client_id, address = client
+            return
+        listener, _, client_id, address = client
+        if error.failure == "unavailable":
+            self._add("unavailable", (listener, "", "", ""), 1)
+        else:
             self._add("logins", (listener, error.attempted, client_id, address), 1)
             self.lists["login_users"].add((listener, error.attempted, "", ""), 1)
             self.lists["login_addresses"].add((listener, "", "", address), 1)

@@ -11,7 +11,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from framegate.proxy.cause import Cause
-from framegate.proxy.cells import CAUSES, END_ERRORS, ENDPOINT_BLOCK, LISTENER_BLOCK, SIDE_BLOCK
+from framegate.proxy.cells import CAUSES, END_ERRORS, END_SIDES, ENDPOINT_BLOCK, LISTENER_BLOCK, SIDE_BLOCK
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.state import ChannelState
@@ -42,8 +42,19 @@ LINGER_NS: Final = 1_000_000_000
 EVEN_FROM: Final = 2  # frames each way
 ACTIVE: Final = SIDE_BLOCK.at("framegate.connection.active")
 LOST: Final = SIDE_BLOCK.at("framegate.frame.lost.io")
-CLOSED_BY: Final = {cause: LISTENER_BLOCK.at("framegate.connection.closed", cause) for cause in CAUSES}
+CLOSED_BY: Final = {(cause, side): LISTENER_BLOCK.at("framegate.connection.closed", cause, side) for cause in CAUSES for side in END_SIDES}
 ENDED_BY: Final = {error: ENDPOINT_BLOCK.at("framegate.upstream.connection.closed", error) for error in END_ERRORS}
+UNCLEAN: Final = {
+    Cause.PEER_RESET: "reset",
+    Cause.RECEIVE_STALLED: "stalled",
+    Cause.SEND_STALLED: "stalled",
+    Cause.WRONG_PROTOCOL: "protocol",
+    Cause.NEGATIVE_SIZE: "protocol",
+    Cause.FRAME_TOO_LARGE: "protocol",
+    Cause.TLS_FAILED: "protocol",
+    Cause.AUTH_FAILED: "authentication",
+}
+"""Ends by an upstream that are failures of its endpoint, as ``END_ERRORS``; beside ``closed``."""
 PEER: Final = mute.PEER
 TAP: Final = mute.TAP
 DRAIN: Final = mute.DRAIN
@@ -309,7 +320,8 @@ def closed(pair: Pair, leg: Leg, channel: Channel) -> None:
 
 
 def _side_of(channel: Channel) -> str:
-    return "internal" if channel.close_cause is Cause.INTERNAL else channel.options.side
+    is_ours = channel.close_cause is Cause.INTERNAL or channel.close_cause is Cause.DRAINED  # the latter: the selector has closed
+    return "internal" if is_ours else channel.options.side
 
 
 def _count_client(pair: Pair, channel: Channel) -> None:
@@ -339,14 +351,13 @@ def _end_error(pair: Pair, channel: Channel) -> str:
     """The one of ``END_ERRORS`` with which an upstream's connection ended."""
     cause, side = _cause_of(pair, channel)
     if side != "upstream":
-        return "unanswered" if side == "downstream" and in_flight.has_waited(pair, channel.closed_ns) else ""
-    if cause is Cause.PEER_RESET:
-        return "reset"
-    if cause is Cause.RECEIVE_STALLED or cause is Cause.SEND_STALLED:
-        return "stalled"
+        gives_up = cause is Cause.PEER_CLOSED or cause is Cause.PEER_RESET
+        return "unanswered" if gives_up and side == "downstream" and in_flight.has_waited(pair, channel.closed_ns) else ""
+    if cause is not Cause.UPSTREAM_CLOSED:
+        return UNCLEAN.get(cause or Cause.INTERNAL, "")
     pairing = pair.pairing
-    unanswered = channel.bytes_received == 0 or (pairing is not None and pairing.open > 0)
-    return "closed" if cause is Cause.UPSTREAM_CLOSED and unanswered else ""
+    unanswered = _is_silent(channel) or (pairing is not None and pairing.open > 0)
+    return "closed" if unanswered or channel.lost_bytes != 0 or channel.read_half.cut_short_at != 0 else ""
 
 
 def _cause_of(pair: Pair, channel: Channel) -> tuple[Cause | None, str]:
@@ -358,9 +369,12 @@ def _failure(pair: Pair, channel: Channel) -> str:
     """Why the end of an upstream's channel is a failure of its endpoint (``ejection``); empty: it is none."""
     cause, side = _cause_of(pair, channel)
     ended = side == "upstream" and (cause is Cause.UPSTREAM_CLOSED or cause is Cause.PEER_RESET)
-    if not ended or channel.bytes_received != 0 or (channel.write_half.bytes_sent == 0 and channel.closed_ns - channel.ready_ns > EARLY_NS):
-        return ""
-    return "ended a connection before it sent a byte"
+    return "ended a connection before it sent a byte" if ended and _is_silent(channel) else ""
+
+
+def _is_silent(channel: Channel) -> bool:
+    """Whether an upstream sent nothing, though it was asked or had only just taken the connection."""
+    return channel.bytes_received == 0 and (channel.write_half.bytes_sent != 0 or channel.closed_ns - channel.ready_ns <= EARLY_NS)
 
 
 def check_gone(pair: Pair) -> None:
@@ -372,7 +386,7 @@ def check_gone(pair: Pair) -> None:
     counters = pair.route.counters
     counters.downstream_counts.cells[LOST] += pair.lost_bytes(pair.client)
     counters.upstream_counts.cells[LOST] += pair.lost_bytes(pair.upstream)
-    counters.counts.cells[CLOSED_BY[pair.cause or Cause.INTERNAL]] += 1
+    counters.counts.cells[CLOSED_BY[pair.cause or Cause.INTERNAL, pair.side]] += 1
     losses.count_cut_short(pair.client)
     losses.count_cut_short(pair.upstream)
     if pair.spans is not None:

@@ -191,5 +191,5 @@ class Relay:
         """Count a connection that never became a pair; its id."""
         cells = route.counters.counts.cells
         cells[ACCEPTED] += 1
-        cells[CLOSED_BY[cause]] += 1
+        cells[CLOSED_BY[cause, "internal"]] += 1
         return self._ids.next()

@@ -7,7 +7,7 @@ from librt.strings import read_i16_be
 from mypy_extensions import i64
 
 from framegate.proxy.cause import Cause
-from framegate.proxy.errors import AuthenticationError, FrameTooLargeError, NegativeSizeError
+from framegate.proxy.errors import AuthenticationError, FrameTooLargeError, NegativeSizeError, shown
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.connection_id import format_connection_id
@@ -191,7 +191,7 @@ def closed_line(pair: Pair, wall_offset_ns: i64) -> str:
         names = f', "client_id": {_text(told.client_id)}, "software": {_text(told.software)}, "software_version": {_text(told.version)}'
     error = None if pair.client.channel is None else pair.client.channel.error
     if isinstance(error, AuthenticationError) and error.attempted:
-        names += f', "attempted_user": {_text(error.attempted)}'
+        names += f', "attempted_user": {_text(shown(error.attempted))}'
     return f'{pair.opened_ns} {pair.id} {head}{names}, {end}, "lost": {lost}, "mutes": {{{_mutes_text(pair.client.channel)}}}}}'
 
 

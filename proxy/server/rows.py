@@ -169,7 +169,7 @@ class ClosedRow(OpeningRow):
         duration_ms: from ``opened_ns`` to ``closed_ns``.
         mutes: of the client, by cause.
         client_id, software, software_version: as of ``OpenRow``; missing: not known.
-        attempted_user: the name with which a client's login failed, printable and cut to 200 characters; missing: none.
+        attempted_user: the name with which a client's login failed, with control characters escaped, cut to 100 characters; missing: none.
     """
 
     client_id: NotRequired[str]

@@ -587,9 +587,10 @@ class FakeProcessor:
         connection, number, handover = self.connections.pop(descriptor)
         self.selector.unregister(connection)
         connection.close()
-        self.cell("framegate.connection.closed", handover.listener, cause)
+        side = "downstream" if cause == "peer_closed" else "internal"
+        self.cell("framegate.connection.closed", handover.listener, cause, side)
         self.publish()
-        end = {"cause": cause, "detail": "", "side": "downstream", "state": "open", "closed_ns": handover.accepted_ns, "duration_ms": 0}
+        end = {"cause": cause, "detail": "", "side": side, "state": "open", "closed_ns": handover.accepted_ns, "duration_ms": 0}
         line = self.line(number, handover, **end, lost=LOST, mutes={})
         self.commands.sendall(encode(RowsNotice(type="closed"), [line]))
         if self.draining and not self.connections:

@@ -189,6 +189,7 @@ def test_each_client_certificate_under_each_client_auth(world: World, listener: 
     assert alert == alerts[client]
     assert (row["cause"], row["side"], row["state"]) == ("tls_failed", "downstream", "handshaking")
     assert words in row["detail"]
+    assert ("; it is of CN=" in row["detail"]) == (client != "missing")
 
 
 def test_a_revocation_list_that_has_ended_refuses_everybody(world: World) -> None:

@@ -47,7 +47,7 @@ def test_a_dead_processors_connections_and_frames_are_accounted_for() -> None:
     assert life.bounds == {**nothing, ("a", "request"): 46, ("b", "response"): 10}
     assert life.dropped["disk_full"] == 3
     reader = cells.reader
-    assert reader.cell("framegate.connection.closed", "a", "processor_died") == 3
+    assert reader.cell("framegate.connection.closed", "a", "processor_died", "internal") == 3
     assert reader.cell("framegate.connection.active", "downstream", "a") == 0
     assert reader.cell("framegate.tap.flushed") == 130
     assert reader.state == State.STOPPED

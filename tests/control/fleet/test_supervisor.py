@@ -114,7 +114,7 @@ async def test_a_forced_stop_is_no_crash(made: Fleet) -> None:
     assert (closed["id"], closed["cause"], closed["frames"]) == (f"0-{generation}-1", "drain_timeout", UNKNOWN)
     assert "stopped by force" in closed["detail"]
     reader = made.supervisor.slots[0].cells.reader
-    assert reader.cell("framegate.connection.closed", "a", "drain_timeout") == 1
+    assert reader.cell("framegate.connection.closed", "a", "drain_timeout", "internal") == 1
     assert made.meters.value("worker.restarts", "died") == 0
 
 
@@ -134,7 +134,7 @@ async def test_a_slot_that_is_gone_leaves_the_lists_and_its_counts_stay(made: Fl
         assert [item.slot for item in made.supervisor.status()] == [0]
         assert [slot for slot, _ in made.supervisor.cells] == [RETIRED, 0]
         assert total(made, "framegate.connection.accepted", "a") == 4
-        assert total(made, "framegate.connection.closed", "a", "drained") == 2
+        assert total(made, "framegate.connection.closed", "a", "drained", "internal") == 2
         assert total(made, "framegate.memory_pool.limit", "frames") == made.desired.shares[0]
         assert sum(reader.cell("framegate.connection.accepted", "a") for _, reader in held) == 4  # who reads still may
         await made.supervisor.start_slots([1])

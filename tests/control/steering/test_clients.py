@@ -13,6 +13,7 @@ from framegate.control.meters import Meters
 from framegate.control.status import ClientRank
 from framegate.control.steering.clients import LIMIT, MANY, METERS, SAMPLES, TOP, Clients
 from framegate.proxy.cause import Cause
+from framegate.proxy.cells.metrics import CLIENT_ADDRESS, ERROR_TYPE, LISTENER, PRINCIPAL
 from framegate.proxy.errors import AuthenticationError
 from framegate.proxy.relay import ending
 from framegate.proxy.server.rows import ClientRow
@@ -75,8 +76,12 @@ def test_clients_of_all_processors_are_ranked_by_what_they_used_per_second_in_th
     for _ in range(SAMPLES - 2):
         found = watched.look()
     assert [round(rank.value * 60) for rank in found] == [700, 300]
+    one.tell("unavailable", 90, "", "", "")
     assert watched.look() == [], "it is longer than a minute ago"
     assert [watched.clients._minute.clients[measure] for measure in METERS] == [{}] * len(METERS), "and nothing is left of it"
+    gauge = {key: value for key, value in watched.meters.snapshot().items() if key[0] == "framegate.client.login.failures"}
+    place = ((LISTENER, "l"), (PRINCIPAL, MANY), (CLIENT_ADDRESS, MANY), (ERROR_TYPE, "unavailable"))
+    assert gauge == {("framegate.client.login.failures", place): 1.5}, "of logins that could not be checked no client is named"
 
 
 def test_memory_is_that_of_now_and_at_most_ten_clients_are_ranked() -> None:

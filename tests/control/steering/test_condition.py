@@ -114,3 +114,12 @@ def test_the_past_is_kept_for_a_day_of_what_is_compared_with_it() -> None:
     assert now.judge(history) == {("kafka",): 0}
     assert len(history._recent) == 7
     assert len(history._past) == 2 * 3_600 // LONG_STEP_S
+
+
+def test_a_function_is_computed_once_for_each_sample() -> None:
+    shared = total(OPEN, LISTENER)
+    history = History(shared.parts)
+    for count in (1.0, 2.0):
+        history.add(count, history.sample({OPEN: {at(listener="a"): count}}))
+        assert (shared > 0.0).judge(history) == (shared & shared).judge(history) == {("a",): count}
+        assert len(history.judged) == 1

@@ -234,18 +234,6 @@ def test_peers_that_do_not_read_are_named_at_the_second_look(monkeypatch: pytest
         assert watched(monkeypatch, *map(sample, pending), apart_s=10.0 if len(pending) < 6 else 5.0) == found, pending
 
 
-def test_names_from_clients_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
-    (line,) = watched(
-        monkeypatch,
-        {"framegate.authentication.count": {((LISTENER, "kafka"),): 0.0}},
-        {
-            "framegate.authentication.count": {((LISTENER, "kafka"),): 1.0},
-            "framegate.client.login.failures": {client("a\nb\x1b[31m", "", "10.0.0.1"): 1.0},
-        },
-    )
-    assert "(kafka a\\u000ab\\u001b[31m 10.0.0.1)" in line
-
-
 def test_before_it_begins_nothing_is_found() -> None:
     watch = Watch()
     assert asyncio.run(watch.found()) == []

@@ -59,8 +59,8 @@ def test_a_counter_of_one_thing_among_many_begins_with_its_first_event(plane: Fa
     assert len(points("framegate.channel.muted")) == 7, "a gauge says 0"
     assert "framegate.reason" in {key for point in points("framegate.frame.rejected") for key in point}, "its alert speaks at the first"
     assert points("framegate.tap.dropped") == points("framegate.handler.requests") == [], "there are none"
-    fill(plane, 0, {("framegate.connection.closed", "plain", "peer_closed"): 1})
-    assert {"framegate.listener": "plain", "framegate.cause": "peer_closed"} in points("framegate.connection.closed")
+    fill(plane, 0, {("framegate.connection.closed", "plain", "peer_closed", "downstream"): 1})
+    assert {"framegate.listener": "plain", "framegate.cause": "peer_closed", "framegate.side": "downstream"} in points("framegate.connection.closed")
     assert len(points("framegate.connection.closed")) == first + 1
 
 

@@ -37,7 +37,7 @@ def counted(plane: FakePlane) -> None:
         {
             ("framegate.frame.count", "downstream", "receive", "kafka"): 5,
             ("framegate.io", "upstream", "transmit", "kafka"): 500,
-            ("framegate.connection.closed", "plain", "frame_too_large"): 2,
+            ("framegate.connection.closed", "plain", "frame_too_large", "downstream"): 2,
             ("framegate.memory_pool.depleted.time", "frames"): 1_500_000_000,
             ("framegate.frame.size", "downstream", "kafka"): [2, 3, *[0] * 10, 700],
         },
@@ -69,7 +69,13 @@ def test_a_scrape_gives_the_cells_under_their_prometheus_names(plane: FakePlane)
         samples, text = scrape(telemetry)
         where = {"framegate_side": "downstream", "network_io_direction": "receive", "framegate_listener": "kafka"}
         assert samples["framegate_frame_count_total", labels(**where)] == 5
-        assert samples["framegate_connection_closed_total", labels(framegate_listener="plain", framegate_cause="frame_too_large")] == 2
+        assert (
+            samples[
+                "framegate_connection_closed_total",
+                labels(framegate_listener="plain", framegate_cause="frame_too_large", framegate_side="downstream"),
+            ]
+            == 2
+        )
         assert samples["framegate_memory_pool_depleted_time_seconds_total", labels(framegate_pool="frames")] == 1.5
         assert samples["framegate_config_revision", labels()] == 3
         size = {"framegate_side": "downstream", "framegate_listener": "kafka"}

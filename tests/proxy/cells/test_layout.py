@@ -76,7 +76,7 @@ def test_rows_are_in_the_order_of_the_table(layout):
 def test_a_cell_is_where_its_block_begins_and_the_table_says(layout):
     for block, owner, name, values in (
         (PROCESSOR_BLOCK, (), "framegate.event_loop.time", ("idle",)),
-        (LISTENER_BLOCK, ("plain",), "framegate.connection.closed", ("idle",)),
+        (LISTENER_BLOCK, ("plain",), "framegate.connection.closed", ("idle", "downstream")),
         (UPSTREAM_BLOCK, ("u",), "framegate.upstream.authentication.count", ("PLAIN", "denied")),
         (ENDPOINT_BLOCK, ("u", "::1", "9092", ""), "framegate.upstream.endpoint.ejections", ("check",)),
         (ENDPOINT_BLOCK, ("u", "/u.sock", "", ""), "framegate.upstream.connection.count", ("used",)),
@@ -92,7 +92,7 @@ def test_a_cell_is_where_its_block_begins_and_the_table_says(layout):
 
 def test_the_values_of_the_last_attribute_lie_one_after_the_other():
     for block in (PROCESSOR_BLOCK, LISTENER_BLOCK):
-        name = "framegate.processor.errors" if block is PROCESSOR_BLOCK else "framegate.connection.closed"
+        name = "framegate.processor.errors" if block is PROCESSOR_BLOCK else "framegate.handler.requests"
         assert [block.at(name, value) for value in block.values(name)] == [block.at(name) + number for number in range(len(block.values(name)))]
 
 

@@ -42,7 +42,7 @@ def descriptor(layout: CellLayout):
 def test_values_cross_the_mapping_in_their_units(layout, descriptor):
     writer, reader = CellWriter(descriptor, layout), CellReader(descriptor, layout)
     image = array("q", writer.start(42, 7, 1000))
-    image[layout.index("framegate.connection.closed", "kafka", "peer_closed")] = 3
+    image[layout.index("framegate.connection.closed", "kafka", "peer_closed", "downstream")] = 3
     image[layout.index("framegate.event_loop.time", "busy")] = 2_500_000_000
     start = layout.index("framegate.frame.size", "downstream", "plain")
     image[start + 1], image[start + 12] = 5, 5120
@@ -51,8 +51,8 @@ def test_values_cross_the_mapping_in_their_units(layout, descriptor):
     assert (reader.pid, reader.generation, reader.heartbeat_ns, reader.state) == (42, 7, 1000, State.SERVING)
     snapshot = reader.snapshot()
     closed = _metric("framegate.connection.closed")
-    assert snapshot[closed, (("framegate.listener", "kafka"), ("framegate.cause", "peer_closed"))] == 3
-    assert snapshot[closed, (("framegate.listener", "plain"), ("framegate.cause", "peer_closed"))] == 0
+    assert snapshot[closed, (("framegate.listener", "kafka"), ("framegate.cause", "peer_closed"), ("framegate.side", "downstream"))] == 3
+    assert snapshot[closed, (("framegate.listener", "plain"), ("framegate.cause", "peer_closed"), ("framegate.side", "downstream"))] == 0
     assert snapshot[_metric("framegate.event_loop.time"), (("framegate.state", "busy"),)] == 2.5
     sizes = snapshot[_metric("framegate.frame.size"), (("framegate.side", "downstream"), ("framegate.listener", "plain"))]
     assert isinstance(sizes, HistogramValue)

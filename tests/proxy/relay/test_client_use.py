@@ -82,7 +82,7 @@ def failure(word: str, attempted: str = "ann") -> AuthenticationError:
     [
         (Cause.TLS_FAILED, TlsError("no", reason="not_tls"), {"refusals": {("", "", ADDRESS): 1}}),
         (Cause.AUTH_FAILED, failure("mechanism"), {"refusals": {("", "", ADDRESS): 1}}),
-        (Cause.AUTH_FAILED, failure("unavailable"), {}),
+        (Cause.AUTH_FAILED, failure("unavailable"), {"unavailable": {("", "", ""): 1}}),
         (Cause.PEER_RESET, failure("credentials"), {}),
         (
             Cause.AUTH_FAILED,

@@ -91,7 +91,7 @@ def test_a_metric_is_one_declaration_and_one_place_that_counts(tmp_path: Path) -
     shutil.copytree(ROOT / ".src", tmp_path / ".src", symlinks=True)
     shutil.copytree(ROOT / "proxy", tmp_path / "proxy", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     table = tmp_path / "proxy" / "cells" / "metrics.py"
-    before = '    _metric("connection.closed", "counter"'
+    before = '    _metric("connection.accepted", "counter"'
     source = table.read_text()
     assert source.count(before) == 1
     table.write_text(source.replace(before, NEW + before))

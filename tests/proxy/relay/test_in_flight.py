@@ -1,9 +1,10 @@
 """What is in flight at an endpoint: seen while it does not answer, added up when it does, with real sockets and a clock of the test's."""
 
+import socket
 import struct
 
 from framegate.proxy.cause import Cause
-from framegate.proxy.cells import ENDPOINT_BLOCK, RESPONSE_ERRORS
+from framegate.proxy.cells import END_ERRORS, ENDPOINT_BLOCK, RESPONSE_ERRORS
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.in_flight import SLICE, InFlight
 from tests.fakes.kafka_frames import answer, request
@@ -136,22 +137,55 @@ def test_a_client_that_ends_a_connection_after_it_has_waited_for_seconds_has_giv
     assert found == [[""], ["unanswered"], [""], ["unanswered"], [""]]
 
 
-def test_how_the_endpoint_ended_connections_is_counted(make):
-    found = []
-    for protocol, ends in (("framed", "client"), ("framed", "silent"), ("framed", "answered"), ("kafka", "open"), ("framed", "reset")):
-        world = make(protocol)
+ENDS = {
+    "client": ("", "peer_closed", "downstream"),
+    "client reset": ("", "peer_reset", "downstream"),
+    "client garbage": ("", "negative_size", "downstream"),
+    "client trickle": ("", "receive_stalled", "downstream"),
+    "at accept": ("closed", "upstream_closed", "upstream"),
+    "idle": ("", "upstream_closed", "upstream"),
+    "silent": ("closed", "upstream_closed", "upstream"),
+    "answered": ("", "upstream_closed", "upstream"),
+    "open": ("closed", "upstream_closed", "upstream"),
+    "reset": ("reset", "peer_reset", "upstream"),
+    "garbage": ("protocol", "negative_size", "upstream"),
+    "large": ("protocol", "frame_too_large", "upstream"),
+    "in a frame": ("closed", "upstream_closed", "upstream"),
+    "trickle": ("stalled", "receive_stalled", "upstream"),
+}
+"""How one side behaves: the error of the endpoint's connection, and the cause and the side of the end of the pair."""
+
+
+def test_the_end_of_a_connection_is_of_the_side_that_caused_it_and_a_failure_of_the_endpoint_if_it_is_unclean(make):
+    found = {}
+    for ends in ENDS:
+        world = make("kafka" if ends == "open" else "framed", stall_s=1)
         looked, (client, upstream, _) = Looked(world), world.pair()
-        passes(world, client, upstream, request(FETCH, 4, 7))
-        if ends == "answered":
+        by_client = ends.startswith("client")
+        peer, other = (client, upstream) if by_client else (upstream, client)
+        if ends == "idle":
+            world.pass_time(11)
+        elif ends != "at accept":
+            passes(world, client, upstream, request(FETCH, 4, 7))
+        if ends in ("answered", "in a frame"):
             passes(world, upstream, client, frame(b"answer"))
-        if ends == "reset":
-            upstream.setsockopt(1, 13, struct.pack("ii", 1, 0))
-        for sock in (client, upstream) if ends == "client" else (upstream, client):
+        if ends.endswith(("garbage", "large", "trickle", "in a frame")):
+            peer.sendall({"garbage": b"\xff" * 8, "large": (1 << 30).to_bytes(4, "big")}.get(ends.split()[-1], b"\0\0\2\0."))
+            world.poll()
+            for _ in range(2 * ends.endswith("trickle")):
+                world.pass_time(2)
+        if ends.endswith("reset"):
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        for sock in (peer, other):
             sock.close()
             world.poll()
         world.pass_time(1)
-        found.append([error for error in ("", "reset", "closed", "stalled") if looked.cell("connection.closed", error)])
-    assert found == [[""], ["closed"], [""], ["closed"], ["reset"]]
+        (row,) = world.rows
+        counts = world.counters.listeners["l"].counts.cells
+        assert [at for at, cell in ending.CLOSED_BY.items() if counts[cell]] == [(row["cause"], row["side"])]
+        (error,) = [error for error in END_ERRORS if looked.cell("connection.closed", error)]
+        found[ends] = error, row["cause"], row["side"]
+    assert found == ENDS
 
 
 def test_many_pairs_are_looked_at_in_slices_and_published_together(make):

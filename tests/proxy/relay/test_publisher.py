@@ -98,7 +98,7 @@ def test_each_side_of_each_listener_has_its_own_cells(cells):
         listener.pairing.open, listener.pairing.lost = number + 5, number + 7
         listener.pairing.io[0], listener.pairing.io[2 * MEASURED_APIS.index("other") + 1] = number + 6, number + 9
         listener.pairing.durations[1].observe(300_000, number)
-        listener.counts.cells[CLOSED_BY[Cause.IDLE]] = number + 8
+        listener.counts.cells[CLOSED_BY[Cause.IDLE, "downstream"]] = number + 8
         expected |= {
             ("framegate.connection.accepted", name): number,
             ("framegate.connection.active", "downstream", name): number + 1,
@@ -109,7 +109,7 @@ def test_each_side_of_each_listener_has_its_own_cells(cells):
             ("framegate.kafka.request.io", name, "Produce", "request"): number + 6,
             ("framegate.kafka.request.io", name, "other", "response"): number + 9,
             ("framegate.kafka.pairing_lost", name): number + 7,
-            ("framegate.connection.closed", name, "idle"): number + 8,
+            ("framegate.connection.closed", name, "idle", "downstream"): number + 8,
             ("framegate.frame.size.limit", name): 10 if name == "a" else 20,
         }
         number += 20

@@ -54,7 +54,7 @@ def test_a_link_that_is_behind_gets_every_row_and_every_count_at_the_end(tmp_pat
             assert bench.loop.run([])
         assert len({row["row"]["id"] for row in bench.of("closed")}) == 30
         assert [row["event"] for row in bench.of("log")][-1] == "tap_incomplete"
-        assert bench.cells.cell("framegate.connection.closed", "plain", "drained") == 30
+        assert bench.cells.cell("framegate.connection.closed", "plain", "drained", "internal") == 30
         assert bench.cells.cell("framegate.connection.active", "downstream", "plain") == 0
         assert bench.cells.cell("framegate.tap.matched") == 30
         assert bench.cells.state == State.STOPPED
@@ -111,7 +111,7 @@ def test_a_link_that_nobody_reads_is_given_up_after_a_second() -> None:
         begun = time.monotonic()
         assert bench.loop.run([])
         assert time.monotonic() - begun >= 0.9 * LINK_CLOSE_MS / 1000
-        assert bench.cells.cell("framegate.connection.closed", "plain", "drained") == 30
+        assert bench.cells.cell("framegate.connection.closed", "plain", "drained", "internal") == 30
         bench.end()
         assert len(bench.of("closed")) < 30
 
@@ -130,7 +130,7 @@ def test_a_link_that_is_gone_leaves_the_counts(tmp_path: Path, first: tuple[dict
         bench.when_open(1, lambda: client.sendall(b"\0\0\0\1x"))
         bench.when(lambda: bench.tap is not None and bench.tap.frames_matched_request, leave)
         assert bench.loop.run([])
-        assert bench.cells.cell("framegate.connection.closed", "plain", "drained") == 1
+        assert bench.cells.cell("framegate.connection.closed", "plain", "drained", "internal") == 1
         assert bench.cells.cell("framegate.tap.flushed") == 1
         assert bench.cells.state == State.STOPPED
 
@@ -200,7 +200,7 @@ def test_connections_of_one_message_are_taken_over_each_by_itself() -> None:
         assert [(row["peer"][-1], row["cause"]) for row in rows] == [("0", "drained"), ("2", "internal"), ("4", "drained"), ("5", "limit")]
         assert [row["id"] & 7 for row in rows] == [1, 2, 3, 4], "each takes one id, in the order in which they came"
         assert rows[-1]["detail"] == "no descriptor to be had"
-        assert bench.cells.cell("framegate.connection.closed", "plain", "limit") == 1
+        assert bench.cells.cell("framegate.connection.closed", "plain", "limit", "internal") == 1
         told = {(row["event"], row["fields"].get("error", "")) for row in bench.of("log")}
         assert told == {
             ("handover_failed", "no listener unheard-of"),

@@ -75,7 +75,7 @@ def test_a_processor_names_its_modules_returns_frames_and_counts_them_in_rows_an
     client.close()
     row = process.notice("closed")["row"]
     assert (row["id"], row["cause"], row["lost"]["bytes"]) == (rows[0]["id"], "peer_closed", 0)
-    until(lambda: process.cells.cell("framegate.connection.closed", "plain", "peer_closed") == 1)
+    until(lambda: process.cells.cell("framegate.connection.closed", "plain", "peer_closed", "downstream") == 1)
     assert process.cells.cell("framegate.connection.active", "downstream", "plain") == 0
 
 

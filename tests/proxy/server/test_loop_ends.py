@@ -83,7 +83,7 @@ def test_an_error_of_the_selector_itself_ends_the_loop_and_loses_nothing() -> No
         assert not bench.loop.run([])
         bench.end()
         assert len(bench.of("closed")) == 3
-        assert bench.cells.cell("framegate.connection.closed", "plain", "drained") == 3
+        assert bench.cells.cell("framegate.connection.closed", "plain", "drained", "internal") == 3
         assert bench.cells.state == State.STOPPED
         assert "loop" in {row["fields"]["place"] for row in bench.of("log")}
 

@@ -420,11 +420,11 @@ def test_a_row_is_due_once_in_the_interval_that_contains_its_time(turn: int) -> 
 
 
 def test_the_closed_row_of_a_failed_login_has_the_name_that_was_tried(world):
-    for attempted in ("", 'a"da\\'):
+    for attempted, told in (("", ""), ('a"da', 'a"da'), ("a\n\x1bb\u202e", "a\\n\\x1bb\\u202e"), (101 * "x", 100 * "x" + "…")):
         pair = world.pair()[2]
         error = AuthenticationError("wrong password", side="downstream")
         error.attempted = attempted
         pair.client.channel.fail(error)
         world.poll()
         row = decode_line(closed_line(pair, 0))
-        assert (row["cause"], row.get("attempted_user", "")) == ("auth_failed", attempted)
+        assert (row["cause"], row.get("attempted_user", "")) == ("auth_failed", told)
