@@ -17,8 +17,11 @@ from typing import Any, Final
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 
-__all__ = ["MonitoredTask", "TaskMonitor", "catch_in_loop", "catch_in_process"]
+__all__ = ["TICK_S", "LoopLag", "MonitoredTask", "TaskMonitor", "catch_in_loop", "catch_in_process"]
 
+TICK_S: Final = 0.5
+LEAST_LAG_S: Final = 1.0
+LONG_LAG_S: Final = 3.0
 _PAUSE_S: Final = 1.0
 """After a step that failed, so that a task that always fails does not fill the log or use up a CPU."""
 
@@ -105,6 +108,26 @@ class TaskMonitor:
     def stalled(self) -> list[str]:
         """Names of stalled tasks. Any thread."""
         return [job.name for job in tuple(self._jobs) if job.stalled]
+
+
+class LoopLag:
+    """Finds delays of the event loop, also those in which the whole process was stopped: counts those above ``LEAST_LAG_S``, and writes a row about
+    one above ``LONG_LAG_S``.
+    """
+
+    def __init__(self, meters: Meters, log: RowLog) -> None:
+        self._meters = meters
+        self._log = log
+        self._due_s = time.monotonic() + TICK_S
+
+    def look(self) -> None:
+        """To be called every ``TICK_S``."""
+        now_s = time.monotonic()
+        lag_s, self._due_s = now_s - self._due_s, now_s + TICK_S
+        if lag_s > LEAST_LAG_S:
+            self._meters.add("control.lag.time", amount=lag_s)
+        if lag_s > LONG_LAG_S:
+            self._log.write("control_lagged", level="warning", seconds=round(lag_s, 3))
 
 
 def _described(error: BaseException) -> str:

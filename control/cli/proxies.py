@@ -25,6 +25,8 @@ __all__ = ["drain", "status"]
 
 _DIFFERENCES: Final = 5
 EXIT_STARTING: Final = 1
+_SEVERITIES: Final = ("critical", "warning", "info")
+"""With which a warning about a problem begins."""
 _SERVICE: Final = Service("proxy")
 
 
@@ -73,7 +75,8 @@ def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool", han
     if proxy.configuration.file_error:
         yield "warning", f"the configuration file is not applied: {proxy.configuration.file_error}"
     for warning in proxy.warnings:
-        yield "warning", warning
+        severity, _, problem = warning.partition(": ")
+        yield (severity, problem) if severity in _SEVERITIES else ("warning", warning)
     if not proxy.warnings and not proxy.configuration.file_error and proxy.state != proxy.STATE_STARTING:
         yield "warnings", "no problems"
 

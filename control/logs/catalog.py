@@ -264,6 +264,7 @@ _TAP: Final = {
     "tap_sealed": Event("A segment without a writer was sealed.", _INFO, {"stream": str, "base": int, "cut_bytes": int}),
 }
 _FAULTS: Final = {
+    "control_lagged": Event("The control process did not run for seconds: it was stopped, or had no CPU.", _WARNING, {"seconds": float}),
     "telemetry_export_failed": Event(
         "Exports to a collector have begun to fail; there is no row of each.", _WARNING, {"signal": str, "target": str, "lost": int, "error": str}
     ),

@@ -47,7 +47,7 @@ class Proxies(ProxyServiceServicer):
         self._measured_s = 0.0
 
     async def GetProxy(self, request: pb2.GetProxyRequest, context: Context) -> pb2.GetProxyResponse:
-        open_count = self._open_count()
+        open_count, problems = self._open_count(), await self._parts.watch.found()
         proxy = pb2.Proxy(
             node=self._parts.state.config.node,
             version=self._parts.state.build.version,
@@ -59,9 +59,7 @@ class Proxies(ProxyServiceServicer):
             config_revision=config_revision(self._parts.state),
             memory=await self._memory(),
             configuration=status_message(self._parts.configuration_file, _DIFFERENCES),
-            warnings=filter(
-                None, [self._memory_warning(), self._parts.audit.warning, *self._parts.taps.troubles(), *map(str, self._parts.watch.found())]
-            ),
+            warnings=filter(None, [*map(str, problems), self._memory_warning(), self._parts.audit.warning, *self._parts.taps.troubles()]),
         )
         self._report_certificates(proxy, self._parts.certificates.statuses(self._parts.rotation))
         return pb2.GetProxyResponse(proxy=proxy)

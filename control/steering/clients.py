@@ -47,6 +47,8 @@ METERS: Final[Mapping[ClientMeasure, str]] = {
     "logins": "client.login.failures",
 }
 """The metric of each measure."""
+_LEAST_USED: Final[Mapping[ClientMeasure, float]] = {"bytes": 100_000.0, "frames": 100.0}
+"""Per second: a client that uses less is not said to use most, whatever its share."""
 _LEAST: Final = 0.1
 """A user, an address, or the rest has an entry of its own if it has more than this share of a listener's failed logins."""
 
@@ -95,12 +97,21 @@ class Clients:
         self.rankings: Mapping[ClientMeasure, tuple[ClientRank, ...]] = dict.fromkeys(METERS, ())
         for measure, name in METERS.items():
             meters.gauges(name, functools.partial(self._values, measure))
+        meters.gauges("client.share", self._shares)
         self._unchecked: dict[tuple[str, ...], float] = {}
 
     def _values(self, measure: ClientMeasure) -> dict[tuple[str, ...], float]:
         reason = ("credentials",) if measure == "logins" else ()
         values: dict[tuple[str, ...], float] = dict(self._unchecked if reason else ())
         return values | {(rank.listener, rank.principal, rank.client_id, rank.address, *reason): rank.value for rank in self.rankings[measure]}
+
+    def _shares(self) -> dict[tuple[str, ...], float]:
+        return {
+            (rank.listener, rank.principal, rank.client_id, rank.address, measure): rank.share
+            for measure, least in _LEAST_USED.items()
+            for rank in self.rankings[measure]
+            if rank.share > 0.5 and rank.value > least
+        }
 
     async def look(self) -> None:
         """Take a sample and rank. A processor that does not answer in time is left out."""

@@ -2,7 +2,7 @@
 
 ``total``, ``largest``, ``smallest``    gauges now
 ``rate``, ``grown``, ``slope``          a counter per second; by how much it grew, if it did; a gauge's change per second
-``longest``, ``steady``                 the largest, or smallest, value of a gauge in the window
+``longest``, ``steady``                 the largest value of a gauge in the window; the smallest one, in ``framegate status`` of the last moments
 ``days_left``                           days until a gauge's Unix time
 
 They are combined as in PromQL: a comparison keeps the values for which it is true, ``&`` those that the other side has too, ``unless`` those that
@@ -51,6 +51,8 @@ Function = Literal["now", "rate", "grown", "slope", "longest", "steady", "days_l
 
 WINDOW_S: Final = 60
 STEP_S: Final = 10
+STEADY_S: Final = 4
+"""A gauge is steady if it was so now, and at the last moment that is as long ago."""
 LONG_S: Final = 86_400
 LONG_STEP_S: Final = 300
 _JOIN: Final[dict[str, Callable[[float, float], float]]] = {"sum": operator.add, "max": max, "min": min}
@@ -193,9 +195,11 @@ class Over(Condition):
                 return last
             case "days_left":
                 return {key: (value - time.time()) / 86_400 for key, value in last.items()}
-            case "longest" | "steady":
-                choose = max if self.function == "longest" else min
-                return {key: choose(sample.get(key, value) for _, sample in samples) for key, value in last.items()}
+            case "longest":
+                return {key: max(sample.get(key, value) for _, sample in samples) for key, value in last.items()}
+            case "steady":
+                before = next((sample for at, sample in reversed(samples) if ended - at >= STEADY_S), last)
+                return {key: min(before.get(key, value), value) for key, value in last.items()}
         if ended == began:
             return {}
         grew = {key: value - first.get(key, value if self.function == "slope" else 0.0) for key, value in last.items()}
@@ -274,7 +278,7 @@ class History:
         self.judged: dict[int, tuple[Over, Vector]] = {}
         self._series = tuple(dict.fromkeys(part.series for part in parts))
         self._compared = {part.series for part in parts if part.ago_s}
-        self._recent: deque[tuple[float, dict[Series, Vector]]] = deque(maxlen=WINDOW_S // STEP_S + 1)
+        self._recent: deque[tuple[float, dict[Series, Vector]]] = deque()
         self._past: deque[tuple[float, dict[Series, Vector]]] = deque(maxlen=LONG_S // LONG_STEP_S + 2)
 
     def sample(self, values: Values) -> dict[Series, Vector]:
@@ -285,6 +289,8 @@ class History:
         """Add a sample; ``now_s``: of a monotonic clock."""
         self._recent.append((now_s, sample))
         self.judged = {}
+        while self._recent[0][0] < now_s - WINDOW_S:
+            self._recent.popleft()
         if not self._past or now_s - self._past[-1][0] >= LONG_STEP_S:
             self._past.append((now_s, {series: sample[series] for series in self._compared}))
 

@@ -6,7 +6,7 @@ Pages (critical) are for what clients of ours suffer now, or will soon for certa
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -33,9 +33,11 @@ from framegate.proxy.cells.metrics import (
     CLIENT_ADDRESS,
     CLIENT_ID,
     CONSUMER,
+    DIRECTION,
     ERROR_TYPE,
     FILE_KIND,
     LISTENER,
+    MEASURE,
     PLACE,
     PRINCIPAL,
     PROBE,
@@ -56,6 +58,8 @@ Severity = Literal["critical", "warning", "info"]
 FINE: Final = "Everything is fine"
 LIMIT_S: Final = 20.0
 """A sample that takes longer is a fault of the control process."""
+FRESH_S: Final = 2.0
+"""A sample that is younger is not taken anew for the one who asks."""
 WORKER: Final = "framegate.worker"
 ENDPOINT: Final = (UPSTREAM, SERVER_ADDRESS, SERVER_PORT, BROKER)
 HOUR_S, DAY_S = 3_600, 86_400
@@ -69,14 +73,19 @@ class Problem:
     Attributes:
         words: what is wrong.
         condition: where it is true there is the problem; its labels say where, its value how much.
-        measure: the unit of that value, or what it is.
-        command: where to look first.
+        measure: the unit of that value; with ``%`` at its beginning the value is a share, and is shown as a percentage, at most 100.
+        command: where to look first; ``{framegate.cause}`` is the value of that label.
     """
 
     words: str
     condition: Condition
     measure: str
     command: str
+
+    @property
+    def is_share(self) -> bool:
+        """Whether its value is a share."""
+        return self.measure.startswith("%")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,24 +110,49 @@ def _problem(words: str, condition: Condition, measure: str, command: str) -> Pr
 
 
 _UPSTREAMS, _CLOSED, _READERS = "upstreams list", "channels list --closed", "tap consumers list /var/lib/framegate/tap"
+_CLOSED_BY: Final = f"{_CLOSED} --filter cause={{{CAUSE}}}"
+_CLOSED_AT: Final = f"{_CLOSED} --filter listener={{{LISTENER}}}"
+_LOGIN_ENDS: Final = f"{_CLOSED} --filter cause=auth_failed"
 _DOWN, _ADDRESSES = (total(f"upstream.endpoint.{name}", UPSTREAM) for name in ("down", "count"))
 _UNREADY: Final = total("ready", where={PROBE: "readiness"}).equals(0.0)
 """Also while no processor runs, which would count addresses."""
 _GONE: Final = _DOWN >= _ADDRESSES
-_OLD_REQUESTS: Final = longest("upstream.request.age", *ENDPOINT) > 20.0
+_OF_LISTENERS: Final = largest("listener.upstream", LISTENER, UPSTREAM)
+_GONE_ALL_THE_TIME: Final = _OF_LISTENERS & (steady("upstream.endpoint.down", UPSTREAM) >= _ADDRESSES)
+"""Listeners for which FramegateUpstreamGone fires. If the upstream was there for a part of the time, that alert may not fire, and others do."""
+_ANSWERS, _ANSWERED, _ASKED = (
+    part("upstream.frame.count", *ENDPOINT, where={DIRECTION: way}) for part, way in ((rate, "receive"), (total, "receive"), (total, "transmit"))
+)
+_ENOUGH_S: Final = 20.0
+"""Clients of Kafka give up after 30 s as a rule, so the oldest request seldom becomes older."""
+_OLD_REQUESTS: Final = longest("upstream.request.age", *ENDPOINT) > _ENOUGH_S
+_OLD_WAITS: Final = longest("upstream.answer.age", *ENDPOINT) > _ENOUGH_S
+_ANSWERS_ALL: Final = _ANSWERED >= _ASKED * 0.5
+"""Endpoints that have answered so far as a rule: what they are sent is meant to be answered."""
+_STUCK_REQUESTS: Final = _OLD_REQUESTS & (total("upstream.request.open", *ENDPOINT) > _ANSWERS * _ENOUGH_S)
+_STUCK_WAITS: Final = (_OLD_WAITS & (total("upstream.answer.waiting", *ENDPOINT) > _ANSWERS * _ENOUGH_S)) & _ANSWERS_ALL
+"""As many wait as get an answer in that time, or more: not one of many only."""
+_ENDED: Final = rate("upstream.connection.closed", *ENDPOINT)
+_GIVEN_UP: Final = rate("upstream.connection.closed", *ENDPOINT, where={ERROR_TYPE: "unanswered"})
+_MOST_GIVE_UP: Final = (((_GIVEN_UP > 0.02) / _ENDED) > 0.5) & _ANSWERS_ALL
+_BROKEN: Final = rate("upstream.connection.closed", *ENDPOINT, ERROR_TYPE, where={ERROR_TYPE: ".+", f"!{ERROR_TYPE}": "unanswered"})
 _ACCEPTED: Final = rate("connection.accepted", LISTENER)
 _CLIENTS: Final = total("connection.active", LISTENER, where={SIDE: "downstream"})
-_OURS: Final = rate(
-    "connection.closed",
-    LISTENER,
-    where={CAUSE: "upstream_refused|upstream_timeout|upstream_closed|internal|processor_died|handler_failed"},
+_UPSTREAM_CAUSES: Final = (
+    "upstream_refused|upstream_timeout|upstream_closed|peer_reset|wrong_protocol|tls_failed|auth_failed|receive_stalled|send_stalled|"
+    "frame_too_large|negative_size"
 )
+_NOT_CLIENTS: Final = {f"!{SIDE}": "downstream"}
+_OURS: Final = rate("connection.closed", LISTENER, where={CAUSE: f"{_UPSTREAM_CAUSES}|internal|processor_died|handler_failed", **_NOT_CLIENTS})
 """Connections that ended for a fault of framegate or of what is behind it."""
-_DOOR: Final = {CAUSE: "tls_failed|wrong_protocol|handshake_timeout"}
-_NOBODY: Final = rate("connection.closed", LISTENER, where={CAUSE: f"{_DOOR[CAUSE]}|auth_failed"})
-_REQUESTS: Final = ("frame.count", LISTENER)
-_RECEIVED: Final = {SIDE: "downstream", "network.io.direction": "receive"}
-_FRAMES, _HOUR_AGO, _DAY_AGO = (rate(*_REQUESTS, where=_RECEIVED, ago_s=ago_s) for ago_s in (0, HOUR_S, DAY_S))
+_IN_VAIN: Final = rate("connection.closed", LISTENER, where={CAUSE: f"{_UPSTREAM_CAUSES}|internal|handler_failed", **_NOT_CLIENTS})
+"""Those of a listener that still fails: a processor that died took long and good connections with it, and another has its place."""
+_RESPONSES: Final = rate("frame.count", LISTENER, where={SIDE: "downstream", DIRECTION: "transmit"})
+_ALL_FAIL: Final = ((_ACCEPTED > 0.05) & (_IN_VAIN >= _ACCEPTED * 0.99)) & (_ACCEPTED > _RESPONSES)
+_DOOR: Final = {CAUSE: "tls_failed|wrong_protocol|handshake_timeout", f"!{SIDE}": "upstream"}
+_NOBODY: Final = rate("connection.closed", LISTENER, where={**_DOOR, CAUSE: f"{_DOOR[CAUSE]}|auth_failed"})
+_RECEIVED: Final = {SIDE: "downstream", DIRECTION: "receive"}
+_FRAMES, _HOUR_AGO, _DAY_AGO = (rate("frame.count", LISTENER, where=_RECEIVED, ago_s=ago_s) for ago_s in (0, HOUR_S, DAY_S))
 _SILENT: Final = (_FRAMES.equals(0.0) & (_HOUR_AGO > 1.0)) & (_DAY_AGO > 1.0)
 _ERROR: Final = {ERROR_TYPE: ".+"}
 _ATTEMPTS: Final = {f"!{ERROR_TYPE}": "abandoned"}
@@ -129,7 +163,7 @@ _CLIENT: Final = (LISTENER, PRINCIPAL, CLIENT_ID, CLIENT_ADDRESS)
 _EXPORTED, _UNEXPORTED = (rate("telemetry.exports", SIGNAL, where={ERROR_TYPE: error}) for error in ("", ".+"))
 _UNREAD: Final = largest("tap.lag", CONSUMER) / largest("tap.limit")
 _SLOW: Final = "frame.forward.duration"
-_ANSWERED: Final = {f"!{API}": "Fetch|JoinGroup|SyncGroup"}
+_QUICK_APIS: Final = {f"!{API}": "Fetch|JoinGroup|SyncGroup"}
 _KAFKA: Final = "kafka.request.duration"
 _BUSY: Final = rate("event_loop.time", WORKER, where={STATE: "busy"})
 _PENDING: Final = steady("channel.pending", SIDE)
@@ -138,29 +172,41 @@ _LIST_DAYS: Final = days_left("tls.certificate.not_after", CERTIFICATE, where={C
 """Revocation lists are usually made every few days."""
 _LEAST: Final = 0.05
 """Bad events per second that are worth a ticket, if they are also 1 % of all."""
+_BROKERS_FAULTS: Final = {ERROR_TYPE: "leader_not_available|not_.*|request_timed_out|coordinator_.*|other"}
+_USUAL_ERRORS: Final = {f"!{ERROR_TYPE}": "member_id_required|rebalance_in_progress|fetch_session_id_not_found|invalid_fetch_session_epoch"}
+"""Answers to clients that have done nothing wrong, at brokers that have not either."""
 
 
 def _failing(share: float) -> tuple[Problem, ...]:
     """Of connections of a listener more than this share fails, and in an hour more than 1 % of those that are open."""
-    bad = ((_OURS > 0.002) & (_OURS > _CLIENTS * (0.01 / HOUR_S))).unless(_OURS >= _ACCEPTED * 0.99)
-    return (_problem("Connections of clients fail", ((bad / _ACCEPTED) > share).unless(_GONE), "of the new ones", _CLOSED),)
+    bad = ((_OURS > 0.002) & (_OURS > _CLIENTS * (0.01 / HOUR_S))).unless(_ALL_FAIL)
+    return (_problem("Connections of clients fail", ((bad / _ACCEPTED) > share).unless(_GONE_ALL_THE_TIME), "% of the new ones", _CLOSED_AT),)
 
 
 def _refused(words: str, bad: Condition, everything: Condition, command: str) -> Problem:
-    return _problem(words, (bad > _LEAST) & (bad > everything * 0.01), "in a second", command)
+    return _problem(words, (bad > _LEAST) & (bad > everything * 0.01), "a second", command)
 
 
 def _attack(words: str, *, user: str, address: str) -> Problem:
     """Logins fail with wrong credentials; ``user`` and ``address``: ``one`` or ``many``."""
     where = {f"{'!' * (which == 'one')}{label}": "<many>" for label, which in ((PRINCIPAL, user), (CLIENT_ADDRESS, address))}
     where[f"!{ERROR_TYPE}"] = "unavailable"
-    return _refused(words, total("client.login.failures", *_CLIENT, where=where), _LOGINS, f"{_CLOSED} --filter cause=auth_failed")
+    return _refused(words, total("client.login.failures", *_CLIENT, where=where), _LOGINS, _LOGIN_ENDS)
 
 
-def _noisy(words: str, metric: str, all_metric: str, least: float) -> Problem:
-    """Of a listener's bytes or frames one of at least ten clients has more than half."""
-    used, passed = total(metric, *_CLIENT), rate(all_metric, LISTENER, where={SIDE: "downstream"})
-    return _problem(words, (((used > least) / passed) > 0.5) & (_CLIENTS > 9.0), "of all", "top --sort bytes_rate")
+def _noisy(words: str, measure: str) -> Problem:
+    """One of at least ten clients has more than half of a listener's bytes or frames, unless they are what an upstream does not answer."""
+    share = largest("client.share", *_CLIENT, where={MEASURE: measure}) > 0.5
+    waits = _OF_LISTENERS & (longest("upstream.answer.age", UPSTREAM) > 5.0)
+    return _problem(words, (share & (_CLIENTS > 9.0)).unless(waits), "% of all", f"top --sort {measure}_rate")
+
+
+def _errors(share: float, where: Mapping[str, str]) -> Condition:
+    """Of the answers of a broker more than this share is an error."""
+    return ((rate("kafka.response.errors", *ENDPOINT, ERROR_TYPE, where=where) > _LEAST) / _ANSWERS) > share
+
+
+_MOST_ERRORS, _MANY_ERRORS = _errors(0.5, _BROKERS_FAULTS), _errors(0.05, {**_ERROR, **_USUAL_ERRORS})
 
 
 ALERTS: Final = (
@@ -168,14 +214,7 @@ ALERTS: Final = (
         name="FramegateNotReady",
         severity="critical",
         hold="2m",
-        problems=(
-            _problem(
-                "A framegate is not ready, and does not drain",
-                _UNREADY.unless(largest("draining") > 0.0),
-                "of it is ready",
-                "handlers list",
-            ),
-        ),
+        problems=(_problem("A framegate is not ready, and does not drain", _UNREADY.unless(largest("draining") > 0.0), "% ready", "handlers list"),),
     ),
     Alert(
         name="FramegateUpstreamGone",
@@ -190,19 +229,12 @@ ALERTS: Final = (
     Alert(
         name="FramegateRequestsUnanswered",
         severity="critical",
-        hold="3m",
+        hold="1m",
         windows=("2m",),
-        # clients of Kafka give up after 30 s as a rule, so the oldest request seldom becomes older
         problems=(
-            _problem("Requests wait long for their answer", _OLD_REQUESTS, "s the oldest", _UPSTREAMS),
-            _problem(
-                "Connections wait long for their first answer",
-                ((longest("upstream.first_byte.age", *ENDPOINT) > 20.0) & (total("upstream.first_byte.duration", *ENDPOINT) > 0.0)).unless(
-                    _OLD_REQUESTS
-                ),
-                "s the longest",
-                _UPSTREAMS,
-            ),
+            _problem("Requests wait long for their answer", _STUCK_REQUESTS, "s the oldest", _UPSTREAMS),
+            _problem("Connections wait long for an answer", _STUCK_WAITS, "s the longest", _UPSTREAMS),
+            _problem("Most clients of an endpoint give up before it answers", _MOST_GIVE_UP, "% of those that end", _UPSTREAMS),
         ),
     ),
     Alert(
@@ -211,18 +243,18 @@ ALERTS: Final = (
         hold="1m",
         windows=("2m",),
         problems=(
+            _problem("Every connection of a listener fails", _ALL_FAIL.unless(_GONE_ALL_THE_TIME), "a second", _CLOSED_AT),
             _problem(
-                "Every connection of a listener fails", ((_ACCEPTED > _LEAST) & (_OURS >= _ACCEPTED * 0.99)).unless(_GONE), "in a second", _CLOSED
-            ),
-            _problem(
-                "Nobody gets in where clients came before",
-                ((_ACCEPTED > _LEAST) & (_NOBODY >= _ACCEPTED * 0.99)) & _SILENT,
-                "in a second",
-                _CLOSED,
+                "Nobody gets in where clients came before", ((_ACCEPTED > _LEAST) & (_NOBODY >= _ACCEPTED * 0.99)) & _SILENT, "a second", _CLOSED_AT
             ),
         ),
     ),
     Alert(name="FramegateClientsFail", severity="critical", hold="10m", windows=("1h", "2m"), problems=_failing(0.0144)),
+    Alert(
+        name="FramegateUpstreamFails",
+        severity="critical",
+        problems=(_problem("Most answers of an endpoint are errors", _MOST_ERRORS, "% of its answers", _UPSTREAMS),),
+    ),
     Alert(
         name="FramegateCertificateEnds",
         severity="critical",
@@ -235,14 +267,7 @@ ALERTS: Final = (
     Alert(
         name="FramegateTapForgets",
         severity="critical",
-        problems=(
-            _problem(
-                "The tap's budget will pass what a reader has yet to read",
-                _UNREAD > 0.8,
-                "of the budget",
-                _READERS,
-            ),
-        ),
+        problems=(_problem("The tap's budget will pass what a reader has yet to read", _UNREAD > 0.8, "% of the budget", _READERS),),
     ),
     Alert(name="FramegateClientsFail", severity="warning", hold="10m", windows=("6h", "5m"), problems=_failing(0.006)),
     Alert(
@@ -252,10 +277,28 @@ ALERTS: Final = (
         problems=(_problem("A certificate ends within two weeks", (_DAYS >= 3.0) < 14.0, "days left", "certificates list"),),
     ),
     Alert(
+        name="FramegateRequestsUnanswered",
+        severity="warning",
+        windows=("2m",),
+        problems=(
+            _problem("Some requests wait long for their answer", _OLD_REQUESTS.unless(_STUCK_REQUESTS), "s the oldest", _UPSTREAMS),
+            _problem("Some connections wait long for an answer", _OLD_WAITS.unless(_STUCK_WAITS), "s the longest", _UPSTREAMS),
+            _problem(
+                "Clients give up before an endpoint answers",
+                (((_GIVEN_UP > 0.02) / _ENDED) > 0.05).unless(_MOST_GIVE_UP),
+                "% of those that end",
+                _UPSTREAMS,
+            ),
+        ),
+    ),
+    Alert(
         name="FramegateUpstreamFails",
         severity="warning",
         problems=(
-            _problem("Connections to an endpoint fail", ((_FAILED > 0.01) / _CONNECTS) > 0.05, "of the attempts", _UPSTREAMS),
+            _problem("Connections to an endpoint fail", ((_FAILED > 0.01) / _CONNECTS) > 0.05, "% of the attempts", _UPSTREAMS),
+            _problem("Connections end by a fault of their endpoint", ((_BROKEN > 0.01) / _ENDED) > 0.05, "% of those that end", _UPSTREAMS),
+            _problem("Many answers of an endpoint are errors", _MANY_ERRORS.unless(_MOST_ERRORS), "% of its answers", _UPSTREAMS),
+            _problem("Answers do not belong to requests", rate("kafka.pairing_lost", LISTENER) > 0.0, "connections a second", _CLOSED_AT),
             _problem(
                 "Half of an upstream's endpoints are left out",
                 (_DOWN >= _ADDRESSES * 0.5) & (_DOWN > 0.0) & (_DOWN < _ADDRESSES),
@@ -281,23 +324,18 @@ ALERTS: Final = (
                 _ACCEPTED,
                 "limits get --node",
             ),
-            _refused(
-                "Clients fail at the TLS handshake",
-                rate("connection.closed", LISTENER, CAUSE, where=_DOOR),
-                _ACCEPTED,
-                f"{_CLOSED} --filter cause=tls_failed",
-            ),
+            _refused("Clients fail at the TLS handshake", rate("connection.closed", LISTENER, CAUSE, where=_DOOR), _ACCEPTED, _CLOSED_BY),
             _refused(
                 "Logins of clients are refused",
                 rate("authentication.count", LISTENER, ERROR_TYPE, where={ERROR_TYPE: "denied|mechanism|protocol|unavailable"}),
                 _LOGINS,
-                f"{_CLOSED} --filter cause=auth_failed",
+                _LOGIN_ENDS,
             ),
             _refused(
-                "Frames are refused",
-                rate("frame.rejected", LISTENER, REASON),
+                "Frames of clients are refused",
+                rate("frame.rejected", LISTENER, REASON, where={SIDE: "downstream"}),
                 _ACCEPTED,  # each ends its connection, and its client comes again
-                f"{_CLOSED} --filter cause=frame_too_large",
+                _CLOSED_AT,
             ),
         ),
     ),
@@ -325,11 +363,11 @@ ALERTS: Final = (
             _problem(
                 "Descriptors are nearly used up",
                 (largest("process.unix.file_descriptor.count", PROCESS) / largest("framegate.process.file_descriptor.limit", PROCESS)) > 0.9,
-                "of the limit",
+                "% of the limit",
                 "doctor",
             ),
-            _problem("Connections wait for a limit", rate("accept.limited.time", LISTENER, REASON) > 0.1, "of the time", "limits get --node"),
-            _problem("Connections wait for a processor", rate("accept.blocked.time", LISTENER) > 0.1, "of the time", "pool get"),
+            _problem("Connections wait for a limit", rate("accept.limited.time", LISTENER, REASON) > 0.1, "% of the time", "limits get --node"),
+            _problem("Connections wait for a processor", rate("accept.blocked.time", LISTENER) > 0.1, "% of the time", "pool get"),
             _problem(
                 "Far more connections come than an hour ago",
                 (_ACCEPTED > 50.0).unless(rate("connection.accepted", LISTENER, ago_s=HOUR_S) > _ACCEPTED * 0.25),
@@ -345,13 +383,13 @@ ALERTS: Final = (
             _problem(
                 "Frames take longer than 10 ms to pass",
                 ((rate(_SLOW, LISTENER, above=0.01) > _LEAST) / rate(_SLOW, LISTENER)) > 0.144,
-                "of them",
+                "% of them",
                 "channels list",
             ),
             _problem(
                 "Kafka requests take longer than 1 s",
-                ((rate(_KAFKA, LISTENER, API, where=_ANSWERED, above=1.0) > _LEAST) / rate(_KAFKA, LISTENER, API, where=_ANSWERED)) > 0.144,
-                "of them",
+                ((rate(_KAFKA, LISTENER, API, where=_QUICK_APIS, above=1.0) > _LEAST) / rate(_KAFKA, LISTENER, API, where=_QUICK_APIS)) > 0.144,
+                "% of them",
                 _UPSTREAMS,
             ),
         ),
@@ -363,11 +401,11 @@ ALERTS: Final = (
             _problem(
                 "The container is throttled",
                 (rate("container.cpu.throttled.periods") / rate("container.cpu.periods")) > 0.25,
-                "of the periods",
+                "% of the periods",
                 "doctor",
             ),
-            _problem("A process waits for a CPU", rate("framegate.process.run_delay", PROCESS) > 0.25, "of the time", "doctor"),
-            _problem("A processor has no time left", (_BUSY / rate("event_loop.time", WORKER)) > 0.9, "of the time busy", "pool get"),
+            _problem("A process waits for a CPU", rate("framegate.process.run_delay", PROCESS) > 0.25, "% of the time", "doctor"),
+            _problem("A processor has no time left", (_BUSY / rate("event_loop.time", WORKER)) > 0.9, "% of the time busy", "pool get"),
         ),
     ),
     Alert(
@@ -375,7 +413,7 @@ ALERTS: Final = (
         severity="warning",
         problems=(
             _problem("Clients wait for memory", rate("memory_pool.depleted.time") > 0.05, "processors, all the time", "pool get --top 10"),
-            _problem("The memory is nearly used up", (total("memory.usage") / total("memory.limit")) > 0.9, "of the limit", "status"),
+            _problem("The memory is nearly used up", (total("memory.usage") / total("memory.limit")) > 0.9, "% of the limit", "status"),
         ),
     ),
     Alert(
@@ -390,14 +428,9 @@ ALERTS: Final = (
                 "tap verify /var/lib/framegate/tap",
             ),
             _problem("The tap's disk will be full within six hours", smallest("tap.disk.time_left") < 21_600.0, "s left", "doctor"),
-            _problem("The tap's disk is nearly full", (total("tap.disk.free") / total("tap.disk.size")) < 0.05, "free", "doctor"),
+            _problem("The tap's disk is nearly full", (total("tap.disk.free") / total("tap.disk.size")) < 0.05, "% free", "doctor"),
             _problem("A reader of the tap is far behind", largest("tap.lag.time", CONSUMER) > 600.0, "s", _READERS),
-            _problem(
-                "A reader's file in the tap cannot be read",
-                total("tap.consumer.unreadable") > 0.0,
-                "files",
-                _READERS,
-            ),
+            _problem("A reader's file in the tap cannot be read", total("tap.consumer.unreadable") > 0.0, "files", _READERS),
         ),
     ),
     Alert(
@@ -439,6 +472,7 @@ ALERTS: Final = (
             _problem("A file that was replaced was not taken", grown("reload.count", FILE_KIND, where=_ERROR), "files", "certificates list"),
             _problem("Log rows are dropped: standard output cannot be written", grown("log.dropped"), "rows", "status"),
             _problem("Changes are refused: they cannot be audited", grown("audit.failures"), "changes", "status"),
+            _problem("The control process stood still", grown("control.lag.time") > 3.0, "s", "doctor"),
             _problem("The collector does not take what is exported", (_UNEXPORTED > 0.0).unless(_EXPORTED > 0.0), "exports a second", "doctor"),
             _problem(
                 "A drain does not end", (largest("drain.time") > 300.0) & (total("connection.active") > 0.0), "s, and not empty", "channels list"
@@ -450,8 +484,8 @@ ALERTS: Final = (
         severity="info",
         windows=("2m",),
         problems=(
-            _noisy("One client has more than half of a listener's bytes", "client.io", "io", 100_000.0),
-            _noisy("One client has more than half of a listener's frames", "client.frame.rate", "frame.count", 100.0),
+            _noisy("One client has more than half of a listener's bytes", "bytes"),
+            _noisy("One client has more than half of a listener's frames", "frames"),
         ),
     ),
     Alert(
@@ -459,7 +493,7 @@ ALERTS: Final = (
         severity="info",
         hold="10m",
         problems=(
-            _problem("A quota holds back most clients", (rate("throttle.time", LISTENER) / _CLIENTS) > 0.5, "of them", "limits get"),
+            _problem("A quota holds back most clients", (rate("throttle.time", LISTENER) / _CLIENTS) > 0.5, "% of them", "limits get"),
             _problem(
                 "Peers do not take what is sent to them",
                 (_PENDING & (_PENDING > 0.0)) > total("connection.active") * 0.02,
@@ -474,24 +508,28 @@ ALERTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A problem at one place: the alert's severity, the problem, its labels in one text, and how much."""
+    """A problem at one place: the alert's severity, the problem, the labels of the place, and how much."""
 
     severity: Severity
     problem: Problem
-    place: str
+    labels: Mapping[str, str]
     value: float
 
     def __str__(self) -> str:
-        place = f" ({self.place})" if self.place else ""
-        return f"{self.problem.words}{place}: {self.value:.3g} {self.problem.measure}; `{self.problem.command}`"
+        command, place = self.problem.command, " ".join(filter(None, self.labels.values()))
+        for label, text in self.labels.items():
+            command = command.replace(f"{{{label}}}", text)
+        value = min(self.value, 1.0) * 100 if self.problem.is_share else self.value
+        return f"{self.severity}: {self.problem.words}{f' ({place})' if place else ''}: {value:.3g} {self.problem.measure}; `{command}`"
 
 
 class Watch:
-    """Looks for problems in this framegate, every ``STEP_S`` seconds, also if no metrics are exported."""
+    """Looks for problems in this framegate, every ``STEP_S`` seconds and when it is asked, also if no metrics are exported."""
 
     def __init__(self) -> None:
         self._history = History(part for alert in ALERTS for problem in alert.problems for part in problem.condition.parts)
         self._read: Callable[[], Any] | None = None
+        self._looked_s = -math.inf
 
     def begin(self, read: Callable[[], Any]) -> None:
         """``read`` returns a ``telemetry.fold.Folded``. Any thread."""
@@ -500,16 +538,19 @@ class Watch:
     async def look(self) -> None:
         """Take a sample."""
         if self._read is not None:
-            read = self._read
+            read, self._looked_s = self._read, time.monotonic()
             sample = await asyncio.to_thread(lambda: self._history.sample(values_of(read())))  # up to 0.1 s, with many listeners and processors
-            self._history.add(time.monotonic(), sample)
+            self._history.add(self._looked_s, sample)
 
-    def found(self) -> list[Found]:
-        """The problems now, the worst first."""
-        return [
-            Found(alert.severity, problem, " ".join(filter(None, labels)), value)
-            for alert in ALERTS
-            for problem in alert.problems
-            for labels, value in sorted(problem.condition.judge(self._history).items())
-            if not math.isnan(value)
-        ]
+    async def found(self) -> list[Found]:
+        """The problems now, the worst first; one that two alerts have is there once."""
+        if time.monotonic() - self._looked_s >= FRESH_S:
+            await self.look()
+        found: dict[tuple[str, tuple[str, ...]], Found] = {}
+        for alert in ALERTS:
+            for problem in alert.problems:
+                for values, value in sorted(problem.condition.judge(self._history).items()):
+                    if not math.isnan(value):
+                        one = Found(alert.severity, problem, dict(zip(problem.condition.by, values, strict=True)), value)
+                        found.setdefault((problem.words, values), one)
+        return list(found.values())

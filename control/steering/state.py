@@ -13,7 +13,7 @@ from framegate.control.steering.drain import Drain
 from framegate.control.steering.pool import Pool
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.cells import CellReader
-from framegate.proxy.cells.metrics import PROBE
+from framegate.proxy.cells.metrics import LISTENER, PROBE, UPSTREAM
 from framegate.proxy.config.model import ProxyConfig
 
 __all__ = ["ALIVE_MS", "State"]
@@ -68,6 +68,11 @@ class State:
         return {
             **self._meters.snapshot(),
             **ready,
+            **{
+                ("framegate.listener.upstream", ((LISTENER, item.name), (UPSTREAM, item.upstream))): 1.0
+                for item in self.config.listeners
+                if item.upstream
+            },
             ("framegate.draining", ()): float(health.draining),
             ("framegate.drain.time", ()): self._drain.time_s,
         }

@@ -43,7 +43,7 @@ from framegate.control.steering.state import ALIVE_MS, State
 from framegate.control.steering.taps import MAX_RULES, STOPPED_EVENT, Rules, TapLosses, Taps
 from framegate.control.steering.transactions import Transactions
 from framegate.control.steering.users import Users
-from framegate.control.task_monitor import TaskMonitor
+from framegate.control.task_monitor import TICK_S, LoopLag, TaskMonitor
 from framegate.proxy.config.model import MAX_PROCESSORS, ProxyConfig
 
 if TYPE_CHECKING:
@@ -186,6 +186,7 @@ class Steering(Parts):
             ask=ask,
         )
         self._sizing = None if chosen is None else Sizing(pool, lambda: supervisor.desired.config, chosen, events, log, task_monitor)
+        self._lag = LoopLag(meters, log)
         self._rates = Rates(supervisor)
         self._eviction = Eviction(supervisor, acceptor, log)
         self._tap_events = events.subscribe((STOPPED_EVENT,), max_events=MAX_RULES * MAX_PROCESSORS)
@@ -195,7 +196,7 @@ class Steering(Parts):
             task_monitor.repeat("channel actions", channels.expire, EXPIRY_S, EXPIRY_LIMIT_S),
             task_monitor.repeat("clients", self.clients.look, CLIENTS_S, CLIENTS_LIMIT_S),
             task_monitor.repeat("problems", self.watch.look, PROBLEMS_S, PROBLEMS_LIMIT_S),
-            task_monitor.repeat("loop", self._tick, 0.5, ALIVE_MS / 1000),
+            task_monitor.repeat("loop", self._tick, TICK_S, ALIVE_MS / 1000),
             asyncio.create_task(self._tap_events.each(self.taps.note)),
         ]
         every_ms = config.log.access.every_ms
@@ -204,6 +205,7 @@ class Steering(Parts):
         meters.gauge("config.revision", lambda: float(supervisor.desired.revision))
 
     def _tick(self) -> None:
+        self._lag.look()
         self.sizes.look()
         if self._losses is not None:
             self._losses.look()

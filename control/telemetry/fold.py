@@ -26,7 +26,7 @@ LARGEST: Final = frozenset(
         "framegate.draining",
         "framegate.upstream.endpoint.count",
         "framegate.upstream.endpoint.down",
-        "framegate.upstream.first_byte.age",
+        "framegate.upstream.answer.age",
         "framegate.upstream.request.age",
     }
 )

@@ -61,10 +61,15 @@ NAMES: Final = (*(outside.alert for outside in _OUTSIDE), *dict.fromkeys(alert.n
 
 
 def _named(query: str, alert: str, words: str, measure: str, by: tuple[str, ...] = ()) -> str:
-    """The query with words, place, measure and, for the table, the alert as labels."""
+    """The query with words, place, measure and, for the table, the alert as labels. Where labels are absent there is one blank."""
+    if measure.startswith("%"):
+        query = f"clamp_max(100 * {query}, 100)"
     if by:
         quoted = ", ".join(f'"{label_name(label)}"' for label in by)
         query = f'label_join({query}, "where", " ", {quoted})'
+        if len(by) > 2:
+            for blanks, text in ((r"(.*?) {2,}(.*)", "$1 $2"), (r"(.*) ", "$1")):
+                query = f'label_replace({query}, "where", "{text}", "where", "{blanks}")'
     for label, text in (("problem", words), ("measure", measure), ("alert", alert)):
         query = f'label_replace({query}, "{label}", "{text}", "", "")' if text else query
     return query
@@ -106,5 +111,5 @@ def _rule(alert: Alert) -> Rule:
         found = " and ".join(for_rule(query, window) for window in alert.windows)
         parts.append(_named(found if len(alert.windows) == 1 else f"({found})", "", problem.words, problem.measure, problem.condition.by))
     at = "{{ with $labels.where }}{{ . }}, {{ end }}node {{ $labels.instance }}{{ with $labels.pod }}, pod {{ . }}{{ end }}"
-    text = f"{{{{ $labels.problem }}}} ({at}): {{{{ $value | humanize }}}} {{{{ $labels.measure }}}}."
+    text = f'{{{{ $labels.problem }}}} ({at}): {{{{ printf "%.3g" $value }}}} {{{{ $labels.measure }}}}.'
     return Rule(alert.name, "\nor\n".join(parts), alert.hold, alert.severity, "{{ $labels.problem }}", text)

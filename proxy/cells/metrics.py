@@ -64,6 +64,7 @@ SIGNAL: Final = "framegate.signal"
 PRINCIPAL: Final = "framegate.principal"
 CLIENT_ID: Final = "framegate.client.id"
 CLIENT_ADDRESS: Final = "client.address"
+MEASURE: Final = "framegate.measure"
 RESOURCE: Final = "framegate.resource"
 PRESSURE: Final = "framegate.pressure"
 
@@ -186,9 +187,10 @@ ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED",
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "authentication", "closed", "resolution", "abandoned", "other")
 """How an attempt to connect ended. ``closed``: before it was READY; ``resolution``: no address; ``abandoned``: not because of the endpoint."""
 EJECTION_REASONS: Final = ("refused", "timeout", "tls", "other", "failures", "latency", "check")
-END_ERRORS: Final = ("", "reset", "closed", "stalled", "protocol", "authentication")
+END_ERRORS: Final = ("", "reset", "closed", "stalled", "protocol", "authentication", "unanswered")
 """How an upstream's connection ended. ``closed``: by it, with open requests, before any answer or within a frame; ``stalled``: it moved too
 few bytes in time; ``protocol``: what it sent were no frames, too large ones, or no TLS; ``authentication``: it refused a login that was renewed.
+``unanswered``: the client ended it, and had waited for an answer for seconds.
 """
 LOOKUP_ERRORS: Final = ("", "not_found", "temporary", "timeout", "other")
 RESPONSE_ERRORS: Final = (
@@ -402,8 +404,14 @@ METRICS: Final = (
         "Age of the oldest Kafka request that waits for an endpoint's answer, without JoinGroup and SyncGroup, which wait for other clients.",
         *_ENDPOINT,
     ),
-    _metric("upstream.first_byte.waiting", "gauge", "{connection}", "Connections that were sent something and have answered nothing.", *_ENDPOINT),
-    _metric("upstream.first_byte.age", "gauge", "s", "Longest time for which one of them has waited.", *_ENDPOINT),
+    _metric(
+        "upstream.answer.waiting",
+        "gauge",
+        "{connection}",
+        "Connections of other protocols than Kafka on which an endpoint was sent more frames than it has sent.",
+        *_ENDPOINT,
+    ),
+    _metric("upstream.answer.age", "gauge", "s", "Longest time for which no byte has passed on one of them, either way.", *_ENDPOINT),
     _metric(
         "upstream.first_byte.duration",
         "histogram",
@@ -469,6 +477,7 @@ METRICS: Final = (
     _metric("link.dropped", "counter", "{row}", "Log rows dropped because the link to the control process was full."),
     _metric("processor.errors", "counter", "{error}", "Internal errors that a processor caught.", (PLACE, FAULT_PLACES)),
     _metric("draining", "gauge", "{drain}", "1 from the first request to drain on, and while a processor drains."),
+    _control("listener.upstream", "gauge", "{listener}", "1 for each listener and its upstream.", _LISTENER, _UPSTREAM),
     _control(
         "connection.rejected",
         "counter",
@@ -479,6 +488,14 @@ METRICS: Final = (
     ),
     _control("client.io", "gauge", "By/s", "Bytes per second of the ten clients with most in the last minute, both directions.", *_CLIENT),
     _control("client.frame.rate", "gauge", "{frame}/s", "Frames per second of the ten clients with most in the last minute.", *_CLIENT),
+    _control(
+        "client.share",
+        "gauge",
+        "{share}",
+        "Share of a listener's bytes or frames in the last minute that the client with more than half of them had.",
+        *_CLIENT,
+        (MEASURE, ("bytes", "frames")),
+    ),
     _control("client.memory.usage", "gauge", "By", "Bytes of the memory pool that the ten clients with most hold.", *_CLIENT),
     _control(
         "client.refusals",
@@ -545,6 +562,7 @@ METRICS: Final = (
     _control("reload.count", "counter", "{reload}", "Reloads of replaced files.", (FILE_KIND, FILE_KINDS), (ERROR_TYPE, ("", "refused"))),
     _control("task.failures", "counter", "{failure}", "Unexpected exceptions in background tasks of the control process.", (TASK, TASKS)),
     _control("audit.failures", "counter", "{row}", "Audit rows that could not be written when their change was made."),
+    _control("control.lag.time", "counter", "s", "Time by which the event loop of the control process came late, in delays of more than a second."),
     _control("log.dropped", "counter", "{row}", "Log rows dropped because standard output was blocked or closed."),
     _control("authentication.questions.waiting", "gauge", "{question}", "Auth requests that wait for a worker."),
     _control("authentication.questions.refused", "counter", "{question}", "Auth requests refused because the queue was full."),

@@ -115,7 +115,7 @@ class EndpointCounters:
         durations: of attempts to connect, for each of ``CONNECT_ERRORS``.
         first_bytes: the times until the first answer of a connection.
         open, oldest_ns: while ``in_flight`` looks at the pairs: open requests so far, and when the oldest of them came (0: none).
-        waiting, asked_ns: likewise connections without a first answer, and when the first of them asked.
+        waiting, asked_ns: likewise connections that wait for an answer, and since when the first of them does.
     """
 
     def __init__(self) -> None:

@@ -340,7 +340,7 @@ def _count_upstream(pair: Pair, channel: Channel) -> None:
     pair.route.counters.upstream_counts.cells[ACTIVE] -= 1
     endpoint, pair.used = pair.used, None
     if endpoint is not None:
-        in_flight.add_up(pair, endpoint.counters, channel)
+        in_flight.add_up(pair, endpoint.counters, channel, channel.closed_ns)
         endpoint.counters.counts.count(ENDED_BY[_end_error(pair, channel)])
     if endpoint is not None and upstream.closed(endpoint, channel.ready_ns, channel.closed_ns, _failure(pair, channel)):
         pair.owner.watcher.endpoint_changed(upstream, endpoint)
@@ -351,7 +351,8 @@ def _end_error(pair: Pair, channel: Channel) -> str:
     """The one of ``END_ERRORS`` with which an upstream's connection ended."""
     cause, side = _cause_of(pair, channel)
     if side != "upstream":
-        return ""
+        gives_up = cause is Cause.PEER_CLOSED or cause is Cause.PEER_RESET
+        return "unanswered" if gives_up and side == "downstream" and in_flight.has_waited(pair, channel.closed_ns) else ""
     if cause is not Cause.UPSTREAM_CLOSED:
         return UNCLEAN.get(cause or Cause.INTERNAL, "")
     pairing = pair.pairing

@@ -1,4 +1,4 @@
-"""What is in flight at each endpoint: open requests and the oldest of them, connections without a first answer, and the frames that have passed.
+"""What is in flight at each endpoint: open requests and the oldest of them, connections without an answer, and the frames that have passed.
 
 None of this is counted for each frame. Once a second all pairs are looked at, a slice of them after each poll, so that a hundred thousand connections
 delay no frame. What a connection has passed is added up then, and when it ends.
@@ -13,23 +13,32 @@ from framegate.proxy.network.channel import Channel
 from framegate.proxy.relay.counters import Counters, EndpointCounters
 from framegate.proxy.relay.pair import Pair
 
-__all__ = ["InFlight", "add_up"]
+__all__ = ["InFlight", "add_up", "has_waited"]
 
 SLICE: Final = 1_000  # pairs at a time: less than 0.1 ms
 EACH_NS: Final = 1_000_000_000
+PATIENCE_NS: Final = 2_000_000_000  # a client that ends a connection after it has waited for longer gives up
 FRAMES_RECEIVED: Final = ENDPOINT_BLOCK.at("framegate.upstream.frame.count", "receive")
 FRAMES_SENT: Final = ENDPOINT_BLOCK.at("framegate.upstream.frame.count", "transmit")
 BYTES_RECEIVED: Final = ENDPOINT_BLOCK.at("framegate.upstream.io", "receive")
 BYTES_SENT: Final = ENDPOINT_BLOCK.at("framegate.upstream.io", "transmit")
 OPEN: Final = ENDPOINT_BLOCK.at("framegate.upstream.request.open")
 AGE: Final = ENDPOINT_BLOCK.at("framegate.upstream.request.age")
-WAITING: Final = ENDPOINT_BLOCK.at("framegate.upstream.first_byte.waiting")
-WAIT: Final = ENDPOINT_BLOCK.at("framegate.upstream.first_byte.age")
+WAITING: Final = ENDPOINT_BLOCK.at("framegate.upstream.answer.waiting")
+WAIT: Final = ENDPOINT_BLOCK.at("framegate.upstream.answer.age")
 
 
-def add_up(pair: Pair, counters: EndpointCounters, channel: Channel) -> None:
-    """Add what a pair's connection to an endpoint has passed since the last time, and once the time until its first answer."""
+def add_up(pair: Pair, counters: EndpointCounters, channel: Channel, now_ns: i64) -> None:
+    """Add what a pair's connection to an endpoint has passed since the last time, and once the time until its first answer; note since when it waits.
+
+    A connection waits while it was sent more frames than it has sent, since the last byte that passed. So one whose client goes on, because its
+    frames need no answer, does not wait for long.
+    """
     passed, out, cells = pair.passed, channel.write_half, counters.counts.cells
+    if channel.frames_received >= out.frames_sent and (channel.frames_received != 0 or out.first_ns == 0):
+        passed.waits_ns = 0
+    elif passed.waits_ns == 0 or channel.bytes_received != passed.bytes_received or out.bytes_sent != passed.bytes_sent:
+        passed.waits_ns = out.first_ns if channel.bytes_received == 0 and passed.bytes_sent == 0 else now_ns
     cells[FRAMES_RECEIVED] += channel.frames_received - passed.frames_received
     cells[BYTES_RECEIVED] += channel.bytes_received - passed.bytes_received
     cells[FRAMES_SENT] += out.frames_sent - passed.frames_sent
@@ -43,6 +52,14 @@ def add_up(pair: Pair, counters: EndpointCounters, channel: Channel) -> None:
     came_ns, asked_ns = client.write_half.first_ns, out.first_ns
     if 0 < asked_ns <= came_ns:  # else the endpoint spoke first
         counters.first_bytes.observe(came_ns - asked_ns)
+
+
+def has_waited(pair: Pair, now_ns: i64) -> bool:
+    """Whether the client of a pair has waited for an answer, and for longer than clients do that go on."""
+    pairing, since_ns = pair.pairing, pair.passed.waits_ns
+    if pairing is not None and not pairing.lost:
+        since_ns = pairing.waits_since_ns if pairing.open > 0 else 0
+    return since_ns != 0 and now_ns - since_ns > PATIENCE_NS
 
 
 class InFlight:
@@ -84,14 +101,15 @@ class InFlight:
         if endpoint is None or channel is None:
             return
         counters = endpoint.counters
-        add_up(pair, counters, channel)
+        add_up(pair, counters, channel, self._began_ns)
         pairing = pair.pairing
-        if pairing is not None and pairing.open > 0:
+        if pairing is None or pairing.lost:
+            if pair.passed.waits_ns != 0:
+                counters.waiting += 1
+                counters.asked_ns = _earlier(counters.asked_ns, pair.passed.waits_ns)
+        elif pairing.open > 0:
             counters.open += pairing.open
             counters.oldest_ns = _earlier(counters.oldest_ns, pairing.waits_since_ns)
-        if not pair.passed.answered and channel.write_half.first_ns != 0:
-            counters.waiting += 1
-            counters.asked_ns = _earlier(counters.asked_ns, channel.write_half.first_ns)
 
     def _put(self) -> None:
         """Publish the sums of the round, and begin anew."""

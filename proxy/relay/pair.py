@@ -332,7 +332,12 @@ class LegMaker(abc.ABC):
 
 
 class Passed:
-    """What of a connection to an upstream its endpoint's counters have already (``in_flight``). ``answered``: also the time of the first answer."""
+    """What of a connection to an upstream its endpoint's counters have already (``in_flight``).
+
+    Attributes:
+        answered: they have the time of the first answer.
+        waits_ns: since when it waits for an answer, of a protocol other than Kafka; 0: it does not.
+    """
 
     def __init__(self) -> None:
         self.frames_received: i64 = 0
@@ -340,6 +345,7 @@ class Passed:
         self.frames_sent: i64 = 0
         self.bytes_sent: i64 = 0
         self.answered: bool = False
+        self.waits_ns: i64 = 0
 
 
 class Pair:

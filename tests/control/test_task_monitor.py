@@ -5,12 +5,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 from framegate.control import task_monitor as module
 from framegate.control.meters import Meters
-from framegate.control.task_monitor import TaskMonitor, catch_in_loop, catch_in_process
+from framegate.control.task_monitor import TICK_S, LoopLag, TaskMonitor, catch_in_loop, catch_in_process
 from tests.fakes.cases import each_of
 from tests.fakes.fleet import MemoryLog, until
 
@@ -190,3 +191,15 @@ def test_what_a_finalizer_raises_is_logged_and_counted() -> None:
     assert (row["task"], row["error"]) == ("unraisable", "ValueError('our bug')")
     assert "Finalized.__del__" in row["message"]
     assert meters.value("task.failures", "unraisable") == 1
+
+
+def test_a_loop_that_stood_still_is_counted_above_a_second_and_noted_above_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, log, meters = [0.0], MemoryLog(), Meters()
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    lag, found = LoopLag(meters, log), []
+    for late_s in (0.0, 1.0, 1.001, 3.0, 3.001, 20.0, 0.0):
+        now[0] += TICK_S + late_s
+        lag.look()
+        found.append(round(meters.value("control.lag.time"), 3))
+    assert found == [0, 0, 1.001, 4.001, 7.002, 27.002, 27.002]
+    assert [row["seconds"] for row in log.events("control_lagged")] == [3.001, 20.0]

@@ -9,8 +9,10 @@ import pytest
 from framegate.control.steering import problems
 from framegate.control.steering.problems import ALERTS, Watch
 from framegate.proxy.cells.metrics import (
+    CAUSE,
     CLIENT_ADDRESS,
     CLIENT_ID,
+    DIRECTION,
     ERROR_TYPE,
     LISTENER,
     PRINCIPAL,
@@ -31,30 +33,45 @@ CALM = {
 }
 
 
-def watched(monkeypatch: pytest.MonkeyPatch, *samples: dict[str, Any]) -> list[str]:
-    """What is found after samples, ten seconds apart."""
-    now = iter(range(0, 1_000, 10))
-    monkeypatch.setattr(problems, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
-    watch, left = Watch(), iter(samples)
+def watched(monkeypatch: pytest.MonkeyPatch, *samples: dict[str, Any], apart_s: float = 10.0) -> list[str]:
+    """What is found after samples, the last of which is taken because somebody asks."""
+    now, left, watch = [0.0], iter(samples), Watch()
+    monkeypatch.setattr(problems, "time", SimpleNamespace(monotonic=lambda: now[0]))
     watch.begin(lambda: SimpleNamespace(points=CALM | next(left), histograms={}))
 
-    async def look() -> None:
-        for _ in samples:
+    async def look() -> list[str]:
+        for _ in samples[1:]:
             await watch.look()
+            now[0] += apart_s
+        return [[str(found) for found in await watch.found()] for _ in "two calls, of which the second needs no sample"][1]
 
-    asyncio.run(look())
-    return [str(found) for found in watch.found()]
+    return asyncio.run(look())
+
+
+def grows(metric: str, attributes: tuple[tuple[str, str], ...], by: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Two samples of a counter."""
+    return {metric: {attributes: 0.0}}, {metric: {attributes: by}}
+
+
+def merged(*pairs: tuple[dict[str, Any], dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same of many series."""
+    found: list[dict[str, Any]] = [{}, {}]
+    for pair in pairs:
+        for sample, part in zip(found, pair, strict=True):
+            for metric, values in part.items():
+                sample[metric] = sample.get(metric, {}) | values
+    return found
 
 
 def test_problems_are_named_with_place_extent_and_command_the_worst_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert watched(monkeypatch, {}, {}) == []
     logins = [{"framegate.authentication.count": {((LISTENER, "kafka"), (ERROR_TYPE, "denied")): count}} for count in (0.0, 60.0)]
     assert watched(monkeypatch, logins[0], {**logins[1], "framegate.upstream.request.age": {ENDPOINT: 31.0}}) == [
-        "Requests wait long for their answer (orders kafka-1 9092): 31 s the oldest; `framegate upstreams list`",
-        "Logins of clients are refused (kafka denied): 6 in a second; `framegate channels list --closed --filter cause=auth_failed`",
+        "warning: Some requests wait long for their answer (orders kafka-1 9092): 31 s the oldest; `framegate upstreams list`",
+        "warning: Logins of clients are refused (kafka denied): 6 a second; `framegate channels list --closed --filter cause=auth_failed`",
     ]
     assert watched(monkeypatch, {"framegate.upstream.endpoint.count": {ENDPOINT: 0.0}}) == [
-        "The names of an upstream are not resolved (orders): 0 addresses; `framegate upstreams list`"
+        "critical: The names of an upstream are not resolved (orders): 0 addresses; `framegate upstreams list`"
     ]
 
 
@@ -77,23 +94,149 @@ def test_who_tries_passwords_is_named_and_a_dozen_mistyped_ones_an_hour_are_no_p
         ("<many>", "<many>", "Logins of many users fail, from many addresses"),
     ):
         place = " ".join(filter(None, ("kafka", user, address)))
-        assert found(user, address, 0.11) == [f"{words} ({place}): 0.11 in a second; {command}"]
+        assert found(user, address, 0.11) == [f"warning: {words} ({place}): 0.11 a second; {command}"]
 
 
-def test_a_client_with_more_than_half_of_the_bytes_is_named_if_it_is_one_of_ten_or_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(rate: float, clients: float = 10.0) -> list[str]:
-        passed = ((SIDE, "downstream"), (LISTENER, "kafka"))
-        samples = [{"framegate.io": {passed: count}, "framegate.connection.active": {passed: clients}} for count in (0.0, 1e7)]
-        return watched(monkeypatch, samples[0], {**samples[1], "framegate.client.io": {client("ann", "loader", "10.0.0.1"): rate}})
+def test_a_client_with_more_than_half_of_the_bytes_is_named_if_it_is_one_of_ten_or_more_whose_upstream_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def found(share: float, clients: float = 10.0, age: float = 0.0) -> list[str]:
+        most = (*client("ann", "loader", "10.0.0.1"), ("framegate.measure", "bytes"))
+        return watched(
+            monkeypatch,
+            {
+                "framegate.connection.active": {((SIDE, "downstream"), (LISTENER, "kafka")): clients},
+                "framegate.client.share": {most: share},
+                "framegate.listener.upstream": {((LISTENER, "kafka"), (UPSTREAM, "orders")): 1.0},
+                "framegate.upstream.answer.age": {ENDPOINT: age},
+            },
+        )
 
-    named = "One client has more than half of a listener's bytes (kafka ann loader 10.0.0.1): 0.6 of all; `framegate top --sort bytes_rate`"
-    assert (found(6e5), found(5e5), found(6e5, 9.0)) == ([named], [], [])
+    named = "info: One client has more than half of a listener's bytes (kafka ann loader 10.0.0.1): 60 % of all; `framegate top --sort bytes_rate`"
+    assert (found(0.6), found(0.5), found(0.6, 9.0), found(0.6, age=6.0)) == ([named], [], [], [])
+
+
+def fails(listener: str, cause: str, side: str, accepted: float = 30.0) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """All connections of a listener."""
+    at = ((LISTENER, listener),)
+    return [
+        grows("framegate.connection.accepted", at, accepted),
+        grows("framegate.connection.closed", (*at, (CAUSE, cause), (SIDE, side)), 30.0),
+        grows("framegate.frame.count", (*at, (SIDE, "downstream"), (DIRECTION, "transmit")), 0.0),
+        grows("framegate.connection.active", (*at, (SIDE, "downstream")), 30.0),
+    ]
+
+
+def test_a_dead_upstream_says_nothing_about_other_listeners_and_hides_none_of_their_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = ((UPSTREAM, "stock"), (SERVER_ADDRESS, "stock-1"), (SERVER_PORT, "80"))
+    now = {
+        "framegate.listener.upstream": {((LISTENER, name), (UPSTREAM, upstream)): 1.0 for name, upstream in (("a", "orders"), ("b", "stock"))},
+        "framegate.upstream.endpoint.count": {ENDPOINT: 1.0, other: 1.0},
+        "framegate.upstream.endpoint.down": {ENDPOINT: 1.0, other: 0.0},
+    }
+    samples = merged(*fails("a", "upstream_refused", "upstream"), *fails("b", "peer_reset", "upstream"))
+    found = watched(monkeypatch, *({**sample, **now} for sample in samples))
+    assert [line for line in found if line.startswith("critical")] == [
+        "critical: No endpoint of an upstream can be reached (orders): 1 addresses left out; `framegate upstreams list`",
+        "critical: Every connection of a listener fails (b): 3 a second; `framegate channels list --closed --filter listener=b`",
+    ]
+
+
+def test_what_a_killed_processor_ended_is_said_once_and_not_as_a_listener_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = watched(monkeypatch, *merged(*fails("kafka", "processor_died", "internal")))
+    assert found == [
+        "critical: Connections of clients fail (kafka): 100 % of the new ones; `framegate channels list --closed --filter listener=kafka`"
+    ]
+
+
+def test_faults_at_the_door_are_those_of_clients_only_if_clients_made_them_and_the_command_has_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    def door(side: str) -> list[str]:
+        samples = merged(*fails("kafka", "wrong_protocol", side, 40.0))
+        return [line for line in watched(monkeypatch, *samples) if "handshake" in line]
+
+    command = "`framegate channels list --closed --filter cause=wrong_protocol`"
+    assert door("downstream") == [f"warning: Clients fail at the TLS handshake (kafka wrong_protocol): 3 a second; {command}"]
+    assert door("upstream") == []
+    broken = merged(grows("framegate.upstream.connection.closed", (*ENDPOINT, (ERROR_TYPE, "protocol")), 30.0))
+    assert watched(monkeypatch, *broken) == [
+        "warning: Connections end by a fault of their endpoint (orders kafka-1 9092 protocol): 100 % of those that end; `framegate upstreams list`"
+    ]
+
+
+def test_an_endpoint_that_does_not_answer_is_named_critical_if_it_has_answered_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(answered: float, answers: float, asked: float, **gauges: float) -> list[str]:
+        passed = {(*ENDPOINT, (DIRECTION, way)): count for way, count in (("receive", answered), ("transmit", asked))}
+        after = passed | {(*ENDPOINT, (DIRECTION, "receive")): answered + answers}
+        now = {f"framegate.upstream.{name.replace('_', '.')}": {ENDPOINT: value} for name, value in gauges.items()}
+        return [
+            line.partition(";")[0] for line in watched(monkeypatch, *({"framegate.upstream.frame.count": count, **now} for count in (passed, after)))
+        ]
+
+    for said, some, gauges in (
+        ("Requests wait long for their answer", "Some requests wait long for their answer", {"request_age": 21.0, "request_open": 2.0}),
+        ("Connections wait long for an answer", "Some connections wait long for an answer", {"answer_age": 21.0, "answer_waiting": 2.0}),
+    ):
+        how = "the oldest" if "request_age" in gauges else "the longest"
+        critical, warning = ([f"{level} (orders kafka-1 9092): 21 s {how}"] for level in (f"critical: {said}", f"warning: {some}"))
+        assert found(100.0, 0.0, 102.0, **gauges) == critical
+        assert found(100.0, 1.0, 102.0, **gauges) == warning, "one of two has an answer"
+        assert found(0.0, 0.0, 2.0, **gauges) == (critical if "request_age" in gauges else warning), "it has never answered"
+        assert found(100.0, 0.0, 102.0, **{**gauges, next(iter(gauges)): 20.0}) == []
+
+
+def test_clients_that_give_up_tell_of_an_endpoint_that_answers_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(answered: float, given_up: float, ended: float) -> list[str]:
+        passed = {(*ENDPOINT, (DIRECTION, way)): count for way, count in (("receive", answered), ("transmit", 100.0))}
+        samples = merged(
+            grows("framegate.upstream.connection.closed", (*ENDPOINT, (ERROR_TYPE, "unanswered")), given_up),
+            grows("framegate.upstream.connection.closed", ENDPOINT, ended - given_up),
+        )
+        return watched(monkeypatch, *({**sample, "framegate.upstream.frame.count": passed} for sample in samples))
+
+    place = "(orders kafka-1 9092)"
+    assert found(100.0, 6.0, 10.0) == [
+        f"critical: Most clients of an endpoint give up before it answers {place}: 60 % of those that end; `framegate upstreams list`"
+    ]
+    rare = f"warning: Clients give up before an endpoint answers {place}: {{}} % of those that end; `framegate upstreams list`"
+    assert (found(100.0, 5.0, 10.0), found(49.0, 10.0, 10.0), found(100.0, 0.5, 10.0)) == ([rare.format(50)], [rare.format(100)], [])
+
+
+def test_errors_in_answers_and_answers_without_a_request_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(error: str, count: float) -> list[str]:
+        return watched(
+            monkeypatch,
+            *merged(
+                grows("framegate.kafka.response.errors", (*ENDPOINT, (ERROR_TYPE, error)), count),
+                grows("framegate.upstream.frame.count", (*ENDPOINT, (DIRECTION, "receive")), 100.0),
+            ),
+        )
+
+    many = "{}: {} answers of an endpoint are errors (orders kafka-1 9092 {}): {} % of its answers; `framegate upstreams list`"
+    assert found("coordinator_not_available", 60.0) == [many.format("critical", "Most", "coordinator_not_available", 60)]
+    assert found("group_authorization_failed", 60.0) == [many.format("warning", "Many", "group_authorization_failed", 60)]
+    assert found("coordinator_not_available", 5.0) == found("rebalance_in_progress", 100.0) == []
+    assert watched(monkeypatch, *merged(grows("framegate.kafka.pairing_lost", ((LISTENER, "kafka"),), 1.0))) == [
+        "warning: Answers do not belong to requests (kafka): 0.1 connections a second; `framegate channels list --closed --filter listener=kafka`"
+    ]
+
+
+def test_a_control_process_that_stood_still_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [watched(monkeypatch, *merged(grows("framegate.control.lag.time", (), lag))) for lag in (3.0, 19.5)]
+    assert found == [[], ["warning: The control process stood still: 19.5 s; `framegate doctor`"]]
+
+
+def test_peers_that_do_not_read_are_named_at_the_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sample(pending: float) -> dict[str, Any]:
+        return {"framegate.channel.pending": {((SIDE, "downstream"),): pending}, "framegate.connection.active": {(): 9.0}}
+
+    named = ["info: Peers do not take what is sent to them (downstream): 3 channels; `framegate pool get --top 10`"]
+    for pending, found in (((0, 0, 3), []), ((0, 3, 3), named), ((3, 3, 0), []), ((0, 0, 0, 0, 3, 4), named)):
+        assert watched(monkeypatch, *map(sample, pending), apart_s=10.0 if len(pending) < 6 else 5.0) == found, pending
 
 
 def test_before_it_begins_nothing_is_found() -> None:
     watch = Watch()
-    asyncio.run(watch.look())
-    assert watch.found() == []
+    assert asyncio.run(watch.found()) == []
 
 
 def test_the_first_panel_has_the_same_words_and_their_commands_exist(tmp_path: Any) -> None:

@@ -35,12 +35,12 @@ class Looked:
         return [self.cell(name, way) for way in ("receive", "transmit") for name in ("frame.count", "io")]
 
     def look(self) -> tuple[int, int, int, int]:
-        """A second later: open requests and the age of the oldest in seconds, connections without a first answer and how long one waits."""
+        """A second later: open requests and the age of the oldest in seconds, connections that wait for an answer and for how long."""
         self.world.pass_time(1)
         assert not self.in_flight.look(self.world.clock.ns)
-        ages = (self.cell(f"{name}.age") / SECOND for name in ("request", "first_byte"))
+        ages = (self.cell(f"{name}.age") / SECOND for name in ("request", "answer"))
         first, second = map(round, ages)
-        return self.cell("request.open"), first, self.cell("first_byte.waiting"), second
+        return self.cell("request.open"), first, self.cell("answer.waiting"), second
 
 
 def test_requests_that_a_stopped_broker_does_not_answer_are_seen_with_their_age(make):
@@ -50,12 +50,12 @@ def test_requests_that_a_stopped_broker_does_not_answer_are_seen_with_their_age(
         asked = request(FETCH, 4, number)
         client.sendall(asked)
         world.read(upstream, len(asked))
-    assert looked.look() == (50, 1, 50, 1)
+    assert looked.look() == (50, 1, 0, 0)
     world.pass_time(58)
-    assert looked.look() == (50, 60, 50, 60)
+    assert looked.look() == (50, 60, 0, 0)
     for number, (client, upstream, _) in enumerate(pairs[1:], 1):
         passes(world, upstream, client, answer(number))
-    assert looked.look() == (1, 61, 1, 61)
+    assert looked.look() == (1, 61, 0, 0)
     passes(world, pairs[0][1], pairs[0][0], answer(0))
     assert looked.look() == (0, 0, 0, 0)
     assert (world.endpoint_counters.first_bytes.count, int(world.endpoint_counters.first_bytes.sum) // SECOND) == (50, 49 * 60 + 61)
@@ -102,6 +102,39 @@ def test_what_a_framed_connection_passes_is_added_up_each_second_and_at_its_end(
     assert (found, counts) == ([1, 10, 1, 7], [3, 28, 1, 7])
     assert (world.endpoint_counters.first_bytes.count, looked.cell("connection.closed", "")) == (1, 1)
     assert looked.look() == (0, 0, 0, 0)
+
+
+def test_a_framed_connection_waits_from_the_last_byte_until_it_has_as_many_answers_as_requests(make):
+    world = make()
+    looked, (client, upstream, _) = Looked(world), world.pair()
+    passes(world, client, upstream, frame(b"ask"))
+    passes(world, upstream, client, frame(b"answer"))
+    assert looked.look()[2:] == (0, 0)
+    passes(world, client, upstream, frame(b"another"))
+    assert [looked.look()[2:] for _ in range(3)] == [(1, 0), (1, 1), (1, 2)], "only the first one was answered"
+    passes(world, client, upstream, frame(b"does not wait"))
+    assert [looked.look()[2:] for _ in range(2)] == [(1, 0), (1, 1)]
+    passes(world, upstream, client, frame(b"one"))
+    assert [looked.look()[2:] for _ in range(2)] == [(1, 0), (1, 1)]
+    passes(world, upstream, client, frame(b"two"))
+    assert looked.look()[2:] == (0, 0)
+    end(world)
+
+
+def test_a_client_that_ends_a_connection_after_it_has_waited_for_seconds_has_given_up(make):
+    found = []
+    for protocol, key, waits in (("framed", FETCH, 2), ("framed", FETCH, 3), ("kafka", FETCH, 2), ("kafka", FETCH, 3), ("kafka", JOIN_GROUP, 3)):
+        world = make(protocol)
+        looked, (client, upstream, _) = Looked(world), world.pair()
+        passes(world, client, upstream, request(key, 5, 7))
+        looked.look()
+        world.pass_time(waits - 1)
+        client.close()
+        world.poll()
+        upstream.close()
+        world.poll()
+        found.append([error for error in ("", "unanswered") if looked.cell("connection.closed", error)])
+    assert found == [[""], ["unanswered"], [""], ["unanswered"], [""]]
 
 
 ENDS = {
