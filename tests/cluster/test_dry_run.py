@@ -59,7 +59,7 @@ def api_server(cluster: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> 
     for room in rooms:
         room.create()
     files = [word for name in DEFINED.values() for word in ("-f", str(binaries() / "definitions" / f"{name}.yaml"))]
-    cluster.kubectl("create", *files)
+    cluster.kubectl("create", "--validate=warn", *files)  # 1.29 does not know all of their fields
     try:
         cluster.kubectl("wait", "--for=condition=established", "--timeout=30s", *files)
         yield Kubectl(binaries() / "kubectl", cluster.config)
