@@ -90,6 +90,7 @@ _SIDECAR: Final = (
     click.option(
         "--cpu", "cpu_m", type=Kind("cpus", _cpu_m), default="1", show_default=True, help="The container's CPU limit, for example 2, 0.5 or 500m."
     ),
+    click.option("--any-user", is_flag=True, help="Do not set the user, because the cluster chooses it (OpenShift)."),
     click.option("--probes", type=click.Choice(["grpc", "http"]), default="grpc", show_default=True, help="Protocol of the kubelet's probes."),
     click.option(
         "--tls-secret", type=_NAMED_KIND, default="framegate-tls", show_default=True, help="Name of the Secret with tls.crt, tls.key and ca.crt."
@@ -150,12 +151,7 @@ def sidecar_options(function: F) -> F:
 @click.option(
     "--tls-volume", type=_NAMED_KIND, help="Instead of --tls-secret: a volume of the pod with the certificates: projected, CSI, or SPIFFE's files."
 )
-@click.option(
-    "--certificate",
-    "issuer",
-    type=Kind("issuer", _issuer),
-    help="Add a cert-manager Certificate for each workload, with this issuer.",
-)
+@click.option("--certificate", "issuer", type=Kind("issuer", _issuer), help="Add a cert-manager Certificate for each workload, with this issuer.")
 @click.option(
     "--dns-name", "dns_names", type=_HOST_KIND, multiple=True,
     help="DNS name of the Certificate. May be repeated.  [default: the workload's name]",
@@ -335,7 +331,7 @@ def _injector(config: pathlib.Path | None, bootstrap: tuple[str, ...] | None, to
     from framegate.control.kubernetes.objects import Wanted
     from framegate.control.kubernetes.sidecar import START_CPU_MS, Options
 
-    names = ("image", "config_map", "tls_secret", "tls_volume", "secrets", "tap_claim", "fs_group", "probes", "memory", "cpu_m")
+    names = ("image", "config_map", "tls_secret", "tls_volume", "secrets", "tap_claim", "fs_group", "any_user", "probes", "memory", "cpu_m")
     options = Options(**{name: told[name] for name in names})
     wanted = Wanted(
         **{name: told[name] for name in ("issuer", "dns_names", "network_policy", "pod_monitor", "disruption_budget")},

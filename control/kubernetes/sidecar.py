@@ -58,7 +58,8 @@ class Options:
         secrets: further Secrets and the folders that they are mounted at.
         tap_claim: the PersistentVolumeClaim of the tap; None: it ends with the pod.
         claim_each: the workload makes such a claim for each pod, by ``volumeClaimTemplates``.
-        fs_group: whether a pod with that claim gets an fsGroup, through which framegate may write there.
+        fs_group: whether a pod with that claim gets an fsGroup, through which framegate may write there; not with ``any_user``.
+        any_user: the cluster chooses user and group, of a range of the namespace.
         probes: the protocol of the kubelet's probes.
         memory: the container's limit, in bytes.
         cpu_m: the container's limit, in thousandths of a CPU.
@@ -73,6 +74,7 @@ class Options:
     tap_claim: str | None = None
     claim_each: bool = False
     fs_group: bool = True
+    any_user: bool = False
     probes: Literal["grpc", "http"] = "grpc"
     memory: int = 512 * MIB
     cpu_m: int = 1000
@@ -113,7 +115,9 @@ def pod_template(options: Options, needs: PodRequirements) -> dict[str, Any]:
         "limits": {"cpu": cpu, "memory": quantity(options.memory)},
     }
     _volumes(container, spec, options, needs)
-    if options.tap_claim is not None and options.fs_group and needs.tap_folder is not None:
+    if options.any_user:
+        del container["securityContext"]["runAsUser"], container["securityContext"]["runAsGroup"]
+    if options.tap_claim is not None and options.fs_group and not options.any_user and needs.tap_folder is not None:
         spec["securityContext"] = {"fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"}
     if options.config_map is None:
         template["metadata"]["annotations"] = {CONFIGURATION: needs.text}

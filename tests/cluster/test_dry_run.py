@@ -59,7 +59,7 @@ def api_server(cluster: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> 
     for room in rooms:
         room.create()
     files = [word for name in DEFINED.values() for word in ("-f", str(binaries() / "definitions" / f"{name}.yaml"))]
-    cluster.kubectl("create", *files)
+    cluster.kubectl("create", "--validate=warn", *files)  # 1.29 does not know all of their fields
     try:
         cluster.kubectl("wait", "--for=condition=established", "--timeout=30s", *files)
         yield Kubectl(binaries() / "kubectl", cluster.config)
@@ -138,9 +138,20 @@ def test_what_is_injected_is_let_in_for_every_kind(api_server: Kubectl, kind: st
         assert api_server.create_pod(template_of(loaded["items"][0] if loaded["kind"] == "List" else loaded)) == ""
 
 
+def test_a_certificate_of_a_driver_is_let_in(api_server: Kubectl) -> None:
+    item = workload("Deployment", "driven")
+    attributes = {"csi.cert-manager.io/issuer-name": "ca", "csi.cert-manager.io/dns-names": "driven"}
+    csi = {"driver": "csi.cert-manager.io", "readOnly": True, "volumeAttributes": attributes}
+    template_of(item)["spec"]["volumes"] = [{"name": "spiffe", "csi": csi}]
+    config, text, _ = read_configuration(DEPLOY / "kustomize" / "example" / "framegate.yaml")
+    injected = Injector(Options(tls_volume="spiffe", any_user=True), requirements_of(config, text, 1), Wanted()).inject(block(item))
+    api_server.apply(injected, "--dry-run=server")
+    assert api_server.create_pod(template_of(objects(injected)[0])) == ""
+
+
 def test_a_stream_of_json_documents_is_let_in_with_what_comes_beside_it(api_server: Kubectl) -> None:
     text = f"{json.dumps(workload('Job', 'one'))}\n---\n{json.dumps(workload('Deployment', 'two'))}"
-    assert len(api_server.apply(injector().inject(text), "--dry-run=server")) == 10
+    assert len(api_server.apply(injector().inject(text), "--dry-run=server")) == 11
 
 
 def test_what_would_not_be_restricted_is_refused(api_server: Kubectl) -> None:

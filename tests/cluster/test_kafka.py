@@ -14,6 +14,7 @@ from tests.cluster.room import Room
 from tests.cluster.workloads import CONFIGURATION, OUTBOUND, broker, certificates, client_job, component, injected, last_line, service
 
 RECORDS = 50_000
+ANY_USER = 1_000_680_000
 SPARK_JOB = Path(__file__).resolve().parents[2] / "deploy" / "spark" / "job.yaml"
 
 
@@ -65,14 +66,15 @@ def test_every_record_arrives_once_through_tls_and_the_tables_equal_the_counts(r
 
 def test_three_brokers_record_each_on_a_claim_of_its_own_which_a_new_pod_finds_again(room: Room) -> None:
     certificates(room)
-    folders = [room.volume(f"tap-kafka-{number}") for number in range(3)]
+    folders = [room.volume(f"tap-kafka-{number}", ANY_USER) for number in range(3)]
     for number in range(3):
-        room.volume(f"data-kafka-{number}")
+        room.volume(f"data-kafka-{number}", ANY_USER)
     cluster = broker("$(POD_NAME).kafka:9093", brokers=3)
-    template = cluster["spec"]["template"]["spec"]  # with certificates from two sources
+    template = cluster["spec"]["template"]["spec"]  # with certificates from two sources, and a user that the cluster has chosen
+    template["securityContext"]["runAsUser"] = ANY_USER
     sources = [{"secret": {"name": "framegate-tls", "items": [{"key": key, "path": key}]}} for key in ("tls.crt", "tls.key")]
     template["volumes"] = [{"name": "certificates", "projected": {"sources": sources, "defaultMode": 292}}]
-    options = ("--tap-claim", "tap", "--tap-claim-size", "2GiB", "--no-fs-group", "--tls-volume", "certificates")
+    options = ("--tap-claim", "tap", "--tap-claim-size", "2GiB", "--any-user", "--tls-volume", "certificates")
     room.apply_text(injected(room, CONFIGURATION, cluster, options=options))
     room.apply(service(clusterIP="None", publishNotReadyAddresses=True))
     status = ["rollout", "status", "statefulset/kafka", "--timeout=180s"]

@@ -60,7 +60,7 @@ def test_helm_lints_the_chart_and_what_it_renders_is_valid() -> None:
     linted = subprocess.run([str(HELM), "lint", "--strict", str(CHART)], capture_output=True, text=True, check=False, timeout=60)
     assert linted.returncode == 0, linted.stdout
     issuer = ("--set", "issuerRef.kind=ClusterIssuer,issuerRef.name=a")
-    for words in ((), issuer, ("--set", "config=node: a,replicas=1,sidecar.secrets={s=/sasl}")):
+    for words in ((), issuer, ("--set", "config=node: a,replicas=1,sidecar.secrets={s=/sasl},sidecar.anyUser=true")):
         for version in ("1.29", "1.36"):
             objects = template(*words, version=version)
             for item in objects:

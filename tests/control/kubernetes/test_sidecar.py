@@ -91,6 +91,8 @@ def test_volumes_are_mounted_where_the_configuration_looks() -> None:
 def test_only_a_claim_for_the_tap_brings_a_group_of_the_pods() -> None:
     group = {"fsGroup": 10001, "fsGroupChangePolicy": "OnRootMismatch"}
     assert pod_template(Options(tap_claim="mine"), DEFAULT_REQUIREMENTS)["spec"]["securityContext"] == group
+    users = [pod_template(Options(any_user=each), DEFAULT_REQUIREMENTS)["spec"]["initContainers"][0]["securityContext"] for each in (False, True)]
+    assert [("runAsUser" in user, "runAsGroup" in user, user["runAsNonRoot"]) for user in users] == [(True, True, True), (False, False, True)]
     without_tap = dataclasses.replace(DEFAULT_REQUIREMENTS, tap_folder=None)
     for options, needs in [
         (Options(), DEFAULT_REQUIREMENTS),
