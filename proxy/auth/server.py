@@ -33,8 +33,8 @@ __all__ = ["MECHANISMS", "SaslServerAuthenticator", "SaslServerAuthenticators", 
 
 MECHANISMS: Final = (PLAIN, *HASHES, OAUTHBEARER)
 MAX_MESSAGE: Final = 65536
-MAX_NAME: Final = 200  # characters that are kept of the name of a failed login
 """Bytes of one message of a mechanism. Tokens with many groups have a few KiB; control must receive what it checks."""
+MAX_NAME: Final = 200  # characters that are kept of the name of a failed login
 PROTOCOL: Final = "protocol"
 NOT_ADMITTED: Final = "Authentication failed: the principal is not allowed to connect"
 CANNOT_TELL: Final = "It cannot be told at the moment who the client is; it may try again"
