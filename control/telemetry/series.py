@@ -18,7 +18,7 @@ from framegate.proxy.cells import LISTENER, METRICS, UPSTREAM, Metric
 from framegate.proxy.cells.metrics import CAUSE, ERROR_TYPE, MECHANISM, SIDE
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
 
-__all__ = ["EVENTS", "is_shown_at_zero", "zeros_of_listeners"]
+__all__ = ["EVENTS", "LATE", "is_shown_at_zero", "zeros_of_listeners"]
 
 EVENTS: Final = frozenset(
     {
@@ -37,12 +37,14 @@ EVENTS: Final = frozenset(
     }
 )
 """Attributes that name one of many possible events, most of which never happen."""
+LATE: Final = frozenset({"framegate.kafka.response.errors", "framegate.upstream.connection.closed"})
+"""Counters of each endpoint with many possible events, of which a problem needs many: it is the same without the first one."""
 
 
 def _rates() -> dict[str, list[Series]]:
     """What rates of events read, by metric. A share of slow observations (``above``) needs no 0: all of them begin together with the slow ones."""
     parts = [part for alert in ALERTS for problem in alert.problems for part in problem.condition.parts if part.function == "rate"]
-    shares = {part.series.metric for part in parts if part.series.above}
+    shares = LATE | {part.series.metric for part in parts if part.series.above}
     found: defaultdict[str, list[Series]] = defaultdict(list)
     for part in parts:
         if part.series.metric not in shares:

@@ -66,6 +66,17 @@ def test_status_warns_when_the_configuration_in_force_does_not_fit(monkeypatch: 
         assert "no problems" not in "".join(lines)
 
 
+def test_a_problem_has_its_severity_before_it_and_another_warning_is_one(cli: Cli) -> None:
+    cli.plane.troubles = ["critical: Every connection of a listener fails (a): 3 a second; `x`", "info: a: b", "warning: c", "the tap: loses"]
+    lines = [line for line in cli("status").stdout.splitlines() if line.startswith(("critical", "info", "warning"))]
+    assert [line.split(maxsplit=1) for line in lines] == [
+        ["critical", "Every connection of a listener fails (a): 3 a second; `x`"],
+        ["info", "a: b"],
+        ["warning", "c"],
+        ["warning", "the tap: loses"],
+    ]
+
+
 def test_drain_waits_unless_told_not_to(cli: Cli) -> None:
     cli.plane.add(channel_row("0-1-1"))
     assert cli.json("drain", "--no-wait") == {"closed_connection_count": 0, "open_connection_count": 1}

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from framegate.control.accept.admission import Refusals
 from framegate.control.errors import UnavailableError
 from framegate.control.meters import Meters
@@ -91,6 +93,21 @@ def test_memory_is_that_of_now_and_at_most_ten_clients_are_ranked() -> None:
         told.tell("held", number + 1, f"user-{number}", "", "")
     assert [rank.value for rank in watched.look("held")] == [*range(TOP + 1, 1, -1)]
     assert watched.look("held") == []
+
+
+def test_a_client_with_more_than_half_of_much_traffic_has_a_gauge_of_its_share() -> None:
+    told = Told()
+    watched = Watched(told)
+
+    def shares(ann: int, bob: int) -> dict[str, float]:
+        for user, size in (("ann", ann), ("bob", bob)):
+            told.tell("bytes", size, user, "", "")
+        watched.look()
+        return {dict(at)["framegate.principal"]: value for (name, at), value in watched.meters.snapshot().items() if name == "framegate.client.share"}
+
+    assert shares(10, 1) == {}, "one that uses little hurts nobody"
+    assert shares(30_000_000, 30_000_000) == {}
+    assert shares(60_000_000, 0) == {"ann": pytest.approx(0.75, abs=1e-6)}
 
 
 def test_a_client_that_leaves_the_first_ten_leaves_no_value_in_the_gauges() -> None:
