@@ -64,7 +64,7 @@ class Room:
 
     def apply(self, *documents: dict[str, Any]) -> str:
         """Apply documents; a warning of pod security is an error, too."""
-        return self.apply_text("\n---\n".join(json.dumps(document) for document in documents))
+        return self.apply_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
 
     def apply_text(self, text: str, *words: str) -> str:
         """Apply YAML, with strict validation."""

@@ -193,7 +193,7 @@ def test_the_chart_is_let_in_with_every_way_to_configure_it(cluster: ApiServer, 
     ways = [["--set", "replicas=1,failurePolicy=Ignore,onFault=admit"], ["--set", "issuerRef.kind=ClusterIssuer,issuerRef.name=internal"]]
     for words in ([], *ways):
         objects = [item for item in chart(webhook.room, *words) if item["kind"] != "Certificate"]
-        text = "\n---\n".join(map(json.dumps, objects))
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
         webhook.room.apply_text(text, "--dry-run=server")
         (template,) = [item["spec"]["template"] for item in objects if item["kind"] == "Deployment"]
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": template["spec"]}

@@ -18,7 +18,7 @@ from framegate.control.kubernetes.manifest import KINDS
 from framegate.control.kubernetes.objects import SCALED, Wanted
 from framegate.control.kubernetes.pod_requirements import DEFAULT_REQUIREMENTS, read_configuration, requirements_of
 from framegate.control.kubernetes.sidecar import Options, grace_least_s
-from tests.cluster.components import binaries
+from tests.cluster.components import OLDEST, VERSION, binaries
 from tests.cluster.node import ApiServer, wait_until
 from tests.cluster.room import Room
 
@@ -150,6 +150,8 @@ def test_a_certificate_of_a_driver_is_let_in(api_server: Kubectl) -> None:
 
 
 def test_a_stream_of_json_documents_is_let_in_with_what_comes_beside_it(api_server: Kubectl) -> None:
+    if os.environ.get(VERSION) == OLDEST:
+        pytest.skip("this version of kubectl reads no such stream")
     text = f"{json.dumps(workload('Job', 'one'))}\n---\n{json.dumps(workload('Deployment', 'two'))}"
     assert len(api_server.apply(injector().inject(text), "--dry-run=server")) == 11
 
