@@ -58,7 +58,7 @@ def has_waited(pair: Pair, now_ns: i64) -> bool:
     """Whether the client of a pair has waited for an answer, and for longer than clients do that go on."""
     pairing, since_ns = pair.pairing, pair.passed.waits_ns
     if pairing is not None and not pairing.lost:
-        since_ns = pairing.waits_since_ns if pairing.open > 0 else 0
+        since_ns = i64(0) if pairing.open == 0 else pairing.waits_since_ns
     return since_ns != 0 and now_ns - since_ns > PATIENCE_NS
 
 

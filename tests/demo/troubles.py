@@ -318,7 +318,7 @@ def _both(*parts: AbstractContextManager[object]) -> Iterator[None]:
 
 TROUBLES: Final = (
     Trouble("stopped-upstream", "an upstream is stopped, 50 clients wait", "Requests wait long for their answer", (ORDERS,), _stopped_upstream),
-    Trouble("stopped-echo", "an upstream of another protocol is stopped", "Connections wait long for their first answer", ("framed",), _stopped_echo),
+    Trouble("stopped-echo", "an upstream of another protocol is stopped", "Connections wait long for an answer", ("framed",), _stopped_echo),
     Trouble("filling-tap", "the tap's disk fills slowly", "The tap's disk will be full within six hours", (), _filling_tap),
     Trouble(
         "slow-api",
@@ -366,7 +366,7 @@ TROUBLES: Final = (
     Trouble("leak", "a handler keeps what it is given", "The memory of a handler process grows", ("handler-0",), _leak),
     Trouble("storm", "150 connections a second", "Far more connections come than an hour ago", (ORDERS,), _storm),
     Trouble("descriptors", "a processor has nearly all of its descriptors", "Descriptors are nearly used up", ("processor-0",), _few_descriptors),
-    Trouble("oversized-frames", "frames of 5 MiB, where 4 MiB are allowed", "Frames are refused", ("demo frame_too_large",), _oversized),
+    Trouble("oversized-frames", "frames of 5 MiB, where 4 MiB are allowed", "Frames of clients are refused", ("demo frame_too_large",), _oversized),
     Trouble("strangers", "certificates of an unknown authority", "Clients fail at the TLS handshake", (f"{PARTNERS} tls_failed",), _strangers),
     Trouble("pool-exhausted", "clients that hold all of a small memory pool", "Clients wait for memory", (), _holders),
     Trouble("full-tap", "the tap's disk is full", "The tap loses frames", ("disk_full",), _full_tap),

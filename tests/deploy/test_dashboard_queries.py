@@ -65,10 +65,10 @@ def test_when_nothing_is_wrong_the_first_panel_says_so_and_nothing_else(calm: mo
 
 def test_what_is_wrong_is_said_in_words_and_where_it_is(counting: monitoring.Prometheus) -> None:
     assert problems.FINE not in said(counting)
-    assert {"Frames are refused", "The tap loses frames", "A processor was started again"} <= set(said(counting))
+    assert {"Frames of clients are refused", "The tap loses frames", "A processor was started again"} <= set(said(counting))
     (_, _, (_, (query,)), *_) = queries.panels(dashboard("healthy"))
     lines = [line["metric"] for line in counting.query(query)]
-    refused = {(line["where"], line["instance"], line["pod"]) for line in lines if line["problem"] == "Frames are refused"}
+    refused = {(line["where"], line["instance"], line["pod"]) for line in lines if line["problem"] == "Frames of clients are refused"}
     assert refused >= {(f"{name} frame_too_large", "10.0.0.7:9464", "orders-0") for name in ("kafka", "plain")}
 
 
