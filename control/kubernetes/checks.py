@@ -7,7 +7,7 @@ from framegate.control.kubernetes.manifest import Fault, Node, Workload, node_at
 from framegate.control.kubernetes.pod_requirements import PodRequirements
 from framegate.control.kubernetes.sidecar import CONTAINER, USER, Options, grace_least_s
 
-__all__ = ["faults_of", "grace_is_default"]
+__all__ = ["containers_of", "faults_of", "grace_is_default", "hook_of"]
 
 _NO_GROUP = ("emptyDir", "hostPath", "image", "nfs")
 """Volumes that an fsGroup does not change, or that begin empty and end with the pod."""
@@ -25,6 +25,7 @@ def faults_of(workload: Workload, template: dict[str, Any], options: Options, ne
         *_ports(workload, template["spec"]["initContainers"][0]["ports"], needs),
         *_pod(workload),
         *_grace(workload, needs),
+        *_waits(workload, needs),
         *(_claim(workload) if options.tap_claim is not None and needs.tap_folder is not None else ()),
         *(_group(workload) if "securityContext" in template["spec"] else ()),
     ]
@@ -115,9 +116,35 @@ def _grace(workload: Workload, needs: PodRequirements) -> Iterator[Fault]:
     if given is not None and isinstance(given.value, int) and given.value < least and not grace_is_default(workload, needs):
         yield Fault(
             given.line,
-            f"has terminationGracePeriodSeconds {given.value}, but framegate needs {least}: {least - needs.drain_s} for the preStop hook and the "
-            f"tap's last blocks, plus drain.timeout ({needs.drain_s}). Increase it, remove it, or shorten drain.timeout",
+            f"has terminationGracePeriodSeconds {given.value}, but framegate needs {least}: 12 for the preStop hook and the tap's last blocks, plus "
+            f"drain.timeout ({needs.drain_s}){f' and drain.delay ({needs.delay_s})' if needs.wait_s else ''}. Increase it, remove it, or shorten "
+            "these",
         )
+
+
+def containers_of(workload: Workload) -> list[Node]:
+    """The application's containers, which end at the pod's deletion."""
+    listed = workload.spec.get("containers")
+    return [item for item in (listed.items if listed is not None else ()) if item.kind == "mapping"]
+
+
+def hook_of(container: Node) -> Node | None:
+    """The preStop hook of a container."""
+    found = node_at(container, "lifecycle", "preStop")
+    return None if found is None or found.empty else found
+
+
+def _waits(workload: Workload, needs: PodRequirements) -> Iterator[Fault]:
+    for container in containers_of(workload):
+        hook = hook_of(container)
+        seconds = None if hook is None else value_at(hook, ("sleep", "seconds"))
+        if hook is not None and isinstance(seconds, int) and seconds < needs.wait_s:
+            yield Fault(
+                hook.line,
+                f"has a preStop hook of container {_name(container)} that sleeps {seconds} s, but connections of other pods end within "
+                f"{needs.wait_s} s "
+                f"(drain.delay plus drain.timeout), and the application must serve until then. Increase it, remove it, or shorten these",
+            )
 
 
 def _group(workload: Workload) -> Iterator[Fault]:

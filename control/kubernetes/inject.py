@@ -10,7 +10,7 @@ A changed text is read again before it is returned: it must have its former cont
 import json
 from typing import Any, Final, NamedTuple
 
-from framegate.control.kubernetes.checks import faults_of, grace_is_default
+from framegate.control.kubernetes.checks import containers_of, faults_of, grace_is_default, hook_of
 from framegate.control.kubernetes.edit import ANY, Edit, Layout, Path, apply, block_text, graft, grafted, layout_of, newline_of, prune
 from framegate.control.kubernetes.manifest import (
     Fault,
@@ -26,7 +26,7 @@ from framegate.control.kubernetes.manifest import (
 )
 from framegate.control.kubernetes.objects import MANAGED_BY, MANAGER, SCALED, Wanted, key_of, objects_for, pods_of
 from framegate.control.kubernetes.pod_requirements import PodRequirements
-from framegate.control.kubernetes.sidecar import CONTAINER, SIDECAR_LABEL, Options, pod_template
+from framegate.control.kubernetes.sidecar import CONTAINER, SIDECAR_LABEL, Options, application_wait, pod_template
 
 __all__ = ["RECORD", "Injector", "Prepared", "remove", "shared_objects"]
 
@@ -85,6 +85,7 @@ class Injector:
         manifest = read_manifest(base)
         found = [workload for workload in workloads(manifest) if not workload.switched_off]
         wanted: dict[int, dict[str, Any]] = {}
+        waiting: dict[int, dict[str, Any]] = {}
         edits: list[Edit] = []
         faults: list[Fault] = []
         for workload in found:
@@ -97,7 +98,7 @@ class Injector:
                 if self._wanted.chooses_pods:
                     pods_of(workload)
                 raised = _GRACE if grace_is_default(workload, self._needs) else frozenset()
-                added, addition = _addition(base, workload, template, raised)
+                added, addition, waits = _addition(base, workload, template, raised, application_wait(self._needs))
             except ManifestError as error:
                 faults += [Fault(fault.line, f"{workload}: {fault.what}") for fault in error.faults]
                 continue
@@ -106,11 +107,18 @@ class Injector:
                 grace = template["spec"]["terminationGracePeriodSeconds"]
                 self.notes.append(f"{workload}: terminationGracePeriodSeconds, 30 as the API server writes where nobody has, becomes {grace}")
             wanted[id(workload.template)] = addition
+            waiting[id(workload.template)] = waits
+            self.notes += [
+                f"{workload}: container {value_at(item, ('name',))} has a preStop hook of its own, which must last "
+                f"{self._needs.wait_s} s, because connections of other pods end within that time"
+                for item in containers_of(workload)
+                if self._needs.wait_s and (hook := hook_of(item)) is not None and hook.get("sleep") is None
+            ]
         faults += self._taken([workload for workload in found if id(workload.template) in wanted], manifest)
         if faults:
             raise ManifestError(faults)
         changed = apply(base, edits)
-        believed = _checked(changed, [_expected(document.root, wanted) for document in manifest.documents if document.root is not None])
+        believed = _checked(changed, [_expected(document.root, wanted, waiting) for document in manifest.documents if document.root is not None])
         self.injected += [str(workload) for workload in found]
         if self._wanted.disruption_budget:
             self.notes += [f"{workload}: gets no PodDisruptionBudget, {_NO_BUDGET}" for workload in found if workload.kind not in SCALED]
@@ -157,8 +165,15 @@ class Injector:
         return objects
 
 
-def _addition(text: str, workload: Workload, template: dict[str, Any], replaced: frozenset[Path]) -> tuple[list[Edit], dict[str, Any]]:
-    """Edits of one workload, and what they add. ``replaced``: values that are replaced."""
+def _addition(
+    text: str, workload: Workload, template: dict[str, Any], replaced: frozenset[Path], wait: dict[str, Any]
+) -> tuple[list[Edit], dict[str, Any], dict[str, Any]]:
+    """Edits of one workload, what they add to its template, and, by name, to its containers.
+
+    Args:
+        replaced: values that are replaced.
+        wait: is added to each of the application's containers without a preStop hook.
+    """
     addition: dict[str, Any] = {"metadata": template["metadata"], "spec": template["spec"]}
     _leave_out(workload, addition, replaced)
     shared = workload.document.aliases
@@ -167,9 +182,19 @@ def _addition(text: str, workload: Workload, template: dict[str, Any], replaced:
     annotations = addition["metadata"].setdefault("annotations", {})
     annotations[RECORD] = ""
     _, record["was"] = graft(text, shared, workload.template, addition, layout, (), replaced)
+    grafts = {
+        name: graft(text, shared, item, wait, layout, ("containers", name))
+        for item in containers_of(workload)
+        if wait and hook_of(item) is None and isinstance(name := value_at(item, ("name",)), str)
+    }
+    waits = dict.fromkeys(grafts, wait)
+    if waits:
+        record["waits"] = waits
+        for _, before in grafts.values():
+            record["was"] |= before
     annotations[RECORD] = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
     edits, _ = graft(text, shared, workload.template, addition, layout, (), replaced)
-    return edits, addition
+    return [*edits, *(edit for found, _ in grafts.values() for edit in found)], addition, waits
 
 
 def _leave_out(workload: Workload, addition: dict[str, Any], replaced: frozenset[Path]) -> None:
@@ -213,7 +238,12 @@ def remove(text: str) -> tuple[str, list[str]]:
             faults.append(Fault(cuts.line, f"{workload}: {cuts.what}"))
             continue
         removed.append(str(workload))
-        edits += prune(text, workload.template, *cuts)[0]
+        additions, was, waits = cuts
+        edits += prune(text, workload.template, additions, was)[0]
+        for item in containers_of(workload):
+            name = value_at(item, ("name",))
+            if isinstance(name, str) and name in waits:
+                edits += prune(text, item, waits[name], was, ("containers", name))[0]
     if faults:
         raise ManifestError(faults)
     return _without_objects(read_manifest(apply(text, edits)) if edits else manifest), removed
@@ -226,8 +256,8 @@ def shared_objects(text: str) -> list[str]:
     return [f"{kind} {name}" for kind, name in found if kind in _SHARED]
 
 
-def _cuts(note: Node) -> tuple[dict[str, Any], dict[str, str | None]] | Fault:
-    """The arguments of ``prune`` in a record."""
+def _cuts(note: Node) -> tuple[dict[str, Any], dict[str, str | None], dict[str, Any]] | Fault:
+    """The arguments of ``prune`` in a record, for the template and, by name, for containers."""
     try:
         record = json.loads(note.text)
         cuts: dict[str, Any] = {
@@ -240,17 +270,20 @@ def _cuts(note: Node) -> tuple[dict[str, Any], dict[str, str | None]] | Fault:
             for key in above:
                 place = place.setdefault(key, {})
             place[last] = value
-        return cuts, dict(record["was"])
+        return cuts, dict(record["was"]), dict(record.get("waits", {}))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return Fault(note.line, f"the annotation {RECORD}, in which inject records what it added, was changed ({error}): remove framegate by hand")
 
 
-def _expected(node: Node, wanted: dict[int, dict[str, Any]]) -> Any:
+def _expected(node: Node, wanted: dict[int, dict[str, Any]], waiting: dict[int, dict[str, Any]]) -> Any:
     if id(node) in wanted:
-        return grafted(node.value, wanted[id(node)])
+        made, waits = grafted(node.value, wanted[id(node)]), waiting[id(node)]
+        listed = made["spec"]["containers"]
+        listed[:] = [grafted(item, waits[item["name"]]) if isinstance(item, dict) and item.get("name") in waits else item for item in listed]
+        return made
     if node.kind == "mapping":
-        return {key.text: _expected(value, wanted) for key, value in node.entries}
-    return [_expected(item, wanted) for item in node.items] if node.kind == "sequence" else node.value
+        return {key.text: _expected(value, wanted, waiting) for key, value in node.entries}
+    return [_expected(item, wanted, waiting) for item in node.items] if node.kind == "sequence" else node.value
 
 
 def _checked(text: str, expected: list[Any]) -> Manifest:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from framegate.proxy.auth import factories
 from framegate.proxy.cells import ENDPOINT, LISTENER, LISTENER_BLOCK, MECHANISMS, UPSTREAM, UPSTREAM_BLOCK, CellLayout, Place
 from framegate.proxy.config import model
+from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.limits import UNLIMITED_LISTENER
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.framing import Framing
@@ -259,6 +260,7 @@ class InForce:
             brokers=self._route_brokers(listener),
             rules=rules,
             limit_rules=self.limit_rules[name],
+            is_local=parse_address(listener.address, port_zero=True).is_loopback,
         )
 
     def _names(self, upstream: model.UpstreamConfig) -> set[str]:

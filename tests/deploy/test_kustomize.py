@@ -143,11 +143,13 @@ def test_volumes_cover_what_the_configuration_names(deployment: dict[str, Any], 
 
 
 def test_the_grace_period_outlasts_the_drain(deployment: dict[str, Any], sidecar: dict[str, Any]) -> None:
-    drain = load(EXAMPLE / "framegate.yaml")["drain"]["timeout"]
-    assert deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= int(drain.removesuffix("s")) + 10
-    command = sidecar["lifecycle"]["preStop"]["exec"]["command"]
-    assert command[1] == "drain"
-    assert command[0].startswith("/opt/framegate/bin/")
+    drain = load(EXAMPLE / "framegate.yaml")["drain"]
+    wait_s = sum(int(drain.get(key, default).removesuffix("s")) for key, default in (("timeout", "30s"), ("delay", "5s")))
+    spec = deployment["spec"]["template"]["spec"]
+    assert spec["terminationGracePeriodSeconds"] >= wait_s + 12
+    (application,) = (item for item in spec["containers"] if item["name"] == "echo")
+    assert application["lifecycle"]["preStop"]["sleep"]["seconds"] >= wait_s
+    assert sidecar["lifecycle"]["preStop"]["exec"]["command"][:4] == ["/opt/framegate/bin/python", "-P", "-m", "framegate.control.pre_stop"]
 
 
 def test_variables_are_declared_before_they_are_used(sidecar: dict[str, Any]) -> None:
