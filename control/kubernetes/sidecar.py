@@ -12,7 +12,19 @@ from framegate.control.configuration.units import format_size
 from framegate.control.kubernetes.pod_requirements import CONFIGURATION_FOLDER, PodRequirements
 from framegate.proxy.config.model import MIB
 
-__all__ = ["CONTAINER", "FILE_NAME", "SIDECAR_LABEL", "START_CPU_MS", "USER", "Options", "application_wait", "grace_least_s", "pod_template", "quantity", "template_text"]
+__all__ = [
+    "CONTAINER",
+    "FILE_NAME",
+    "SIDECAR_LABEL",
+    "START_CPU_MS",
+    "USER",
+    "Options",
+    "application_wait",
+    "grace_least_s",
+    "pod_template",
+    "quantity",
+    "template_text",
+]
 
 CONTAINER: Final = "framegate"
 FILE_NAME: Final = "framegate.yaml"

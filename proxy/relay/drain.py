@@ -163,6 +163,7 @@ class Drain(Timer):
         self.quiet_ns: i64 = quiet_ns
         self._terms = DrainTerms(quiet_ns)
         self._round: Iterator[Pair] | None = None
+        self._cut_off: i64 = 0
         self._turns: dict[int, int] = {}  # when each pair that was open at the beginning ends, by id
         self._lead_ns: i64 = 0  # a lead-in goes on, and its turns begin then; 0: none does
         self._window_ns: i64 = 0  # all of them come within this time
