@@ -245,7 +245,7 @@ class WriteHalf:
         return self.pending.remaining < HELD_MOST
 
     def cork(self) -> None:
-        """Have TCP keep the last, partial segment of what is written, for 200 ms at most, so that the end of the stream can be in the same segment."""
+        """Have TCP keep the last, partial segment of what is written, for 200 ms at most, so that the stream's end can be in the same segment."""
         if not self._corked and self._writable and socket_buffers.is_tcp(self._socket):
             self._corked = True
             socket_buffers.cork(self._socket, corked=True)

@@ -1,4 +1,4 @@
-"""Drain (rule 8): pairs end one after the other, each when nothing is in flight; one that stays busy is not read any more; the deadline ends the rest.
+"""Drain (rule 8): pairs end one after the other, each when nothing is in flight; a busy one is not read any more; the deadline ends the rest.
 
 Problem: a client may send a request at any moment, until it sees the end of its stream. A request that was read must reach the upstream, and its
 response the client, both before the deadline. A request that was not read was not processed, which the client knows, because its stream ended in
@@ -10,13 +10,13 @@ order without an answer. But a client that does not try again has lost it. So th
    Needed: the number of open requests (``kafka``), or as many responses as requests, two or more (``framed``).
 2. *The pair ends at its next rest*, if it had none in 1, since it sends whatever is answered, or its answers are large or late: right behind the
    answer after which no request is open (``kafka``), or with which the client has received as many frames as it sent (``framed``, or after pairing is
-   lost). In 1 and 2 it also ends when no byte passed for ``quiet_ns`` (``framed``: of the drain), and the upstream's kernel has taken what it was sent.
-3. *The client is not read any more*, from a frame's boundary on, when a quarter of the time is left (``framed``: twice ``quiet_ns``, if that is more).
+   lost). In 1 and 2 it also ends when no byte passed for ``quiet_ns`` (``framed``: of the drain), and the upstream's kernel has taken what was sent.
+3. *The client is not read any more*, from a frame's boundary on, when a quarter of the time is left (``framed``: twice ``quiet_ns``, if more).
    The pair ends as in 2. Requests that this client sends now are not processed.
 4. At the deadline the pair ends as it is, ``drain_timeout``: what was received is written for a second more, as in every end.
 
-When the turn of a pair comes depends on the drain. ``start``, after which there are no new pairs: one after the other, at most 10 ms apart, within half
-of the time. ``lead_in``, before the stop of a pod: spread evenly over half of the time, after a delay in which the pod's address is still used; new
+When the turn of a pair comes depends on the drain. ``start``, after which there are no new pairs: one after the other, at most 10 ms apart, within
+half of the time. ``lead_in``, before the stop of a pod: spread evenly over half of the time, after a delay in which the pod's address is still used; new
 pairs are taken, and end in their turn; those of clients in the pod stay.
 
 Pairs are checked every 20 ms, in slices of at most 1 ms a poll.

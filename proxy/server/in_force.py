@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from framegate.proxy.auth import factories
 from framegate.proxy.cells import ENDPOINT, LISTENER, LISTENER_BLOCK, MECHANISMS, UPSTREAM, UPSTREAM_BLOCK, CellLayout, Place
-from framegate.proxy.config.address import parse_address
 from framegate.proxy.config import model
+from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.limits import UNLIMITED_LISTENER
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.framing import Framing

@@ -164,7 +164,7 @@ def test_where_a_request_has_several_answers_none_is_cut_off(make, answers):
         for text in answers:
             upstream.sendall(frame(text))
             count += 1
-            world.until(lambda: pair.upstream.channel.frames_received == count)
+            world.until(lambda count=count: pair.upstream.channel.frames_received == count)
             world.pass_time(0.05)
     assert pair.state.value == "open"
     world.pass_time(1.1)
@@ -180,6 +180,7 @@ def test_the_next_request_that_is_here_already_is_answered_first(make):
     passes(world, client, upstream, frame(b"q"))
     pair.client.channel.mute(mute.TAP)
     client.sendall(frame(b"r"))
+    world.until(lambda: not pair.client.channel.read_half.has_no_input())
     passes(world, upstream, client, frame(b"a"))
     assert pair.state.value == "open"
     pair.client.channel.unmute(mute.TAP)
