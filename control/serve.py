@@ -68,9 +68,9 @@ class Signals:
             loop.add_signal_handler(number, self._on_signal)
         if self.count:
             loop.call_soon(listener)
-        for number, call in others.items():
-            loop.add_signal_handler(number, call)
-            if number in self._early_calls:
+        for other, call in others.items():
+            loop.add_signal_handler(other, call)
+            if other in self._early_calls:
                 loop.call_soon(call)
 
     def ignore(self) -> None:

@@ -142,7 +142,8 @@ def _waits(workload: Workload, needs: PodRequirements) -> Iterator[Fault]:
             yield Fault(
                 hook.line,
                 f"has a preStop hook of container {_name(container)} that sleeps {seconds} s, but connections of other pods end within "
-                f"{needs.wait_s} s (drain.delay plus drain.timeout), and the application must serve until then. Increase it, remove it, or shorten these",
+                f"{needs.wait_s} s (drain.delay plus drain.timeout), and the application must serve until then. Increase it, "
+                "remove it, or shorten these",
             )
 
 

@@ -212,11 +212,13 @@ class WriteHalf:
         """Whether runs may be held: what is held is not too large, and memory is not short."""
         return self.pending.remaining < HELD_MOST and not self._account.is_short(answers=True)
 
-    def hold(self) -> None:
-        """Keep further runs until ``release_held`` writes them together. No effect while a send is pending, or runs may not be held."""
-        if self._writable and not self.pending.active and self._transport.pending_write == 0 and self.may_hold:
-            self.holding = True
-            self._writable = False
+    def hold(self) -> bool:
+        """Keep further runs until ``release_held`` writes them together. False: not now, because a send is pending, or runs may not be held."""
+        if not self._writable or self.pending.active or self._transport.pending_write != 0 or not self.may_hold:
+            return False
+        self.holding = True
+        self._writable = False
+        return True
 
     def release_held(self) -> None:
         """Write the runs that are held, corked, and write as before. The sink's ``sent`` is called. No effect if ``hold`` is not in force."""

@@ -10,14 +10,14 @@ order without an answer. But a client that does not try again has lost it. So th
    Needed: the number of open requests (``kafka``), or as many responses as requests, two or more (``framed``).
 2. *The pair ends at its next rest*, if it had none in 1, since it sends whatever is answered, or its answers are large or late: right behind the
    answer after which no request is open (``kafka``), or with which the client has received as many frames as it sent (``framed``, or after pairing is
-   lost). In 1 and 2 it also ends when no byte passed for ``quiet_ns`` (``framed``: of the drain), and the upstream's kernel has taken what was sent.
+   lost). In 1 and 2 it also ends when no byte passed for ``quiet_ns`` (``framed``: of the drain), and the upstream's kernel took what was sent.
 3. *The client is not read any more*, from a frame's boundary on, when a quarter of the time is left (``framed``: twice ``quiet_ns``, if more).
-   The pair ends as in 2. Requests that this client sends now are not processed.
+   The pair ends as in 2. What this client sends now is not processed.
 4. At the deadline the pair ends as it is, ``drain_timeout``: what was received is written for a second more, as in every end.
 
 When the turn of a pair comes depends on the drain. ``start``, after which there are no new pairs: one after the other, at most 10 ms apart, within
-half of the time. ``lead_in``, before the stop of a pod: spread evenly over half of the time, after a delay in which the pod's address is still used; new
-pairs are taken, and end in their turn; those of clients in the pod stay.
+half of the time. ``lead_in``, before the stop of a pod: spread evenly over half of the time, after a delay in which the pod's address is still used;
+new pairs are taken, and end in their turn; those of clients in the pod stay.
 
 Pairs are checked every 20 ms, in slices of at most 1 ms a poll.
 """
@@ -113,10 +113,11 @@ class DrainTerms:
         if writes.holding:
             if now_ns - pair.held_ns >= self._quiet_ns or not writes.may_hold:
                 writes.release_held()
-        elif pair.held_ns == 0 and _may_hold(pair, client):
-            writes.hold()
-            pair.held_ns = now_ns if writes.holding else 0
-        return writes.holding
+            return writes.holding
+        if pair.held_ns != 0 or not _may_hold(pair, client) or not writes.hold():
+            return False
+        pair.held_ns = now_ns
+        return True
 
     def _is_quiet(self, pair: Pair, client: Channel, upstream: Channel | None, now_ns: i64, last_ns: i64) -> bool:
         """Whether nothing passed for the quiet time, or nothing more is read that could be answered."""
