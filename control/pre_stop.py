@@ -5,9 +5,9 @@ The kubelet runs the hook in framegate's container, where whoever may do this ma
 ``framegate drain --no-wait``, since it imports neither the command line nor gRPC.
 """
 
-import _signal  # type: ignore[import-not-found]  # ``signal`` would import ``enum``
 import _socket
 import os
+import signal
 import sys
 
 __all__ = ["signal_server"]
@@ -28,7 +28,7 @@ def signal_server(path: str) -> None:
         server = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _CREDENTIALS)
     finally:
         sock.close()
-    os.kill(int.from_bytes(server[:_INT], sys.byteorder), _signal.SIGUSR1)
+    os.kill(int.from_bytes(server[:_INT], sys.byteorder), signal.SIGUSR1)
 
 
 if __name__ == "__main__":

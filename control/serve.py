@@ -62,7 +62,7 @@ class Signals:
             self.count += 1
 
     def attach(self, loop: asyncio.AbstractEventLoop, listener: Callable[[], None], others: Mapping[int, Callable[[], None]]) -> None:
-        """Call ``listener`` on the loop at every SIGTERM and SIGINT, ``others`` at theirs, and now for those that have arrived."""
+        """Call ``listener`` on the loop at every SIGTERM and SIGINT, ``others`` at each of their signals, and now for those that have arrived."""
         self._listener = listener
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)

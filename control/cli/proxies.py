@@ -116,8 +116,8 @@ def _memory_text(memory: "Memory") -> str:
 @click.option(
     "--accept",
     type=click.Choice(["refuse", "until-stop"]),
-    help="refuse: accept no new connections and end the open ones. until-stop: accept connections until SIGTERM, and end those of other pods one by "
-    "one.  [default: drain.accept of the "
+    help="refuse: accept no new connections and end the open ones. until-stop: accept connections until SIGTERM, and end those of other pods "
+    "one by one.  [default: drain.accept of the "
     "configuration; with --wait or --timeout: refuse]",
 )
 @change_options("reason")

@@ -117,8 +117,8 @@ def _grace(workload: Workload, needs: PodRequirements) -> Iterator[Fault]:
         yield Fault(
             given.line,
             f"has terminationGracePeriodSeconds {given.value}, but framegate needs {least}: 12 for the preStop hook and the tap's last blocks, plus "
-            f"drain.timeout ({needs.drain_s}){f' and drain.delay ({needs.delay_s})' if needs.wait_s else ''}. Increase it, remove it, or shorten "
-            "these",
+            f"drain.timeout ({needs.drain_s}){f' and drain.delay ({needs.delay_s})' if needs.wait_s else ''}. Increase it, "
+            "remove it, or shorten these",
         )
 
 
@@ -142,8 +142,8 @@ def _waits(workload: Workload, needs: PodRequirements) -> Iterator[Fault]:
             yield Fault(
                 hook.line,
                 f"has a preStop hook of container {_name(container)} that sleeps {seconds} s, but connections of other pods end within "
-                f"{needs.wait_s} s "
-                f"(drain.delay plus drain.timeout), and the application must serve until then. Increase it, remove it, or shorten these",
+                f"{needs.wait_s} s (drain.delay plus drain.timeout), and the application must serve until then. Increase it, "
+                "remove it, or shorten these",
             )
 
 

@@ -58,8 +58,8 @@ class Drain:
     async def run(
         self, timeout_ms: int | None = None, *, wait: bool = True, accept: DrainAccept | None = None, by: str = "", reason: str = ""
     ) -> DrainResult:
-        """Stop being ready, and end open connections at a frame boundary, or, if connections are taken until the stop, those of other pods. Framegate
-        stays up.
+        """Stop being ready, and end open connections at a frame boundary, or, if connections are taken until the stop, those of other pods. The
+        process stays up.
 
         Args:
             timeout_ms: None means the configured one.

@@ -213,7 +213,7 @@ class WriteHalf:
         return self.pending.remaining < HELD_MOST and not self._account.is_short(answers=True)
 
     def hold(self) -> bool:
-        """Keep further runs until ``release_held`` writes them together. False: a send is pending, or runs may not be held; no effect."""
+        """Keep further runs until ``release_held`` writes them together. False: not now, because a send is pending, or runs may not be held."""
         if not self._writable or self.pending.active or self._transport.pending_write != 0 or not self.may_hold:
             return False
         self.holding = True
@@ -247,7 +247,7 @@ class WriteHalf:
         return self.pending.remaining < HELD_MOST
 
     def cork(self) -> None:
-        """Have TCP keep the last, partial segment of what is written, 200 ms at most, so that the end of the stream can be in the same segment."""
+        """Have TCP keep the last, partial segment of what is written, for 200 ms at most, so that the stream's end can be in the same segment."""
         if not self._corked and self._writable and socket_buffers.is_tcp(self._socket):
             self._corked = True
             socket_buffers.cork(self._socket, corked=True)

@@ -10,14 +10,14 @@ order without an answer. But a client that does not try again has lost it. So th
    Needed: the number of open requests (``kafka``), or as many responses as requests, two or more (``framed``).
 2. *The pair ends at its next rest*, if it had none in 1, since it sends whatever is answered, or its answers are large or late: right behind the
    answer after which no request is open (``kafka``), or with which the client has received as many frames as it sent (``framed``, or after pairing is
-   lost). In 1 and 2 it also ends when no byte passed for ``quiet_ns`` (``framed``: of the drain), and the upstream's kernel has what it was sent.
-3. *The client is not read any more*, from a frame's boundary on, when a quarter of the time is left (``framed``: or twice ``quiet_ns``).
-   The pair ends as in 2. Requests that this client sends now are not processed.
+   lost). In 1 and 2 it also ends when no byte passed for ``quiet_ns`` (``framed``: of the drain), and the upstream's kernel took what was sent.
+3. *The client is not read any more*, from a frame's boundary on, when a quarter of the time is left (``framed``: twice ``quiet_ns``, if more).
+   The pair ends as in 2. What this client sends now is not processed.
 4. At the deadline the pair ends as it is, ``drain_timeout``: what was received is written for a second more, as in every end.
 
-When the turn of a pair comes depends on the drain. ``start``, after which there are no new pairs: one after another, at most 10 ms apart, within half
-of the time. ``lead_in``, before the stop of a pod: spread evenly over half of the time, after a delay in which the pod's address is still used; new
-pairs are taken, and end in their turn; those of clients in the pod stay.
+When the turn of a pair comes depends on the drain. ``start``, after which there are no new pairs: one after the other, at most 10 ms apart, within
+half of the time. ``lead_in``, before the stop of a pod: spread evenly over half of the time, after a delay in which the pod's address is still used;
+new pairs are taken, and end in their turn; those of clients in the pod stay.
 
 Pairs are checked every 20 ms, in slices of at most 1 ms a poll.
 """
@@ -164,11 +164,11 @@ class Drain(Timer):
         self.quiet_ns: i64 = quiet_ns
         self._terms = DrainTerms(quiet_ns)
         self._round: Iterator[Pair] | None = None
+        self._cut_off: i64 = 0
         self._turns: dict[int, int] = {}  # when each pair that was open at the beginning ends, by id
         self._lead_ns: i64 = 0  # a lead-in goes on, and its turns begin then; 0: none does
         self._window_ns: i64 = 0  # all of them come within this time
         self.active: bool = False
-        self._cut_off: i64 = 0
 
     def lead_in(self, delay_ns: i64, timeout_ns: i64) -> None:
         """Begin a lead-in, unless there is a drain. ``timeout_ns``: from the end of the delay to its deadline."""
@@ -189,7 +189,6 @@ class Drain(Timer):
             self._turns.clear()
         else:
             self.active = True
-            self._cut_off = 0
             self._lead_ns = 0
             self._begin(now_ns, timeout_ns)
         self._selector.call_at(now_ns, self)
@@ -229,7 +228,8 @@ class Drain(Timer):
     def fire(self, now_ns: i64) -> None:
         if not self._pairs and self.active:
             self.active = False
-            self._watcher.drained(int(self._cut_off))
+            cut_off, self._cut_off = int(self._cut_off), 0
+            self._watcher.drained(cut_off)
             return
         if not self.active and (self._lead_ns == 0 or now_ns >= self._terms.until_ns + TICK_NS):
             return

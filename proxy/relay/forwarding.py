@@ -444,7 +444,7 @@ def sent(pair: Pair, leg: Leg) -> None:
         ending.end_if_answered(pair)
         if leg.is_client and not pair.counts_responses:
             ending.end_if_even(pair)
-    if leg.is_client and channel is not None:
+    if leg.is_client and channel is not None and (pair.state is not CLOSING or leg.shut):
         channel.write_half.uncork()
     if not leg.is_client and pair.renewal is not None and pair.renewal.mutes_client:
         pair.renewal.advance()

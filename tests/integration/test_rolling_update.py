@@ -95,6 +95,10 @@ class Client:
                 self.sent += 1
                 self._sock.send(frame(struct.pack(">hhiih", 3, 9, self.sent, 0, -1) + bytes(50)))
 
+    def close(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+
     def _ended(self, sock: socket.socket) -> bool:
         try:
             while data := sock.recv(1 << 16):
@@ -121,6 +125,8 @@ def clients(made: list[Client], addresses: list[tuple[str, int]]) -> Iterator[No
                 for client in made:
                     client.step(list(addresses), selector)
                 selector.select(0.001)
+        for client in made:
+            client.close()
 
     thread = threading.Thread(target=ask)
     thread.start()

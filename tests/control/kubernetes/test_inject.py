@@ -249,7 +249,7 @@ def test_an_object_with_the_name_of_an_added_one_is_refused_in_any_of_the_texts(
 
 
 def test_what_the_user_changed_since_stays_when_framegate_goes() -> None:
-    changed = inject(DEPLOYMENT).replace("terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 300")
+    changed = inject(DEPLOYMENT).replace("terminationGracePeriodSeconds: 65", "terminationGracePeriodSeconds: 300")
     spec = template_of(data(remove(changed)[0])[0])["spec"]
     assert spec["terminationGracePeriodSeconds"] == 300
     added = inject(DEPLOYMENT).replace("            volumes:\n", "            volumes:\n            - {name: mine, emptyDir: {}}\n")

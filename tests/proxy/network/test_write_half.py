@@ -200,13 +200,3 @@ def test_no_more_is_held_than_the_bound_and_nothing_while_a_send_is_pending(net:
     assert not busy.send(large())
     busy.write_half.hold()
     assert not busy.write_half.holding
-
-
-def test_the_end_of_the_stream_is_in_the_segment_of_what_was_corked(net: NetBench) -> None:
-    channel, peer = net.ready_pair()
-    channel.write_half.cork()
-    assert channel.send(one_frame())
-    assert nothing_at(peer)
-    channel.shut_write()
-    peer.setblocking(True)
-    assert (peer.recv(100), peer.recv(100)) == (frame(3), b"")
