@@ -43,6 +43,8 @@ RECREATED = DEPLOYMENT.replace("spec:\n    selector", "spec:\n    strategy: {typ
 EVERYTHING = Wanted(
     issuer=("Issuer", "ca"), network_policy=True, pod_monitor=True, disruption_budget=True, tap_claim_bytes=4 << 30, dns_names=("a.example.com",)
 )
+WAIT = {"preStop": {"sleep": {"seconds": 35}}}
+OWN = {"preStop": {"exec": {"command": ["stop"]}}}
 TEXT = "node: edge\nlisteners: []\n\n  # a comment, and spaces   \nupstreams: []\n"
 
 
@@ -346,7 +348,7 @@ def document(chosen: random.Random) -> str:
     if chosen.random() < 0.5:
         spec["securityContext"] = chosen.choice([{}, None, {"runAsNonRoot": True}, {"fsGroup": 5}, {"fsGroupChangePolicy": "Always"}])
     if chosen.random() < 0.3:
-        spec["terminationGracePeriodSeconds"] = chosen.choice([42, 600])
+        spec["terminationGracePeriodSeconds"] = chosen.choice([47, 600])
     template: dict[str, Any] = {"spec": spec}
     if metadata or chosen.random() < 0.5:
         template["metadata"] = metadata or chosen.choice([None, {}])
@@ -421,11 +423,7 @@ def test_any_manifest_comes_back_as_it_was_and_says_what_it_should(text: str, wi
         spec, was = template_of(new)["spec"], template_of(old)["spec"]
         assert spec["initContainers"][1:] == (was.get("initContainers") or [])
         assert spec["volumes"][: -len([v for v in spec["volumes"] if v["name"].startswith("framegate-")])] == (was.get("volumes") or [])
-        assert spec["containers"] == was["containers"]
-
-
-WAIT = {"preStop": {"sleep": {"seconds": 35}}}
-OWN = {"preStop": {"exec": {"command": ["stop"]}}}
+        assert spec["containers"] == [{**container, "lifecycle": WAIT} for container in was["containers"]]
 
 
 @each_of(
