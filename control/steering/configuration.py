@@ -250,10 +250,13 @@ class Configuration:
     ) -> None:
         planned = _Planned(Change(), self._supervisor.desired.layout, self._supervisor.desired.shares, {})
 
-        def check() -> None:
-            nonlocal planned
+        def compare() -> None:
             if self._config is not before:
                 raise _ChangedError
+
+        def check() -> None:
+            nonlocal planned
+            compare()
             self._check_serves()
             planned = self._plan(before, after, staged, more)
             self._supervisor.make_room(planned.layout)
@@ -262,6 +265,7 @@ class Configuration:
             return Change(**planned.change, share=planned.shares[slot])
 
         def commit(desired: DesiredState) -> None:
+            compare()  # keys that no processor has are changed without waiting for other changes
             names = [item.name for item in after.upstreams]
             desired.config, desired.shares = after, planned.shares
             desired.endpoints = _those({**desired.endpoints, **staged.endpoints}, names)

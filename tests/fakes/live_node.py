@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import ssl
+import threading
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -66,10 +67,11 @@ class Node:
         self.config = self.proxy.config
 
     def write(self, text: str) -> None:
-        """Exchange the file of the start in one step."""
+        """Exchange the file of the start in one step. Any thread."""
         path = self.proxy.folder / "framegate.yaml"
-        path.with_suffix(".new").write_text(text)
-        path.with_suffix(".new").rename(path)
+        new = path.with_suffix(f".{threading.get_ident()}")
+        new.write_text(text)
+        new.rename(path)
 
 
 def check_rows(proxy: Framegate) -> None:

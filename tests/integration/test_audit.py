@@ -137,6 +137,7 @@ def signalled(proxy: Framegate) -> str:
     return str(proxy.events("reloaded")[-1]["configuration"])
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_files_and_texts_that_are_applied_have_rows_that_chain_and_none_is_applied_without_one(proxy: Framegate, folder: Path) -> None:
     path, new = folder / "framegate.yaml", folder / "new.yaml"

@@ -116,6 +116,7 @@ def test_clients_read_framegates_addresses_and_reach_each_broker_by_its_port(tmp
     assert {row["broker"] for row in proxy.events("closed") if "broker" in row} >= {0, 2}
 
 
+@pytest.mark.extended
 def test_a_broker_that_joins_is_told_once_its_port_is_open_and_one_that_left_no_more(tmp_path: Path, cluster: dict[int, KafkaBroker]) -> None:
     with serving(tmp_path, cluster) as (proxy, first), contextlib.ExitStack() as clients:
         early = clients.enter_context(proxy.connect("kafka"))

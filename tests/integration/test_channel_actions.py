@@ -55,6 +55,7 @@ def test_a_kafka_client_is_found_by_its_id_and_by_what_it_sends(proxy: Framegate
         assert (answer.total_count, answer.channels[0].request.bytes_per_second > 5000) == (1, True)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_standing_mute_meets_reconnects_killed_and_added_processors_until_it_is_undone(proxy: Framegate) -> None:
     with contextlib.ExitStack() as stack:

@@ -191,6 +191,7 @@ def many(config: Row, count: int) -> Row:
     return {**config, "listeners": [listener, *({**listener, "name": f"more-{number}"} for number in range(count))]}
 
 
+@pytest.mark.extended
 def test_a_hundred_listeners_come_and_go_while_traffic_flows(tmp_path: Path, plain: Row) -> None:
     with Framegate(tmp_path, {**plain, "processors": 2}) as proxy:
         path = tmp_path / "framegate.yaml"

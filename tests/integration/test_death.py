@@ -62,6 +62,7 @@ def test_a_killed_processor_takes_only_its_own_connections_and_is_replaced(tmp_p
     assert proxy.process.returncode == 0
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_processors_leave_no_orphan_when_control_is_killed(tmp_path: Path, plain: dict[str, Any]) -> None:
     tap = {"directory": "tap", "flush": "10s", "flush_size": "4MiB", "rules": [{"name": "all"}]}

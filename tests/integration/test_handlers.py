@@ -251,6 +251,7 @@ def test_a_second_signal_ends_a_handler_that_hangs_as_well(tmp_path: Path) -> No
         assert proxy.wait_row(event("handler_stopped"))["forced"]
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_handler_processes_end_with_control_however_it_ends(tmp_path: Path) -> None:
     with start(tmp_path) as proxy, proxy.connect("plain") as client:

@@ -132,6 +132,7 @@ def fetched(behind: Behind) -> small_pool.Fetched:
     return found
 
 
+@pytest.mark.extended
 def test_batches_of_50_mib_pass_a_pool_of_16_mib_and_memory_keeps_its_bound(behind: Behind, fetched: small_pool.Fetched) -> None:
     assert [text for text, good in small_pool.checks(fetched) if not good] == []
     assert fetched.peak.samples > 0

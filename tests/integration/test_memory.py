@@ -60,6 +60,7 @@ def proxy(tmp_path_factory: pytest.TempPathFactory, deaf: Deaf) -> Iterator[Fram
         deaf.hears.set()
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_those_who_hold_memory_are_named_with_what_they_hold(proxy: Framegate) -> None:
     with proxy.connect("plain") as begun, proxy.connect("plain") as pending:

@@ -208,6 +208,7 @@ def test_principals_are_mapped_and_only_those_who_may_come_in(world: World, vers
     assert "CLIENT" not in str(world.proxy.metrics())
 
 
+@pytest.mark.extended
 def test_the_same_principal_in_rows_in_the_api_and_in_the_tap(world: World, upstream: ScriptedUpstream, tmp_path: Path) -> None:
     tls = {"certificate": world.server[0], "key": world.server[1], "client_auth": "required", "client_ca": world.authority}
     principal = {"rules": ["RULE:^CN=(.*),O=Test$/$1 of Test/U"]}

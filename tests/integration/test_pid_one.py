@@ -109,6 +109,7 @@ def contained(**options: str) -> Iterator[Contained]:
         made.process.communicate()
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize(("owner", "mode"), [(f"{USER}:{USER}", "700"), ("0:10001", "2770")])
 def test_a_user_without_a_name_needs_no_folder_but_its_own_and_a_group_will_do(owner: str, mode: str) -> None:

@@ -93,6 +93,7 @@ def test_a_storm_on_the_protected_listener_closes_the_idlest_of_the_other(tmp_pa
         assert proxy.metric("framegate_connection_closed_total", framegate_cause="limit") == 5
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_limit_rules_apply_to_open_connections_of_every_processor_and_are_named_in_what_is_reported(tmp_path: Path, plain: dict[str, Any]) -> None:
     base = {**plain, "listeners": [{**plain["listeners"][0], "max_receive_size": "4KiB"}], "processors": 2}

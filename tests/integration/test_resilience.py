@@ -74,6 +74,7 @@ def test_a_full_endpoint_is_not_chosen_and_when_all_are_a_connection_is_refused(
         clients[1].close()
 
 
+@pytest.mark.extended
 def test_an_endpoint_that_hangs_is_left_out_by_its_checks_and_one_whose_control_is_stopped_is_not(tmp_path: Path) -> None:
     check = {"kind": "kafka", "every": "200ms", "timeout": "200ms", "fall": 2, "rise": 2}
     with ScriptedUpstream(_broker(b"a")) as good, socket.create_server(("127.0.0.1", 0), backlog=100) as hanging:

@@ -88,24 +88,29 @@ async def test_cancelled_before_its_decision_it_is_taken_back(transactions: Tran
 
 @pytest.mark.parametrize(("error", "result"), [(None, "made"), (AbortedError("no", reason="X"), "failed"), (ValueError("no"), "failed")])
 @run_by(run)
-async def test_cancelled_after_its_decision_it_goes_on_and_its_end_has_a_row(
+async def test_cancelled_after_its_decision_it_goes_on_and_the_call_has_its_result(
     transactions: Transactions, log: MemoryLog, *, error: Exception | None, result: str
 ) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
-    async def work(transaction: Transaction) -> None:
+    async def work(transaction: Transaction) -> int:
         transaction.decide()
         begun.set()
         await go_on.wait()
         if error is not None:
             raise error
+        return 7
 
-    await cancelled(transactions.run("drain", work), begun)
-    assert log.rows == []
+    task = asyncio.ensure_future(transactions.run("drain", work))
+    await begun.wait()
+    task.cancel()
+    await asyncio.sleep(0)
     transactions.close()
+    await asyncio.sleep(0)
+    assert (task.done(), log.rows) == (False, [])
     go_on.set()
-    while not log.rows:
-        await asyncio.sleep(0)
+    with contextlib.nullcontext() if error is None else pytest.raises(type(error)):
+        assert await task == 7
     assert [(row["change"], row["result"]) for row in log.rows] == [("drain", result)]
 
 

@@ -74,6 +74,7 @@ def test_an_answer_in_pieces_loses_its_endpoints_and_keeps_its_size() -> None:
                 assert erased(key, version, body, edges) == expected(answer), (key, version, edges)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_every_place_to_cut() -> None:
     """In two at any byte, and into pieces of one byte."""

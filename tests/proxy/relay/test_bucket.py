@@ -329,6 +329,7 @@ def test_new_connections_without_end_do_not_starve_an_old_one(bench: ReaderBench
     assert large.bytes > before
 
 
+@pytest.mark.extended
 @settings(max_examples=25, deadline=None)
 @given(
     rate=st.sampled_from([50, 3_000, 400_000]),
