@@ -304,6 +304,14 @@ class Proxy:
         """The result of the liveness probe."""
         return self._steering is not None and self._steering.state.health().alive
 
+    def lead_in_soon(self) -> None:
+        """Begin the end of the pod: a preStop hook has signalled."""
+        self._run_background(self._lead_in(), "loop")
+
+    async def _lead_in(self) -> None:
+        if self._steering is not None:
+            await self._steering.drain.run(wait=False, by="signal", reason="preStop")
+
     async def drain(self) -> None:
         """End the connections in order, as far as the drain's timeout allows."""
         if self._steering is not None:

@@ -16,7 +16,7 @@ import pathlib
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, Final
 
@@ -39,38 +39,39 @@ SWITCH_INTERVAL_S: Final = 0.0001
 waited several times as long as with this value during a list of all channels.
 """
 _STDOUT: Final = 1
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 class Signals:
-    """SIGTERM and SIGINT, which end framegate, and SIGHUP, which reloads files. Signals that arrive before the loop runs are kept for
-    it. Signals that were blocked until now (``framegate.control.cli``) are unblocked.
+    """SIGTERM and SIGINT, which end framegate; SIGHUP, which reloads files; SIGUSR1, with which a preStop hook begins a drain. Signals that arrive
+    before the loop runs are kept for it. Signals that were blocked until now (``framegate.control.cli``) are unblocked.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self._hung_up = False
+        self._early_calls: set[int] = set()
         self._listener: Callable[[], None] | None = None
         for number in _SIGNALS:
             signal.signal(number, self._early)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
     def _early(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGHUP:
-            self._hung_up = True
+        if number in (signal.SIGHUP, signal.SIGUSR1):
+            self._early_calls.add(number)
         else:
             self.count += 1
 
-    def attach(self, loop: asyncio.AbstractEventLoop, listener: Callable[[], None], on_hangup: Callable[[], None]) -> None:
-        """Call ``listener`` on the loop at every SIGTERM and SIGINT, ``on_hangup`` at every SIGHUP, and now for those that have arrived."""
+    def attach(self, loop: asyncio.AbstractEventLoop, listener: Callable[[], None], others: Mapping[int, Callable[[], None]]) -> None:
+        """Call ``listener`` on the loop at every SIGTERM and SIGINT, ``others`` at each of their signals, and now for those that have arrived."""
         self._listener = listener
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
-        loop.add_signal_handler(signal.SIGHUP, on_hangup)
         if self.count:
             loop.call_soon(listener)
-        if self._hung_up:
-            loop.call_soon(on_hangup)
+        for other, call in others.items():
+            loop.add_signal_handler(other, call)
+            if other in self._early_calls:
+                loop.call_soon(call)
 
     def ignore(self) -> None:
         """Ignore further signals, so that they do not change the exit code."""
@@ -93,7 +94,7 @@ async def _run(loaded: Loaded, signals: Signals, log: RowLog, meters: Meters, ta
         first.set()
 
     proxy = Proxy(loaded, log, meters, task_monitor, notifier)
-    signals.attach(asyncio.get_running_loop(), on_signal, proxy.reload_soon)
+    signals.attach(asyncio.get_running_loop(), on_signal, {signal.SIGHUP: proxy.reload_soon, signal.SIGUSR1: proxy.lead_in_soon})
     try:
         return await _live(proxy, loaded, log, notifier, first, second)
     finally:

@@ -28,7 +28,7 @@ __all__ = ["main"]
 
 if sys.argv[1:2] == ["serve"]:
     # The kernel drops signals to process 1 that have no handler. Blocked, they wait until ``control.serve`` has set the handlers.
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1))
 
 
 def main(**options: Any) -> None:

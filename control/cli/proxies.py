@@ -119,7 +119,8 @@ def _memory_text(memory: "Memory") -> str:
 @click.option(
     "--accept",
     type=click.Choice(["refuse", "until-stop"]),
-    help="refuse: accept no new connections and end the open ones. until-stop: serve both until SIGTERM.  [default: drain.accept of the "
+    help="refuse: accept no new connections and end the open ones. until-stop: accept connections until SIGTERM, and end those of other pods "
+    "one by one.  [default: drain.accept of the "
     "configuration; with --wait or --timeout: refuse]",
 )
 @change_options("reason")
@@ -130,7 +131,8 @@ def drain(timeout: int | None, wait: bool, accept: str | None, change: Change, a
     Connections that are still open after the timeout are closed with the cause drain_timeout. The process keeps running. A drain cannot be undone;
     restart framegate to accept connections again.
 
-    With --no-wait, as in a preStop hook, the default is until-stop: the application may need its connections until it has stopped.
+    With --no-wait, as in a preStop hook, the default is until-stop: connections are accepted until SIGTERM, those of other pods end one by one
+    within drain.timeout, after drain.delay, and those at loopback addresses stay: the application may need them until it has stopped.
     """
     if accept == "until-stop" and (timeout is not None or wait):
         raise click.UsageError("--accept until-stop needs --no-wait, and cannot be used with --timeout: it lasts until SIGTERM")
@@ -143,7 +145,7 @@ def drain(timeout: int | None, wait: bool, accept: str | None, change: Change, a
         print_json(as_dict(answer))
         return
     if accepting:
-        print_line("not ready; connections are accepted and served until SIGTERM")
+        print_line("not ready; connections are accepted until SIGTERM, and those of other pods end one by one")
         return
     ended, left = counted(answer.closed_connection_count, "connection"), answer.open_connection_count
     print_line(f"{'draining' if left else 'drained'}: {ended} ended, {left or 'none'} left")

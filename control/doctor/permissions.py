@@ -66,8 +66,8 @@ def look_at_pod(around: Surroundings) -> Iterator[Finding]:
     if not around.in_kubernetes:
         yield judged("kubernetes", "pod", "framegate does not run in a pod")
     elif around.config is not None:
-        seconds = -(-around.config.drain.timeout_ms // 1000)
-        words = f"cannot be read from inside; it must be longer than preStop and drain.timeout, {seconds} s, together"
+        seconds = -(-around.config.drain.timeout_ms // 1000) + -(-around.config.drain.delay_ms // 1000)
+        words = f"cannot be read from inside; it must be longer than preStop, and drain.delay and drain.timeout, {seconds} s, together"
         figures = {"drain_s": seconds, "least_s": seconds + BESIDE_DRAIN_S}
         yield unknown("kubernetes", "terminationGracePeriodSeconds", words, f"set it to {seconds + BESIDE_DRAIN_S} or more", figures)
     if around.config is None:

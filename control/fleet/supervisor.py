@@ -29,8 +29,8 @@ from framegate.control.status import RETIRED, ProcessorStatus
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.cells import CellLayout, CellReader
 from framegate.proxy.config.model import ProxyConfig, difference_to_wire
-from framegate.proxy.server.messages import Change, Report
-from framegate.proxy.server.protocol import NOTICES, Message, drain_request, read_notice
+from framegate.proxy.server.messages import Change, DrainReply, Report
+from framegate.proxy.server.protocol import NOTICES, Message, Request, drain_request, read_notice
 from framegate.proxy.server.rows import DemandRow, RefusedFrameRow, RequestSpanRow, SeenBrokerRow
 
 if TYPE_CHECKING:
@@ -386,6 +386,18 @@ class Supervisor(Respawner[Slot, Processor]):
         slots = [self.slots[number] for number in numbers]
         begun = await asyncio.gather(*(self._drain_slot(slot, timeout_ms, wait) for slot in slots))
         return [slot.number for slot, drains in zip(slots, begun, strict=True) if not drains]
+
+    async def lead_in_slots(self, delay_ms: int, timeout_ms: int) -> None:
+        """Let all processors end the connections of other pods, one by one, while they take new ones. One that cannot be told has a row."""
+        await asyncio.gather(*(self._lead_in(slot, drain_request(timeout_ms, delay_ms)) for slot in self._ordered() if slot.state == "running"))
+
+    async def _lead_in(self, slot: Slot, request: Request[DrainReply]) -> None:
+        if slot.child is None:
+            return
+        try:
+            await slot.child.request(request, int(PATIENCE_S * 1000))
+        except UnavailableError as error:
+            self._log.write("drain_incomplete", level="warning", slot=slot.number, reason=str(error))
 
     async def _drain_slot(self, slot: Slot, timeout_ms: int, wait: bool) -> bool:
         processor = slot.child

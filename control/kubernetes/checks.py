@@ -11,7 +11,7 @@ from framegate.control.kubernetes.objects import Wanted
 from framegate.control.kubernetes.pod_requirements import CONFIGURATION_FOLDER, PodRequirements
 from framegate.control.kubernetes.sidecar import CONTAINER, USER, Options, grace_least_s
 
-__all__ = ["USUAL_FILES", "faults_of", "grace_is_default", "unmet", "unusual_files"]
+__all__ = ["USUAL_FILES", "containers_of", "faults_of", "grace_is_default", "hook_of", "unmet", "unusual_files"]
 
 USUAL_FILES = ("tls.crt", "tls.key", "ca.crt")
 """The files of a Secret with a certificate."""
@@ -33,6 +33,7 @@ def faults_of(workload: Workload, template: dict[str, Any], options: Options, ne
         *_ports(workload, template["spec"]["initContainers"][0]["ports"], needs),
         *_pod(workload),
         *_grace(workload, options, needs),
+        *_waits(workload, needs),
         *(_claim(workload, template, options, needs) if options.tap_claim is not None and needs.tap_folder is not None else ()),
         *(_group(workload) if "securityContext" in template["spec"] else ()),
     ]
@@ -175,9 +176,35 @@ def _grace(workload: Workload, options: Options, needs: PodRequirements) -> Iter
     if given is not None and isinstance(given.value, int) and given.value < least and not grace_is_default(workload, options, needs):
         yield Fault(
             given.line,
-            f"has terminationGracePeriodSeconds {given.value}, but framegate needs {least}: {least - needs.drain_s} for the preStop hook and the "
-            f"tap's last blocks, plus drain.timeout ({needs.drain_s}). Increase it, remove it, or shorten drain.timeout",
+            f"has terminationGracePeriodSeconds {given.value}, but framegate needs {least}: 12 for the preStop hook and the tap's last blocks, plus "
+            f"drain.timeout ({needs.drain_s}){f' and drain.delay ({needs.delay_s})' if needs.wait_s else ''}. Increase it, "
+            "remove it, or shorten these",
         )
+
+
+def containers_of(workload: Workload) -> list[Node]:
+    """The application's containers, which end at the pod's deletion."""
+    listed = workload.spec.get("containers")
+    return [item for item in (listed.items if listed is not None else ()) if item.kind == "mapping"]
+
+
+def hook_of(container: Node) -> Node | None:
+    """The preStop hook of a container."""
+    found = node_at(container, "lifecycle", "preStop")
+    return None if found is None or found.empty else found
+
+
+def _waits(workload: Workload, needs: PodRequirements) -> Iterator[Fault]:
+    for container in containers_of(workload):
+        hook = hook_of(container)
+        seconds = None if hook is None else value_at(hook, ("sleep", "seconds"))
+        if hook is not None and isinstance(seconds, int) and seconds < needs.wait_s:
+            yield Fault(
+                hook.line,
+                f"has a preStop hook of container {_name(container)} that sleeps {seconds} s, but connections of other pods end within "
+                f"{needs.wait_s} s (drain.delay plus drain.timeout), and the application must serve until then. Increase it, "
+                "remove it, or shorten these",
+            )
 
 
 def _group(workload: Workload) -> Iterator[Fault]:

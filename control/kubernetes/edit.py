@@ -92,6 +92,8 @@ def graft(
     """
     edits: list[Edit] = []
     was: dict[str, str | None] = {}
+    if path:
+        _not_shared(shared, node, path[-1])
     for key, value in wanted.items():
         place = (*path, key)
         name, current = node.key(key), node.get(key)

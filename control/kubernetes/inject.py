@@ -10,7 +10,7 @@ A changed text is read again before it is returned: it must have its former cont
 import json
 from typing import Any, Final
 
-from framegate.control.kubernetes.checks import faults_of, grace_is_default
+from framegate.control.kubernetes.checks import containers_of, faults_of, grace_is_default, hook_of
 from framegate.control.kubernetes.edit import ANY, Edit, Layout, Path, apply, block_text, graft, grafted, layout_of, newline_of, prune
 from framegate.control.kubernetes.manifest import (
     Fault,
@@ -26,7 +26,7 @@ from framegate.control.kubernetes.manifest import (
 )
 from framegate.control.kubernetes.objects import MANAGED_BY, MANAGER, SCALED, Wanted, claims_of, key_of, objects_for, options_of, pods_of
 from framegate.control.kubernetes.pod_requirements import PodRequirements
-from framegate.control.kubernetes.sidecar import CONFIGURATION, CONTAINER, SIDECAR_LABEL, Options, pod_template
+from framegate.control.kubernetes.sidecar import CONFIGURATION, CONTAINER, SIDECAR_LABEL, Options, application_wait, pod_template
 
 __all__ = ["RECORD", "Injector", "remove", "shared_objects"]
 
@@ -85,7 +85,7 @@ class Injector:
                 if self._wanted.chooses_pods:
                     pods_of(workload)
                 raised = _GRACE if grace_is_default(workload, self._options, self._needs) else frozenset()
-                added, addition = _addition(base, workload, template, claims, raised)
+                added, addition = _addition(base, workload, template, claims, raised, application_wait(self._needs))
             except ManifestError as error:
                 faults += [Fault(fault.line, f"{workload}: {fault.what}") for fault in error.faults]
                 continue
@@ -93,9 +93,13 @@ class Injector:
             if raised:
                 grace = template["spec"]["terminationGracePeriodSeconds"]
                 self.notes.append(f"{workload}: terminationGracePeriodSeconds, 30 as the API server writes where nobody has, becomes {grace}")
-            wanted[id(workload.template)] = addition
-            if claims:
-                wanted[id(workload.root.get("spec"))] = {_CLAIMS: claims}
+            wanted |= addition
+            self.notes += [
+                f"{workload}: container {value_at(item, ('name',))} has a preStop hook of its own, which must last "
+                f"{self._needs.wait_s} s, because connections of other pods end within that time"
+                for item in containers_of(workload)
+                if self._needs.wait_s and (hook := hook_of(item)) is not None and hook.get("sleep") is None
+            ]
         faults += self._taken([workload for workload in found if id(workload.template) in wanted], manifest)
         if faults:
             raise ManifestError(faults)
@@ -146,10 +150,14 @@ class Injector:
 
 
 def _addition(
-    text: str, workload: Workload, template: dict[str, Any], claims: list[dict[str, Any]], replaced: frozenset[Path]
-) -> tuple[list[Edit], dict[str, Any]]:
-    """Edits of one workload, and what they add to its pod template. ``claims``: its further ``volumeClaimTemplates``; ``replaced``: values that are
-    replaced.
+    text: str, workload: Workload, template: dict[str, Any], claims: list[dict[str, Any]], replaced: frozenset[Path], wait: dict[str, Any]
+) -> tuple[list[Edit], dict[int, dict[str, Any]]]:
+    """Edits of one workload, and what they add, by the ``id`` of the node that it is added to.
+
+    Args:
+        claims: its further ``volumeClaimTemplates``.
+        replaced: values that are replaced.
+        wait: is added to each of the application's containers without a preStop hook.
     """
     addition: dict[str, Any] = {"metadata": template["metadata"], "spec": template["spec"]}
     _leave_out(workload, addition, replaced)
@@ -159,15 +167,23 @@ def _addition(
     annotations = addition["metadata"].setdefault("annotations", {})
     annotations[RECORD] = ""
     _, record["was"] = graft(text, shared, workload.template, addition, layout, (), replaced)
-    beside: list[Edit] = []
+    added: list[tuple[Node, Path, dict[str, Any]]] = []
     spec = workload.root.get("spec")
     if claims and spec is not None:
-        beside, was = graft(text, shared, spec, {_CLAIMS: claims}, layout)
-        record["was"] |= was
+        added.append((spec, (), {_CLAIMS: claims}))
         record["claims"] = [claim["metadata"]["name"] for claim in claims]
+    waiting = {value_at(item, ("name",)): item for item in containers_of(workload) if wait and hook_of(item) is None}
+    added += [(item, ("containers", name), wait) for name, item in waiting.items() if isinstance(name, str)]
+    if waits := {path[1]: more for _, path, more in added if path}:
+        record["waits"] = waits
+    edits: list[Edit] = []
+    for node, path, more in added:
+        found, was = graft(text, shared, node, more, layout, path)
+        edits += found
+        record["was"] |= was
     annotations[RECORD] = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
-    edits, _ = graft(text, shared, workload.template, addition, layout, (), replaced)
-    return edits + beside, addition
+    found, _ = graft(text, shared, workload.template, addition, layout, (), replaced)
+    return edits + found, {id(workload.template): addition, **{id(node): more for node, _, more in added}}
 
 
 def _leave_out(workload: Workload, addition: dict[str, Any], replaced: frozenset[Path]) -> None:
@@ -211,10 +227,14 @@ def remove(text: str) -> tuple[str, list[str]]:
             faults.append(Fault(cuts.line, f"{workload}: {cuts.what}"))
             continue
         removed.append(str(workload))
-        of_template, of_workload, was = cuts
+        of_template, of_workload, was, waits = cuts
         edits += prune(text, workload.template, of_template, was)[0]
         if (spec := workload.root.get("spec")) is not None and of_workload:
             edits += prune(text, spec, of_workload, was)[0]
+        for item in containers_of(workload):
+            name = value_at(item, ("name",))
+            if isinstance(name, str) and name in waits:
+                edits += prune(text, item, waits[name], was, ("containers", name))[0]
     if faults:
         raise ManifestError(faults)
     return _without_objects(read_manifest(apply(text, edits)) if edits else manifest), removed
@@ -227,8 +247,8 @@ def shared_objects(text: str) -> list[str]:
     return [f"{kind} {name}" for kind, name in found if kind in _SHARED]
 
 
-def _cuts(note: Node) -> tuple[dict[str, Any], dict[str, Any], dict[str, str | None]] | Fault:
-    """The arguments of ``prune`` in a record, for the pod template and for the workload around it."""
+def _cuts(note: Node) -> tuple[dict[str, Any], dict[str, Any], dict[str, str | None], dict[str, Any]] | Fault:
+    """The arguments of ``prune`` in a record: for the pod template, for the workload around it, for both, and by name for containers."""
     try:
         record = json.loads(note.text)
         cuts: dict[str, Any] = {
@@ -241,7 +261,8 @@ def _cuts(note: Node) -> tuple[dict[str, Any], dict[str, Any], dict[str, str | N
             for key in above:
                 place = place.setdefault(key, {})
             place[last] = value
-        return cuts, {_CLAIMS: set(record["claims"])} if "claims" in record else {}, dict(record["was"])
+        claims = {_CLAIMS: set(record["claims"])} if "claims" in record else {}
+        return cuts, claims, dict(record["was"]), dict(record.get("waits", {}))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return Fault(note.line, f"the annotation {RECORD}, in which inject records what it added, was changed ({error}): remove framegate by hand")
 

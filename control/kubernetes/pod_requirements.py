@@ -13,7 +13,7 @@ from framegate.control.configuration.document import ConfigurationError, entries
 from framegate.control.configuration.load import judge
 from framegate.control.configuration.reading import parse_document, read_document
 from framegate.control.configuration.tls_files import named_paths
-from framegate.proxy.config.address import Address, parse_address
+from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.model import MIB, DrainConfig, ProxyConfig, TapConfig
 
 __all__ = [
@@ -52,7 +52,7 @@ class PodRequirements:
         upstream_ports: of this pod's application, to which framegate connects.
         metrics_port, health_port, http_port: of Prometheus, of gRPC and of HTTP probes; None: there is none.
         admin_socket: its path.
-        drain_s: ``drain.timeout`` in whole seconds, rounded up.
+        drain_s, delay_s: ``drain.timeout`` and ``drain.delay`` in whole seconds, rounded up.
         tls_folder, tls_files: of the certificates (None: there are none), and what is read there, with the key that names each.
         secret_folders: of other files that are read, with the key that names one; each must be in a volume.
         tap_folder, tap_bytes: None: nothing is recorded; the most bytes in it.
@@ -69,6 +69,7 @@ class PodRequirements:
     http_port: int | None = 9902
     admin_socket: str = "/run/framegate/admin.sock"
     drain_s: int = -(-DrainConfig().timeout_ms // 1000)
+    delay_s: int = -(-DrainConfig().delay_ms // 1000)
     tls_folder: str | None = "/var/run/framegate/tls"
     tls_files: tuple[tuple[str, str], ...] = ()
     secret_folders: tuple[tuple[str, str], ...] = ()
@@ -82,6 +83,11 @@ class PodRequirements:
         others = (self.metrics_port, self.health_port, self.http_port)
         brokers = (port for first, last in (*self.data_ranges, *self.inner_ranges) for port in range(first, last + 1))
         return (*self.data_ports, *self.inner_ports, *(port for port in others if port is not None), *brokers)
+
+    @property
+    def wait_s(self) -> int:
+        """How long the application must serve after the pod's deletion, since clients in other pods use it through framegate; 0: none does."""
+        return self.delay_s + self.drain_s if self.data_ports or self.data_ranges else 0
 
     @property
     def admin_folder(self) -> str:
@@ -146,14 +152,15 @@ def requirements_of(config: ProxyConfig, text: str, processors: int) -> PodRequi
     needs = PodRequirements(
         data_ports=tuple(data),
         inner_ports=tuple(inner),
-        data_ranges=tuple((ports[0], ports[-1]) for address, ports in ranges if not _is_loopback(address)),
-        inner_ranges=tuple((ports[0], ports[-1]) for address, ports in ranges if _is_loopback(address)),
-        upstream_ports=tuple(address.port for item in config.upstreams for address in map(parse_address, item.addresses) if _is_loopback(address)),
+        data_ranges=tuple((ports[0], ports[-1]) for address, ports in ranges if not address.is_loopback),
+        inner_ranges=tuple((ports[0], ports[-1]) for address, ports in ranges if address.is_loopback),
+        upstream_ports=tuple(address.port for item in config.upstreams for address in map(parse_address, item.addresses) if address.is_loopback),
         metrics_port=None if prometheus is None else _port(prometheus.address, "telemetry.prometheus.address", reasons),
         health_port=health_port,
         http_port=http_port,
         admin_socket=parse_address(config.admin.address).host,
         drain_s=-(-config.drain.timeout_ms // 1000),
+        delay_s=-(-config.drain.delay_ms // 1000),
         tls_folder=tls_folder,
         tls_files=_first_keys((os.path.basename(path), key) for key, path in files if os.path.dirname(path) == tls_folder),
         secret_folders=_first_keys((os.path.dirname(path), key) for key, path in files if os.path.dirname(path) != tls_folder),
@@ -180,12 +187,8 @@ def _listeners(config: ProxyConfig, reasons: list[str]) -> tuple[list[int], list
         if address.kind == "unix":
             reasons.append(f"{key} is a Unix socket, which would need a volume shared with the application; use 127.0.0.1:PORT in a pod")
         else:
-            (inner if _is_loopback(address) else data).append(_port(listener.address, key, reasons) or 0)
+            (inner if address.is_loopback else data).append(_port(listener.address, key, reasons) or 0)
     return data, inner
-
-
-def _is_loopback(address: Address) -> bool:
-    return address.host == "localhost" or address.host == "::1" or (address.kind == "ipv4" and address.host.startswith("127."))
 
 
 def _health(config: ProxyConfig, reasons: list[str]) -> tuple[int | None, int | None]:
@@ -196,7 +199,7 @@ def _health(config: ProxyConfig, reasons: list[str]) -> tuple[int | None, int | 
     ports: dict[str, int | None] = {"address": None, "http_address": None}
     for name in ports:
         value = getattr(config.health, name)
-        if value and _is_loopback(parse_address(value, port_zero=True)):
+        if value and parse_address(value, port_zero=True).is_loopback:
             reasons.append(f"health.{name} is {value}, which the kubelet cannot reach, because it connects to the pod's address; use 0.0.0.0")
         ports[name] = _port(value, f"health.{name}", reasons) if value else None
     return ports["address"], ports["http_address"]

@@ -20,6 +20,7 @@ __all__ = [
     "START_CPU_MS",
     "USER",
     "Options",
+    "application_wait",
     "grace_least_s",
     "pod_template",
     "quantity",
@@ -33,7 +34,7 @@ CONFIGURATION: Final = "framegate.io/configuration"
 """An annotation of the pod: its framegate.yaml, if that is in no ConfigMap."""
 USER: Final = 10001
 PRE_STOP_S: Final = 2
-"""For the hook, which starts a process that tells framegate to drain."""
+"""For the hook, which starts a process that signals framegate, and for the kubelet, which may start the hooks of a pod one after the other."""
 TAP_S: Final = 10
 """For the tap's last blocks, after the connections have ended."""
 APPLICATION_S: Final = 18
@@ -88,7 +89,12 @@ def template_text() -> str:
 
 def grace_least_s(needs: PodRequirements) -> int:
     """The shortest ``terminationGracePeriodSeconds`` with which framegate ends in order."""
-    return PRE_STOP_S + needs.drain_s + TAP_S
+    return PRE_STOP_S + max(needs.wait_s, needs.drain_s) + TAP_S
+
+
+def application_wait(needs: PodRequirements) -> dict[str, Any]:
+    """What a container of the application gains: Kubernetes ends it when the connections of other pods have ended; empty: there are none."""
+    return {"lifecycle": {"preStop": {"sleep": {"seconds": needs.wait_s}}}} if needs.wait_s else {}
 
 
 def quantity(size: int) -> str:
@@ -105,10 +111,9 @@ def pod_template(options: Options, needs: PodRequirements) -> dict[str, Any]:
     container["image"] = options.image or f"localhost/framegate:{importlib.metadata.version('framegate')}"
     container["ports"] = _ports(options, needs)
     _probes(container, options, needs)
-    socket = f"unix:{needs.admin_socket}"
-    container["lifecycle"]["preStop"]["exec"]["command"][-1] = socket
+    container["lifecycle"]["preStop"]["exec"]["command"][-1] = needs.admin_socket
     if needs.admin_socket != PodRequirements().admin_socket:
-        container["env"].append({"name": "FRAMEGATE_ADDRESS", "value": socket})  # for `kubectl exec … framegate status`
+        container["env"].append({"name": "FRAMEGATE_ADDRESS", "value": f"unix:{needs.admin_socket}"})  # for `kubectl exec … framegate status`
     cpu = f"{options.cpu_m}m" if options.cpu_m % 1000 else str(options.cpu_m // 1000)
     container["resources"] = {
         "requests": {"cpu": f"{min(_REQUESTED_CPU_M, options.cpu_m)}m", "memory": quantity(min(_REQUESTED_MEMORY, options.memory))},

@@ -174,7 +174,7 @@ _DRAIN: Final = {"accept": Literal["refuse", "until_stop"], "by": str | None, "r
 _LIFE_OF_FRAMEGATE: Final = {
     "configuration_warning": Event("The configuration may have a mistake.", _WARNING, {"line": int, "key": str, "value": str, "reason": str}),
     "drain_asked_again": Event("A drain in progress was requested again.", _INFO, {**_DRAIN, "timeout_ms": int}),
-    "drain_began": Event("A drain has begun.", _INFO, {**_DRAIN, "timeout_ms": NotRequired[int]}),
+    "drain_began": Event("A drain has begun.", _INFO, {**_DRAIN, "timeout_ms": int, "delay_ms": NotRequired[int]}),
     "drain_ended": Event("No connection is left.", _INFO, {"connections": int}),
     "drain_incomplete": Event("A processor has not finished its drain.", _WARNING, {"slot": int, "reason": str}),
     "notify_failed": Event("systemd could not be notified.", _WARNING, {"error": str}),

@@ -1,8 +1,10 @@
 """Drain: the proxy is no longer ready, and open connections end at a frame boundary.
 
-In a pod the end has two steps. In preStop, the proxy only stops being ready (``until_stop``), since the application may need open and new connections
-for its own end. Then, at SIGTERM, which a native sidecar gets when the application has ended, no connection is taken any more and the open ones end
-(``refuse``). A drain may also begin with the second step. Its timeout runs from its first request; a later request can only shorten it.
+In a pod the end has two steps. In preStop (``until_stop``), the proxy stops being ready. Connections from other pods end one by one: after
+``drain.delay``, since their clients would come back to this pod before, spread over half of ``drain.timeout``. New ones are taken, and connections
+from within the pod stay, since the application may need them for its own end. Then, at SIGTERM, which a native sidecar gets when the application has
+ended, no connection is taken any more and the open ones end (``refuse``). A drain may also begin with the second step. Its timeout runs from its
+first request; a later request can only shorten it.
 """
 
 import asyncio
@@ -56,7 +58,8 @@ class Drain:
     async def run(
         self, timeout_ms: int | None = None, *, wait: bool = True, accept: DrainAccept | None = None, by: str = "", reason: str = ""
     ) -> DrainResult:
-        """Stop being ready and, unless connections are taken until the stop, end the open ones at a frame boundary. The process stays up.
+        """Stop being ready, and end open connections at a frame boundary, or, if connections are taken until the stop, those of other pods. The
+        process stays up.
 
         Args:
             timeout_ms: None means the configured one.
@@ -77,15 +80,17 @@ class Drain:
             raise InvalidArgumentError([Violation("timeout", f"must be from {allowed.least} to {allowed.most} ms, not {timeout}")])
         who: dict[str, Any] = {"by": by or None, "reason": reason or None}
         if chosen == "until_stop":
-            return self._lead_in(who)
+            return await self._lead_in(who)
         return await self._transactions.run("drain", lambda transaction: self._run(transaction, timeout, who, wait=wait))
 
-    def _lead_in(self, who: dict[str, Any]) -> DrainResult:
-        """Only stop being ready."""
-        before = self._listeners.connections()
+    async def _lead_in(self, who: dict[str, Any]) -> DrainResult:
+        """Stop being ready, and have the connections of other pods end one by one."""
+        before, config = self._listeners.connections(), self._supervisor.desired.config.drain
         if not self._pool.draining:
-            self._events.publish({"event": "drain_began", "accept": "until_stop", **who, "connections": before})
-        self._note()
+            row: Row = {"accept": "until_stop", **who, "timeout_ms": config.timeout_ms, "delay_ms": config.delay_ms, "connections": before}
+            self._events.publish({"event": "drain_began", **row})
+            self._note()
+            await self._supervisor.lead_in_slots(config.delay_ms, config.timeout_ms)
         return DrainResult(closed=0, open=before)
 
     async def _run(self, transaction: Transaction, timeout_ms: int, who: dict[str, Any], *, wait: bool) -> DrainResult:

@@ -272,7 +272,7 @@ class DrainProxyRequest(_message.Message):
         ACCEPT_REFUSE: DrainProxyRequest._Accept.ValueType  # 1
         """New connections are not accepted, and open ones end."""
         ACCEPT_UNTIL_STOP: DrainProxyRequest._Accept.ValueType  # 2
-        """Connections are accepted and served until SIGTERM, because the application beside the proxy still needs them."""
+        """Connections are accepted until SIGTERM. Those of other pods end one by one; those within the pod stay, because the application may need them."""
 
     class Accept(_Accept, metaclass=_AcceptEnumTypeWrapper):
         """What happens to connections."""
@@ -282,7 +282,7 @@ class DrainProxyRequest(_message.Message):
     ACCEPT_REFUSE: DrainProxyRequest.Accept.ValueType  # 1
     """New connections are not accepted, and open ones end."""
     ACCEPT_UNTIL_STOP: DrainProxyRequest.Accept.ValueType  # 2
-    """Connections are accepted and served until SIGTERM, because the application beside the proxy still needs them."""
+    """Connections are accepted until SIGTERM. Those of other pods end one by one; those within the pod stay, because the application may need them."""
 
     TIMEOUT_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int

@@ -59,8 +59,8 @@ class ProxyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DrainProxy(self, request, context):
-        """Drains the proxy: readiness becomes NOT_SERVING. Depending on `accept`, connections are served as before until SIGTERM, or no new ones are
-        accepted and open ones end at a frame boundary. A drain cannot be undone.
+        """Drains the proxy: readiness becomes NOT_SERVING. Depending on `accept`, new connections are accepted until SIGTERM, or no more are
+        accepted; open ones end at a frame boundary. A drain cannot be undone.
 
         Returns when the drain has begun in every processor; with `wait`, when no connection is left. The process keeps running, so that the preStop
         hook of a native sidecar can make the call; SIGTERM ends the process. A second drain can only shorten the remaining time.

@@ -36,8 +36,8 @@ class ProxyServiceStub:
     GetProxy: _grpc.UnaryUnaryMultiCallable[_proxy_service_pb2.GetProxyRequest, _proxy_service_pb2.GetProxyResponse]
     """Gets the proxy's version, state, memory and warnings."""
     DrainProxy: _grpc.UnaryUnaryMultiCallable[_proxy_service_pb2.DrainProxyRequest, _proxy_service_pb2.DrainProxyResponse]
-    """Drains the proxy: readiness becomes NOT_SERVING. Depending on `accept`, connections are served as before until SIGTERM, or no new ones are
-    accepted and open ones end at a frame boundary. A drain cannot be undone.
+    """Drains the proxy: readiness becomes NOT_SERVING. Depending on `accept`, new connections are accepted until SIGTERM, or no more are
+    accepted; open ones end at a frame boundary. A drain cannot be undone.
 
     Returns when the drain has begun in every processor; with `wait`, when no connection is left. The process keeps running, so that the preStop
     hook of a native sidecar can make the call; SIGTERM ends the process. A second drain can only shorten the remaining time.
@@ -53,8 +53,8 @@ class ProxyServiceAsyncStub(ProxyServiceStub):
     GetProxy: _aio.UnaryUnaryMultiCallable[_proxy_service_pb2.GetProxyRequest, _proxy_service_pb2.GetProxyResponse]  # type: ignore[assignment]
     """Gets the proxy's version, state, memory and warnings."""
     DrainProxy: _aio.UnaryUnaryMultiCallable[_proxy_service_pb2.DrainProxyRequest, _proxy_service_pb2.DrainProxyResponse]  # type: ignore[assignment]
-    """Drains the proxy: readiness becomes NOT_SERVING. Depending on `accept`, connections are served as before until SIGTERM, or no new ones are
-    accepted and open ones end at a frame boundary. A drain cannot be undone.
+    """Drains the proxy: readiness becomes NOT_SERVING. Depending on `accept`, new connections are accepted until SIGTERM, or no more are
+    accepted; open ones end at a frame boundary. A drain cannot be undone.
 
     Returns when the drain has begun in every processor; with `wait`, when no connection is left. The process keeps running, so that the preStop
     hook of a native sidecar can make the call; SIGTERM ends the process. A second drain can only shorten the remaining time.
@@ -79,8 +79,8 @@ class ProxyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _proxy_service_pb2.DrainProxyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_proxy_service_pb2.DrainProxyResponse, _abc.Awaitable[_proxy_service_pb2.DrainProxyResponse]]:
-        """Drains the proxy: readiness becomes NOT_SERVING. Depending on `accept`, connections are served as before until SIGTERM, or no new ones are
-        accepted and open ones end at a frame boundary. A drain cannot be undone.
+        """Drains the proxy: readiness becomes NOT_SERVING. Depending on `accept`, new connections are accepted until SIGTERM, or no more are
+        accepted; open ones end at a frame boundary. A drain cannot be undone.
 
         Returns when the drain has begun in every processor; with `wait`, when no connection is left. The process keeps running, so that the preStop
         hook of a native sidecar can make the call; SIGTERM ends the process. A second drain can only shorten the remaining time.

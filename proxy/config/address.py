@@ -39,6 +39,11 @@ class Address(NamedTuple):
         """Whether it stands for every address of the machine."""
         return self.kind in ("ipv4", "ipv6") and ipaddress.ip_address(self.host).is_unspecified
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine, or this pod, reaches it: a loopback address, ``localhost``, or a Unix socket."""
+        return self.kind == "unix" or self.host == "localhost" or (self.kind != "name" and ipaddress.ip_address(self._plain).is_loopback)
+
     def collides(self, other: "Address") -> bool:
         """Whether both cannot be bound at once. Port 0 never collides; a name only with the same name and with a wildcard."""
         if self.kind == "unix" or other.kind == "unix":
@@ -61,8 +66,7 @@ class Address(NamedTuple):
         """Whether a connection to it from this machine reaches a listener that is bound to ``other``."""
         if self.kind == "unix" or other.kind == "unix":
             return self.collides(other)
-        loopback = self.kind in ("ipv4", "ipv6") and ipaddress.ip_address(self._plain).is_loopback
-        local = loopback or self.wildcard or self.host == "localhost"
+        local = self.is_loopback or self.wildcard
         return self.port == other.port != 0 and (self._plain == other._plain or (local and other.wildcard))
 
 

@@ -405,6 +405,7 @@ class DrainConfig:
     timeout_ms: Annotated[int, Key("ms", (0, _HOUR))] = 30_000
     quiet_ms: Annotated[int, Key("ms", (0, 10 * _MINUTE))] = 1_000
     accept: DrainAccept = "until_stop"
+    delay_ms: Annotated[int, Key("ms", (0, _HOUR))] = 5_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

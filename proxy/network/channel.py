@@ -482,7 +482,7 @@ class Channel(FdHandler):
             wanted = EPOLLIN if reads.may_read() else 0
         elif reads.may_read() and not (reads.retry_armed and low_memory.is_awaiting):
             wanted = EPOLLIN if low_memory.threshold == 1 else EPOLLIN | EPOLLRDHUP
-        if self._send.active or self._transport.pending_write != 0 or (writes.room_wanted and not writes.retry_armed):
+        if (self._send.active and not writes.holding) or self._transport.pending_write != 0 or (writes.room_wanted and not writes.retry_armed):
             wanted |= EPOLLOUT
         if self.hung:
             if not wanted & EPOLLIN:

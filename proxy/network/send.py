@@ -1,4 +1,4 @@
-"""The pending send of a channel: the run that its socket did not take whole.
+"""The pending send of a channel: the run that its socket did not take whole, or runs that are held until they are written together.
 
 The unsent pieces are kept as they are, except that a small view of a large read is copied. The memory that they keep is booked at the memory pool,
 with an overhead for each piece, and released piece by piece; for a piece that was sent in part, when its rest was copied. A lease that came with the
@@ -62,13 +62,30 @@ class Send:
         if lease != 0:
             self._account.transfer(lease, giver, self)
         self._drop(taken)
+        self._book(self._next, lease)
+
+    def add(self, pieces: list[Buffer], frames: i64, lease: i64, giver: object = None) -> None:
+        """Keep a further run, of which nothing is written; see ``begin``."""
+        first: i64 = len(self._pieces)
+        self.frames += frames
+        self.booked += lease
+        self._pieces += pieces
+        for piece in pieces:
+            self.remaining += len(piece)
+        if lease != 0:
+            self._account.transfer(lease, giver, self)
+        self._book(first, lease)
+
+    def _book(self, first: i64, lease: i64) -> None:
+        """Keep the pieces from ``first`` on, and book their memory, to which the lease counts."""
+        pieces = self._pieces
         needed: i64 = 0
-        for index in range(self._next, i64(len(pieces))):
+        for index in range(first, i64(len(pieces))):
             piece = pieces[index] = keep(pieces[index])
             needed += held(piece) + PIECE_OVERHEAD
         if needed > lease:
             self._account.charge(PENDING, needed - lease, self)
-            self.booked = needed
+            self.booked += needed - lease
         else:
             self._give_back(lease - needed)
 

@@ -11,12 +11,13 @@ from typing import Final
 
 from mypy_extensions import i64
 
-__all__ = ["A_WHILE_NS", "is_tcp", "make_room", "queued", "room", "set_threshold", "unsent"]
+__all__ = ["A_WHILE_NS", "cork", "is_tcp", "make_room", "queued", "room", "round_trip_ns", "set_threshold", "unsent"]
 
 A_WHILE_NS: Final = 10_000_000  # before a socket for which epoll gives no event is checked again
 SO_MEMINFO: Final = 55
 MEMINFO: Final = struct.Struct("=9I")  # of ``enum`` SK_MEMINFO: rmem_alloc, rcvbuf, wmem_alloc, sndbuf, fwd_alloc, wmem_queued, ...
 NOTHING: Final = b"\0\0\0\0"
+ROUND_TRIP: Final = struct.Struct("=68xI")  # tcpi_rtt of ``struct tcp_info``, in microseconds
 
 
 def queued(sock: socket.socket) -> i64:
@@ -56,6 +57,19 @@ def room(sock: socket.socket) -> tuple[i64, bool]:
 def is_tcp(sock: socket.socket) -> bool:
     """Whether ``set_threshold`` has an effect."""
     return sock.family != socket.AF_UNIX
+
+
+def cork(sock: socket.socket, *, corked: bool) -> None:
+    """Have the kernel keep the last, partial segment, or send it. TCP only."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, int(corked))
+
+
+def round_trip_ns(sock: socket.socket) -> i64:
+    """Return the round-trip time that the kernel has measured; 0 for Unix sockets."""
+    if not is_tcp(sock):
+        return 0
+    facts = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, ROUND_TRIP.size)
+    return i64(ROUND_TRIP.unpack(facts)[0]) * 1000
 
 
 def set_threshold(sock: socket.socket, size: i64) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["WriteHalf"]
 
 LONGEST_WHILE_NS: Final = 80_000_000  # the time between two checks for room doubles up to this
+HELD_MOST: Final = 1 << 18  # bytes that ``hold`` keeps
 
 
 class WriteHalf:
@@ -35,6 +36,7 @@ class WriteHalf:
 
     Attributes:
         pending: the pending send.
+        holding: runs are kept in the pending send and not written (``hold``).
         room_wanted: the other side waits for room.
         retry_armed: a timer checks for room, not epoll.
         first_ns: when the poll began in which it wrote first, on the selector's clock; 0: never.
@@ -54,7 +56,9 @@ class WriteHalf:
         account: Account,
         stats: SideStats,
     ) -> None:
+        self._account: Final = account
         self.pending: Final = Send(account)
+        self.holding: bool = False
         self.room_wanted: bool = False
         self.retry_armed: bool = False
         self.first_ns: i64 = 0
@@ -70,6 +74,7 @@ class WriteHalf:
         self._phase: str = "in its handshake"  # for errors
         self._writable: bool = False  # from READY until ``shut``, or until the channel is closed
         self._ended: bool = False  # the end of our stream was sent
+        self._corked: bool = False
         self._counted: bool = False  # in ``stats.pending``
         self._arrived_ns: i64 = 0  # when the pending send came
         self._room_held: i64 = 0  # bytes that the side that waits for room holds
@@ -79,8 +84,8 @@ class WriteHalf:
 
     @property
     def can_send(self) -> bool:
-        """Whether no send is pending, and the stream is open for writing."""
-        return self._writable and not self.pending.active
+        """Whether no send is pending, and the stream is open for writing; or runs are held, and more may be."""
+        return (self._writable and not self.pending.active) or (self.holding and self.pending.remaining < HELD_MOST)
 
     @property
     def is_closed(self) -> bool:
@@ -136,6 +141,8 @@ class WriteHalf:
             InternalError: a send is pending, or the channel is not open for writing. The caller keeps the run.
         """
         if not self._writable or self.pending.active:
+            if self.holding:
+                return self._keep(run)
             raise InternalError(f"send on a channel that is {self._phase}, send pending: {self.pending.active}")
         transport = self._transport
         before = transport.wire_sent
@@ -169,7 +176,7 @@ class WriteHalf:
 
     def accepts_pipe(self) -> bool:
         """Whether ``send_pipe`` may be called."""
-        return self._transport.is_plain and self.can_send
+        return self._transport.is_plain and not self.holding and self.can_send
 
     def send_pipe(self, pipe: Pipe, size: i64, frames: i64) -> bool:
         """As ``send``, for the ``size`` bytes in a pipe, which is empty afterwards. ``frames``: 1 if they complete a frame."""
@@ -200,9 +207,64 @@ class WriteHalf:
         self._channel.sync_interest()
         return False
 
+    @property
+    def may_hold(self) -> bool:
+        """Whether runs may be held: what is held is not too large, and memory is not short."""
+        return self.pending.remaining < HELD_MOST and not self._account.is_short(answers=True)
+
+    def hold(self) -> bool:
+        """Keep further runs until ``release_held`` writes them together. False: not now, because a send is pending, or runs may not be held."""
+        if not self._writable or self.pending.active or self._transport.pending_write != 0 or not self.may_hold:
+            return False
+        self.holding = True
+        self._writable = False
+        return True
+
+    def release_held(self) -> None:
+        """Write the runs that are held, corked, and write as before. The sink's ``sent`` is called. No effect if ``hold`` is not in force."""
+        if not self.holding:
+            return
+        self.holding = False
+        self._writable = True
+        self.cork()
+        if not self.pending.active:
+            self._sink.sent()
+            return
+        try:
+            self.on_writable()
+        except TransportError as error:
+            self._channel.fail(error)
+
+    def _keep(self, run: Run) -> bool:
+        """Hold a run; False: no more may be held."""
+        lease = run.lease
+        run.lease = 0
+        if self.pending.active:
+            self.pending.add(run.pieces(), run.frames, lease, run)
+        else:
+            self.pending.begin(run.pieces(), 0, run.frames, lease, run)
+            self._begin_waiting()
+        return self.pending.remaining < HELD_MOST
+
+    def cork(self) -> None:
+        """Have TCP keep the last, partial segment of what is written, for 200 ms at most, so that the stream's end can be in the same segment."""
+        if not self._corked and self._writable and socket_buffers.is_tcp(self._socket):
+            self._corked = True
+            socket_buffers.cork(self._socket, corked=True)
+
+    def uncork(self) -> None:
+        """Have TCP send what it keeps."""
+        if self._corked and not self.is_closed:
+            self._corked = False
+            socket_buffers.cork(self._socket, corked=False)
+
+    def round_trip_ns(self) -> i64:
+        """The round-trip time to the peer, as the kernel has measured it; 0 for Unix sockets."""
+        return socket_buffers.round_trip_ns(self._socket)
+
     def room(self) -> tuple[i64, bool]:
         """Return how many bytes ``send`` would write as a whole now, 0 if the socket is not writable; and whether the send buffer is empty."""
-        if not self.can_send or self._transport.pending_write != 0:
+        if not self.can_send or self.holding or self._transport.pending_write != 0:
             return 0, False
         return socket_buffers.room(self._socket)
 
@@ -251,7 +313,7 @@ class WriteHalf:
         """Handle an event: the socket is writable."""
         send = self.pending
         transport = self._transport
-        if send.active:
+        if send.active and not self.holding:
             before = transport.wire_sent
             taken = send.write_to(transport)
             self._stats.bytes_sent += taken
@@ -285,7 +347,7 @@ class WriteHalf:
     def close(self) -> None:
         """End writing, because the channel is closed. The pending send is dropped."""
         self._phase = "closed"
-        self._writable = False
+        self._writable = self.holding = False
         self.room_wanted = False
         if self._retry is not None:
             self._loop.cancel(self._retry)

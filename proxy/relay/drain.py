@@ -1,18 +1,23 @@
-"""Drain (rule 8): no new pairs; a pair ends when nothing is in flight; a pair that stays busy is not read any more; the deadline ends the rest.
+"""Drain (rule 8): pairs end one after the other, each when nothing is in flight; a busy one is not read any more; the deadline ends the rest.
 
 Problem: a client may send a request at any moment, until it sees the end of its stream. A request that was read must reach the upstream, and its
-response the client, both before the deadline. A request that was not read is not lost: the client sees that it was not taken.
+response the client, both before the deadline. A request that was not read was not processed, which the client knows, because its stream ended in
+order without an answer. But a client that does not try again has lost it. So the end must come while the client does not send:
 
-A pair goes through three phases, or ends in one of them:
+1. *Answers are held*, for ``quiet_ns`` at most, while requests pass as before. A client that waits for answers then stops by itself: when it has as
+   many requests open as it allows itself. When all of them are answered, and nothing passed for 20 ms and two round trips, the answers are written,
+   and the end of the stream with them, in one segment if they are small. So a client finds the end with the answers, before its next request.
+   Needed: the number of open requests (``kafka``), or as many responses as requests, two or more (``framed``).
+2. *The pair ends at its next rest*, if it had none in 1, since it sends whatever is answered, or its answers are large or late: right behind the
+   answer after which no request is open (``kafka``), or with which the client has received as many frames as it sent (``framed``, or after pairing is
+   lost). In 1 and 2 it also ends when no byte passed for ``quiet_ns`` (``framed``: of the drain), and the upstream's kernel took what was sent.
+3. *The client is not read any more*, from a frame's boundary on, when a quarter of the time is left (``framed``: twice ``quiet_ns``, if more).
+   The pair ends as in 2. What this client sends now is not processed.
+4. At the deadline the pair ends as it is, ``drain_timeout``: what was received is written for a second more, as in every end.
 
-1. Frames pass as before. A pair ends when nothing waits to be read or written, no frame is begun, and: with ``kafka``, no request is open, which is
-   checked after each response, so that the client sees the end before it sends the next request; with ``framed`` (or after pairing is lost), right
-   after a response with which the client has received as many frames as it sent, two or more; else when no byte passed for ``quiet_ns``, and the
-   upstream's kernel has taken what it was sent.
-2. The client is not read any more, from a frame's boundary on, and the pair ends as in 1. ``framed``: when a quarter of the time is left, or twice
-   ``quiet_ns`` if that is more. ``kafka``: once ``quiet_ns`` have passed since the beginning and all that the
-   client sent is read; or, whether it is or not, when a quarter of the time is left.
-3. At the deadline the pair ends as it is, ``drain_timeout``: what was received is written for a second more, as in every end.
+When the turn of a pair comes depends on the drain. ``start``, after which there are no new pairs: one after the other, at most 10 ms apart, within
+half of the time. ``lead_in``, before the stop of a pod: spread evenly over half of the time, after a delay in which the pod's address is still used;
+new pairs are taken, and end in their turn; those of clients in the pod stay.
 
 Pairs are checked every 20 ms, in slices of at most 1 ms a poll.
 """
@@ -27,14 +32,17 @@ from framegate.proxy.clock import Clock
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.selector import Selector
-from framegate.proxy.network.timer import Timer
+from framegate.proxy.network.timer import Timer, spread
 from framegate.proxy.relay import ending, tapping
-from framegate.proxy.relay.pair import Pair, PairWatcher
+from framegate.proxy.relay.pair import EVEN_FROM, Pair, PairWatcher
 from framegate.proxy.relay.state import PairState
 
-__all__ = ["CHECK_EACH", "SLICE_NS", "TICK_NS", "Drain", "DrainTerms"]
+__all__ = ["CHECK_EACH", "NO_LEAD_IN", "SLICE_NS", "TICK_NS", "Drain", "DrainTerms"]
 
 TICK_NS: Final = 20_000_000
+APART_NS: Final = 10_000_000
+NO_LEAD_IN: Final = -1  # in place of its delay
+NO_TIME: Final = 1 << 62
 SLICE_NS: Final = 1_000_000
 CHECK_EACH: Final = 16  # pairs between two readings of the clock
 LAST_SHARE: Final = 4  # one part in so many of the time is left for requests that were read
@@ -76,37 +84,65 @@ class DrainTerms:
             why = f"{pair.drain_detail}, and it was " if pair.drain_detail else ""
             ending.end(pair, Cause.DRAIN_TIMEOUT, f"{why}not quiet when the drain ended", "internal")
             return True
-        if pair.state is PairState.HANDSHAKING or pair.state is PairState.CONNECTING_UPSTREAM:
+        if _opens(pair):
             ending.end(pair, pair.drain_cause, pair.drain_detail, "internal")
             return False
         if not pair.draining:
             pair.draining = True
             tapping.forward(pair, pair.upstream)
-        client = pair.client.channel
-        if client is not None and self._is_to_stop(pair, client, now_ns):
+        client, upstream = pair.client.channel, pair.upstream.channel
+        if client is None:
+            return False
+        if now_ns >= (self._stop_ns if pair.counts_responses else self._stop_framed_ns):
             client.mute(mute.DRAIN)
-        if self._is_over(pair, now_ns):
+        last_ns = client.last_active_ns if upstream is None else max(client.last_active_ns, upstream.last_active_ns)
+        is_over = self._holds(pair, client, now_ns) and self._client_waits(pair, client, now_ns - last_ns)
+        if (is_over or self._is_quiet(pair, client, upstream, now_ns, last_ns)) and pair.has_no_open_request():
             ending.end(pair, pair.drain_cause, pair.drain_detail, "internal")
         return False
 
-    def _is_to_stop(self, pair: Pair, client: Channel, now_ns: i64) -> bool:
-        """Whether the client must not be read any more."""
-        if not pair.counts_responses:
-            return now_ns >= self._stop_framed_ns
-        return now_ns >= self._stop_ns or (now_ns >= self._started_ns + self._quiet_ns and client.read_half.has_no_input())
+    def _client_waits(self, pair: Pair, client: Channel, pause_ns: i64) -> bool:
+        """Whether a client waits for answers that are held, and these are all. ``pause_ns``: since the last byte."""
+        writes = client.write_half
+        rest_ns = min(TICK_NS + 2 * writes.round_trip_ns(), self._quiet_ns)
+        return writes.pending.active and pause_ns >= rest_ns and (pair.counts_responses or pair.is_even())
 
-    def _is_over(self, pair: Pair, now_ns: i64) -> bool:
-        """Whether nothing is in flight."""
-        client, upstream = pair.client.channel, pair.upstream.channel
-        if not pair.counts_responses and client is not None and upstream is not None:
-            last_ns = max(client.last_active_ns, upstream.last_active_ns, self._started_ns)
-            if now_ns - last_ns < self._quiet_ns or upstream.wire_waiting != 0:
-                return False
-        return pair.has_no_open_request()
+    def _holds(self, pair: Pair, client: Channel, now_ns: i64) -> bool:
+        """Whether answers are held: from the pair's turn on, once, as far as time and memory allow."""
+        writes = client.write_half
+        if writes.holding:
+            if now_ns - pair.held_ns >= self._quiet_ns or not writes.may_hold:
+                writes.release_held()
+            return writes.holding
+        if pair.held_ns != 0 or not _may_hold(pair, client) or not writes.hold():
+            return False
+        pair.held_ns = now_ns
+        return True
+
+    def _is_quiet(self, pair: Pair, client: Channel, upstream: Channel | None, now_ns: i64, last_ns: i64) -> bool:
+        """Whether nothing passed for the quiet time, or nothing more is read that could be answered."""
+        if upstream is None:
+            return True
+        if pair.counts_responses:
+            return now_ns - last_ns >= self._quiet_ns or client.mute_causes & mute.DRAIN != 0 or pair.client.ended
+        return now_ns - max(last_ns, self._started_ns) >= self._quiet_ns and upstream.wire_waiting == 0
+
+
+def _opens(pair: Pair) -> bool:
+    return pair.state is PairState.HANDSHAKING or pair.state is PairState.CONNECTING_UPSTREAM
+
+
+def _may_hold(pair: Pair, client: Channel) -> bool:
+    """Whether a pair's answers may be held: it will be known when all requests are answered."""
+    if pair.state is not PairState.OPEN or pair.route.handler is not None or client.mute_causes & mute.DRAIN:
+        return False
+    if pair.renewal is not None and pair.renewal.mutes_client:
+        return False
+    return pair.counts_responses or EVEN_FROM <= client.frames_received >= client.write_half.frames_sent
 
 
 class Drain(Timer):
-    """One drain of all pairs of a processor.
+    """The drains of all pairs of a processor.
 
     Args:
         selector, clock: for timers, and for the time within a slice.
@@ -115,7 +151,7 @@ class Drain(Timer):
         quiet_ns: see the module.
 
     Attributes:
-        active: it has begun, and ``drained`` was not called.
+        active: ``start`` was called, and ``drained`` was not.
         quiet_ns: of a drain that begins later.
     """
 
@@ -129,27 +165,77 @@ class Drain(Timer):
         self._terms = DrainTerms(quiet_ns)
         self._round: Iterator[Pair] | None = None
         self._cut_off: i64 = 0
+        self._turns: dict[int, int] = {}  # when each pair that was open at the beginning ends, by id
+        self._lead_ns: i64 = 0  # a lead-in goes on, and its turns begin then; 0: none does
+        self._window_ns: i64 = 0  # all of them come within this time
         self.active: bool = False
+
+    def lead_in(self, delay_ns: i64, timeout_ns: i64) -> None:
+        """Begin a lead-in, unless there is a drain. ``timeout_ns``: from the end of the delay to its deadline."""
+        if self.active or self._lead_ns != 0:
+            return
+        self._lead_ns = max(self._selector.now_ns + delay_ns, 1)
+        self._begin(self._lead_ns, timeout_ns)
+        self._selector.call_at(self._lead_ns, self)
 
     def start(self, timeout_ns: i64) -> None:
         """Begin, or shorten the time that is left of a drain that goes on."""
         now_ns = self._selector.now_ns
         if self.active and now_ns + timeout_ns >= self._terms.until_ns:
             return
-        if not self.active:
+        if self.active:
+            self._terms.limit(now_ns, timeout_ns)
+            self._window_ns = timeout_ns // 2
+            self._turns.clear()
+        else:
             self.active = True
-            self._terms = DrainTerms(self.quiet_ns)
-            self._terms.begin(now_ns)
-        self._terms.limit(now_ns, timeout_ns)
+            self._lead_ns = 0
+            self._begin(now_ns, timeout_ns)
         self._selector.call_at(now_ns, self)
 
+    def _begin(self, at_ns: i64, timeout_ns: i64) -> None:
+        self._terms = DrainTerms(self.quiet_ns)
+        self._terms.begin(at_ns)
+        self._terms.limit(at_ns, timeout_ns)
+        self._window_ns = timeout_ns // 2
+        self._round = None
+        self._turns = {}
+
+    def _take_turns(self, at_ns: i64) -> None:
+        """Give each pair its turn: evenly within the window; without a lead-in, ``APART_NS`` apart at most. Those that had it go on."""
+        numbers = [number for number, pair in self._pairs.items() if self._lead_ns == 0 or not pair.route.is_local]
+        apart_ns = self._window_ns // max(i64(len(numbers)), 1)
+        if self._lead_ns == 0:
+            apart_ns = min(apart_ns, APART_NS)
+        for place, number in enumerate(numbers):
+            self._turns[number] = int(at_ns if self._pairs[number].draining else at_ns + place * apart_ns)
+
+    def _turn_of(self, pair: Pair) -> i64:
+        """When a pair is to end; ``NO_TIME``: not in this drain."""
+        turn = self._turns.get(int(pair.id), -1)
+        if turn >= 0 or self._lead_ns == 0:
+            return i64(turn)
+        if pair.route.is_local or pair.opened_ns >= self._terms.until_ns:
+            return NO_TIME
+        return self._lead_ns + spread(int(pair.id), self._window_ns)  # it came after the beginning
+
+    def _is_due(self, pair: Pair, now_ns: i64) -> bool:
+        """Whether a pair has its turn. In a lead-in, one that opens may have a request already, and is waited for."""
+        if self._lead_ns != 0 and _opens(pair) and now_ns < self._terms.until_ns:
+            return False
+        return self._turn_of(pair) <= now_ns
+
     def fire(self, now_ns: i64) -> None:
-        if not self._pairs:
-            if self.active:
-                self.active = False
-                self._watcher.drained(int(self._cut_off))
+        if not self._pairs and self.active:
+            self.active = False
+            cut_off, self._cut_off = int(self._cut_off), 0
+            self._watcher.drained(cut_off)
+            return
+        if not self.active and (self._lead_ns == 0 or now_ns >= self._terms.until_ns + TICK_NS):
             return
         if self._round is None:
+            if not self._turns:
+                self._take_turns(now_ns)
             self._round = iter(list(self._pairs.values()))
         finished = self._slice(self._round, now_ns)
         if finished:
@@ -161,7 +247,7 @@ class Drain(Timer):
         end_ns = i64(self._clock.now_ns()) + SLICE_NS
         for count, pair in enumerate(pairs, 1):
             try:
-                if self._terms.drain(pair, now_ns):
+                if self._is_due(pair, now_ns) and self._terms.drain(pair, now_ns):
                     self._cut_off += 1
             except Exception as error:
                 ending.crash(pair, error)

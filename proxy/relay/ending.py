@@ -39,7 +39,6 @@ __all__ = [
 
 EARLY_NS: Final = 10_000_000_000  # an endpoint that ends a connection without any request later than this has only found it idle
 LINGER_NS: Final = 1_000_000_000
-EVEN_FROM: Final = 2  # frames each way
 ACTIVE: Final = SIDE_BLOCK.at("framegate.connection.active")
 LOST: Final = SIDE_BLOCK.at("framegate.frame.lost.io")
 CLOSED_BY: Final = {(cause, side): LISTENER_BLOCK.at("framegate.connection.closed", cause, side) for cause in CAUSES for side in END_SIDES}
@@ -100,6 +99,8 @@ def _half_close(pair: Pair, leg: Leg, channel: Channel) -> None:
 def _shut(leg: Leg) -> None:
     """Shut the write side of a leg's channel, now or after its pending send."""
     channel = leg.channel
+    if channel is not None:
+        channel.write_half.release_held()
     if leg.shut or leg.shut_wanted or channel is None or not channel.is_open:
         return
     if channel.can_send:
@@ -133,7 +134,7 @@ def check_done(pair: Pair) -> None:
 
 def end_if_answered(pair: Pair) -> None:
     """End right after the last open request was answered, so that a client that waits for it sees the end before it sends another request."""
-    if pair.counts_responses and pair.has_no_open_request():
+    if pair.counts_responses and not pair.holds_answers and pair.has_no_open_request():
         end(pair, pair.drain_cause, pair.drain_detail, "internal")
 
 
@@ -141,10 +142,7 @@ def end_if_even(pair: Pair) -> None:
     """The same where open requests are not known: end if the client has received as many frames as it sent. To be called right after a response. Not
     after the first one, which may have a second frame.
     """
-    client = pair.client.channel
-    if client is None or client.frames_received < EVEN_FROM or client.write_half.frames_sent != client.frames_received:
-        return
-    if pair.has_no_open_request():
+    if pair.is_even() and not pair.holds_answers and pair.has_no_open_request():
         end(pair, pair.drain_cause, pair.drain_detail, "internal")
 
 
@@ -178,10 +176,15 @@ def end(pair: Pair, cause: Cause, detail: str, side: str) -> None:
     renewal, pair.renewal = pair.renewal, None
     if renewal is not None:
         renewal.close()
+    client = pair.client.channel
+    if client is not None:
+        client.write_half.release_held()
     for leg in (pair.client, pair.upstream):
         if leg.channel is not None and leg.channel.read_half.receive.is_within_cut and not leg.drops_frame:
             losses.cut_short(pair, leg, leg.channel, leg.channel.read_half.cut_at)
     _linger(pair, pair.client)
+    if client is not None:
+        client.write_half.uncork()
     _linger(pair, pair.upstream)
     if _is_left(pair.client) or _is_left(pair.upstream):
         _arm(pair, LINGER_NS)

@@ -52,6 +52,17 @@ def received(pair: Pair, leg: Leg, channel: Channel, run: Run) -> None:
             losses.drop(pair, leg, run.frames, run.size, run)
         channel.discard(run)
         return
+    if leg.is_client or not pair.draining:
+        _forward(pair, leg, channel, out, run)
+        return
+    out.cork()  # the end of the stream may follow (``ending.end_if_answered``): then the client sees it together with the answer
+    _forward(pair, leg, channel, out, run)
+    if not out.pending.active:
+        out.uncork()
+
+
+def _forward(pair: Pair, leg: Leg, channel: Channel, out: WriteHalf, run: Run) -> None:
+    """Pass a run on, in the other side's framing."""
     if leg.translation is None:
         rewriting, pairing = pair.rewriting, pair.pairing
         if rewriting is None or pairing is None:
@@ -326,7 +337,7 @@ def wait_for_room(leg: Leg, channel: Channel) -> None:
 def pipe_target(pair: Pair, leg: Leg) -> WriteHalf | None:
     """The destination of pieces after the first one, which need not be inspected."""
     rewriting = pair.rewriting
-    if leg.tap is not None or pair.state is CLOSING:
+    if leg.tap is not None or pair.state is CLOSING or (pair.draining and not leg.is_client):
         return None
     if rewriting is not None and (rewriting.refuses_part if leg.is_client else rewriting.pipe_limit < PIPE_FROM):
         return None
@@ -433,5 +444,7 @@ def sent(pair: Pair, leg: Leg) -> None:
         ending.end_if_answered(pair)
         if leg.is_client and not pair.counts_responses:
             ending.end_if_even(pair)
+    if leg.is_client and channel is not None and (pair.state is not CLOSING or leg.shut):
+        channel.write_half.uncork()
     if not leg.is_client and pair.renewal is not None and pair.renewal.mutes_client:
         pair.renewal.advance()

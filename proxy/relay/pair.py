@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Leg", "LegMaker", "Pair", "PairOwner", "PairWatcher"]
 
+EVEN_FROM: Final = 2  # frames each way
 OLD: Final = "older than timeouts.max_connection_age"
 ADMIN: Final = mute.ADMIN
 DRAIN: Final = mute.DRAIN
@@ -371,6 +372,7 @@ class Pair:
         rates: given by an operator; None: none.
         limit_rule: that the client matches; None: none, or it is not known yet.
         draining: it is to end as soon as nothing is in flight.
+        held_ns: since when, on the selector's clock, answers are or were held during a drain; 0: they were not.
         drain_until_ns: and at this time at the latest; 0: there is no drain.
         drain_cause, drain_detail: with which it ends then; the detail only if this pair drains alone.
         owner: the owner.
@@ -412,6 +414,7 @@ class Pair:
         self.rates: PairRates | None = None
         self.limit_rule: LimitRule | None = None
         self.draining: bool = False
+        self.held_ns: i64 = 0
         self.drain_until_ns: i64 = 0
         self.drain_cause: Cause = Cause.DRAINED
         self.drain_detail: str = ""
@@ -450,6 +453,23 @@ class Pair:
         """Whether the number of open requests is known."""
         return self.route.upstream is None or (self.pairing is not None and not self.pairing.lost)
 
+    @property
+    def holds_answers(self) -> bool:
+        """Whether answers are held for the drain."""
+        return self.client.channel is not None and self.client.channel.write_half.holding
+
+    def is_even(self) -> bool:
+        """Whether the client has received, or will from what is held, as many frames as it sent. Not after the first one, which may have a second
+        frame.
+        """
+        client = self.client.channel
+        if client is None or client.frames_received < EVEN_FROM:
+            return False
+        sent = client.write_half.frames_sent
+        if client.write_half.holding:
+            sent += client.write_half.pending.frames
+        return sent == client.frames_received
+
     def has_no_open_request(self) -> bool:
         """Whether nothing is in flight, as far as is known: no frame is begun, no request is open, nothing waits to be written or to be read, except
         from a client that is muted for the drain or by an operator.
@@ -457,7 +477,9 @@ class Pair:
         client, upstream = self.client.channel, self.upstream.channel
         if client is None or (upstream is None and self.route.upstream is not None):
             return True
-        if self.client.has_held_frames() or self.upstream.has_held_frames() or client.pending_send != 0 or client.read_half.receive.within:
+        if self.client.has_held_frames() or self.upstream.has_held_frames() or client.read_half.receive.within:
+            return False
+        if client.pending_send != 0 and not client.write_half.holding:
             return False
         if upstream is not None and (upstream.pending_send != 0 or upstream.read_half.receive.within):
             return False

@@ -38,6 +38,7 @@ class Route:
         rules: which Kafka APIs and names clients may use; None: all.
         brokers: how clients reach each broker of a cluster; None: the upstream is no cluster.
         limit_rules: the limits of some of its clients.
+        is_local: only clients on this machine, or in this pod, reach the listener.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Route:
         brokers: RouteBrokers | None = None,
         rules: KafkaRulesInForce | None = None,
         limit_rules: LimitRules | None = None,
+        is_local: bool = False,
     ) -> None:
         self.listener: Final = listener
         self.upstream: Final = upstream
@@ -76,4 +78,5 @@ class Route:
         self.send_proxy_protocol: Final = send_proxy_protocol
         self.brokers: Final = brokers
         self.rules: Final = rules
+        self.is_local: Final[bool] = is_local
         self.limit_rules: Final = LimitRules(listener, options.limit) if limit_rules is None else limit_rules

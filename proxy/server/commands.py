@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from framegate.proxy.relay.drain import NO_LEAD_IN
 from framegate.proxy.relay.relay import Relay
 from framegate.proxy.server import messages
 from framegate.proxy.server.jobs import AccessJob, BulkJob, ClientsJob, EvictJob, FollowJob, HoldersJob, Job, ListJob, PrepareJob
@@ -31,7 +32,7 @@ class Commands:
     Args:
         relay: the pairs.
         settings: changes are made to them.
-        drain: begins a drain; takes its timeout in ms.
+        drain: begins a drain; takes its timeout in ms, and the delay of a lead-in, or ``NO_LEAD_IN``.
         reply: sends a message to control.
         report_access: sends rows of open pairs to control.
         stop: begins the end of this processor.
@@ -41,7 +42,7 @@ class Commands:
         self,
         relay: Relay,
         settings: Settings,
-        drain: Callable[[int], None],
+        drain: Callable[[int, int], None],
         reply: Callable[[messages.Reply], None],
         report_access: Callable[[list[str]], None],
         stop: Callable[[], None],
@@ -185,7 +186,7 @@ class Commands:
         self._jobs.append(AccessJob(message, self._relay, self._report_access))
 
     def _begin_drain(self, message: messages.DrainCommand) -> None:
-        self._drain(message["timeout_ms"])
+        self._drain(message["timeout_ms"], message.get("delay_ms", NO_LEAD_IN))
         self._reply(messages.DrainReply(type="result", id=message["id"]))
 
     def _answer(self, message: messages.AnswerCommand) -> None:

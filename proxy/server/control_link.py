@@ -71,7 +71,7 @@ class ControlLink(DemandWatcher):
         command, handover: the sockets, non-blocking.
         reader: may hold the beginning of messages already.
         selector, relay, settings: the data path.
-        drain: begins a drain; takes its timeout in ms.
+        drain: begins a drain; takes its timeout in ms, and the delay of a lead-in, or ``NO_LEAD_IN``.
         stop: begins the end of this processor.
         lost: called when control is gone.
 
@@ -91,7 +91,7 @@ class ControlLink(DemandWatcher):
         selector: Selector,
         relay: Relay,
         settings: Settings,
-        drain: Callable[[int], None],
+        drain: Callable[[int, int], None],
         stop: Callable[[], None],
         lost: Callable[[], None],
     ) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from framegate.proxy.auth import factories
 from framegate.proxy.cells import ENDPOINT, LISTENER, LISTENER_BLOCK, MECHANISMS, UPSTREAM, UPSTREAM_BLOCK, CellLayout, Place
 from framegate.proxy.config import model
+from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.limits import UNLIMITED_LISTENER
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.framing import Framing
@@ -259,6 +260,7 @@ class InForce:
             brokers=self._route_brokers(listener),
             rules=rules,
             limit_rules=self.limit_rules[name],
+            is_local=_is_local(listener),
         )
 
     def _names(self, upstream: model.UpstreamConfig) -> set[str]:
@@ -361,10 +363,17 @@ def _known(before: "InForce | None", attribute: str, name: str) -> Any:
     return None if before is None else getattr(before, attribute).get(name)
 
 
+def _is_local(listener: model.ListenerConfig) -> bool:
+    """Whether only clients on this machine, or in this pod, reach it."""
+    return parse_address(listener.address, port_zero=True).is_loopback
+
+
 def _of_route(listener: model.ListenerConfig) -> model.ListenerConfig:
     """The part of a listener's configuration that its route has for good."""
     kafka = None if listener.kafka is None else dataclasses.replace(listener.kafka, report_only=False, rules=())
-    return dataclasses.replace(listener, address="", backlog=1, max_receive_size=1, limits=UNLIMITED_LISTENER, kafka=kafka)
+    return dataclasses.replace(
+        listener, address="local" if _is_local(listener) else "", backlog=1, max_receive_size=1, limits=UNLIMITED_LISTENER, kafka=kafka
+    )
 
 
 def _of_upstream(upstream: model.UpstreamConfig | None) -> model.UpstreamConfig | None:

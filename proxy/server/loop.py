@@ -26,7 +26,7 @@ from framegate.proxy.cells import PROCESSOR_BLOCK, CellWriter, State
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import CallbackTimer
 from framegate.proxy.relay import ending
-from framegate.proxy.relay.drain import Drain
+from framegate.proxy.relay.drain import NO_LEAD_IN, Drain
 from framegate.proxy.relay.in_flight import InFlight
 from framegate.proxy.relay.pair import Pair, PairWatcher
 from framegate.proxy.relay.publisher import Publisher
@@ -376,8 +376,11 @@ class Loop:
         elif not self._ending:
             self.begin_drain(self._settings.config.drain.timeout_ms)
 
-    def begin_drain(self, timeout_ms: int) -> None:
-        """No new pairs; end those that are open when they are quiet."""
+    def begin_drain(self, timeout_ms: int, delay_ms: int = NO_LEAD_IN) -> None:
+        """No new pairs; end those that are open when they are quiet. With a delay: begin a lead-in."""
+        if delay_ms != NO_LEAD_IN:
+            self._drain.lead_in(delay_ms * 1_000_000, timeout_ms * 1_000_000)
+            return
         self._relay.pairs.draining = True
         self._relay.pairs.loop.counts.cells[DRAINING] = 1
         self._cells.state(State.DRAINING)

@@ -279,10 +279,13 @@ class AccessCommand(_Asked):
 
 
 class DrainCommand(_Asked):
-    """Drain, or shorten the rest of a drain. The reply is sent at once, the notice ``drained`` when it is over."""
+    """Drain, or shorten the rest of a drain. The reply is sent at once, the notice ``drained`` when it is over. ``delay_ms``: begin a lead-in instead
+    (``relay.drain``), which has no notice.
+    """
 
     type: Literal["drain"]
     timeout_ms: int
+    delay_ms: NotRequired[int]
 
 
 class AnswerCommand(TypedDict):

@@ -278,6 +278,9 @@ def access_request(*, after: int, limit: int, every_ms: int, since_ns: int, unti
     return Request(messages.AccessCommand(type="access", after=after, limit=limit, every_ms=every_ms, since_ns=since_ns, until_ns=until_ns))
 
 
-def drain_request(timeout_ms: int) -> Request[messages.DrainReply]:
-    """Begin a drain."""
-    return Request(messages.DrainCommand(type="drain", timeout_ms=timeout_ms))
+def drain_request(timeout_ms: int, delay_ms: int | None = None) -> Request[messages.DrainReply]:
+    """Begin a drain, or, with a delay, the lead-in of one."""
+    command = messages.DrainCommand(type="drain", timeout_ms=timeout_ms)
+    if delay_ms is not None:
+        command["delay_ms"] = delay_ms
+    return Request(command)

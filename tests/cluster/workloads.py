@@ -39,7 +39,7 @@ tap:
   budget: 1GiB
   rules: [{name: all, capture: full}]
 telemetry: {prometheus: {address: "0.0.0.0:9464"}}
-drain: {timeout: 20s}
+drain: {delay: 2s, timeout: 6s}
 rotation: {poll: 250ms}
 """
 """In front of the broker: TLS ends here, and everything is recorded."""

@@ -68,24 +68,26 @@ def test_a_signal_behind_the_end_changes_nothing() -> None:
 
 
 def test_a_signal_before_the_loop_runs_is_not_lost() -> None:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)}
     try:
         signals = Signals()
         os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGHUP)
+        for number in (signal.SIGHUP, signal.SIGUSR1):
+            os.kill(os.getpid(), number)
 
         async def scenario() -> int:
-            told, hung_up = asyncio.Event(), asyncio.Event()
-            signals.attach(asyncio.get_running_loop(), told.set, hung_up.set)
+            told = asyncio.Event()
+            others = {signal.SIGHUP: asyncio.Event(), signal.SIGUSR1: asyncio.Event()}
+            signals.attach(asyncio.get_running_loop(), told.set, {number: event.set for number, event in others.items()})
             async with asyncio.timeout(5):
                 await told.wait()
-                await hung_up.wait()
+                for number, event in others.items():
+                    await event.wait()
+                    event.clear()
+                    os.kill(os.getpid(), number)
+                    await event.wait()
+            assert told.is_set()
             told.clear()
-            hung_up.clear()
-            os.kill(os.getpid(), signal.SIGHUP)
-            async with asyncio.timeout(5):
-                await hung_up.wait()
-            assert not told.is_set()
             os.kill(os.getpid(), signal.SIGINT)
             async with asyncio.timeout(5):
                 await told.wait()

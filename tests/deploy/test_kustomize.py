@@ -145,18 +145,20 @@ def test_volumes_cover_what_the_configuration_names(deployment: dict[str, Any], 
 
 def test_the_grace_period_outlasts_the_drain(deployment: dict[str, Any], sidecar: dict[str, Any]) -> None:
     """Which Kustomize sets where there is none: the patch's test refuses a workload that has its own."""
-    drain = load(EXAMPLE / "framegate.yaml")["drain"]["timeout"]
-    assert "terminationGracePeriodSeconds" not in deployment["spec"]["template"]["spec"]
+    drain = load(EXAMPLE / "framegate.yaml")["drain"]
+    wait_s = sum(int(drain.get(key, default).removesuffix("s")) for key, default in (("timeout", "30s"), ("delay", "5s")))
+    spec = deployment["spec"]["template"]["spec"]
+    assert "terminationGracePeriodSeconds" not in spec
     patches = [item for item in load(COMPONENT / "kustomization.yaml")["patches"] if "patch" in item]
     assert {item["target"]["kind"] for item in patches} == set(KINDS)
     for item in patches:
         test, add = YAML(typ="safe").load(item["patch"])
         path = "/".join(("", *KINDS[item["target"]["kind"]][1], "spec", "terminationGracePeriodSeconds"))
         assert (test, add["op"], add["path"]) == ({"op": "test", "path": path, "value": None}, "add", path)
-        assert add["value"] >= int(drain.removesuffix("s")) + 12
-    command = sidecar["lifecycle"]["preStop"]["exec"]["command"]
-    assert command[1] == "drain"
-    assert command[0].startswith("/opt/framegate/bin/")
+        assert add["value"] >= wait_s + 12
+    (application,) = (item for item in spec["containers"] if item["name"] == "echo")
+    assert application["lifecycle"]["preStop"]["sleep"]["seconds"] >= wait_s
+    assert sidecar["lifecycle"]["preStop"]["exec"]["command"][:4] == ["/opt/framegate/bin/python", "-P", "-m", "framegate.control.pre_stop"]
 
 
 def test_variables_are_declared_before_they_are_used(sidecar: dict[str, Any]) -> None:

@@ -79,7 +79,7 @@ class LoopBench:
             listeners=(
                 ListenerConfig(
                     name="plain",
-                    address="x",
+                    address="0.0.0.0:0",
                     upstream="u",
                     max_receive_size=MIB,
                     protocol="framed" if sasl is None and brokers is None else "kafka",

@@ -358,6 +358,9 @@ class FakeSupervisor:
             self.fake.rows.clear()
         return []
 
+    async def lead_in_slots(self, delay_ms: int, timeout_ms: int) -> None:
+        """Connections stay."""
+
     async def drained(self) -> None:
         """At once."""
 

@@ -492,6 +492,8 @@ class FakeProcessor:
         if self.mode == "deaf":
             return
         self.send(DrainReply(type="result", id=message["id"]))
+        if "delay_ms" in message:  # a lead-in: its clients are of its own pod
+            return
         if self.mode == "busy" and self.connections:
             self.draining = True
             return

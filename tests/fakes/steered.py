@@ -13,7 +13,7 @@ from tests.fakes.world import World
 
 CONFIG = ProxyConfig(
     node="n",
-    listeners=(ListenerConfig(name="l", address="x", upstream="u"),),
+    listeners=(ListenerConfig(name="l", address="0.0.0.0:0", upstream="u"),),
     upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
 )
 

@@ -1,6 +1,7 @@
 """A client that asks and an upstream that answers, over a pair of a ``World``, turn by turn in the world's own time."""
 
 import contextlib
+import socket
 import struct
 from collections.abc import Callable
 
@@ -58,6 +59,7 @@ class Talk:
         self.client, self.upstream, self.pair = world.pair()
         for sock in (self.client, self.upstream):
             sock.setblocking(False)
+        self.client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what it sends is on its way at once, also while answers are held
         self.asked = 0
         self.served: list[int] = []
         self.answered: list[int] = []

@@ -127,6 +127,7 @@ class World:
         proxy_protocol: of clients.
         brokers: the upstream is a cluster: the addresses that clients are told are in it. ``broker_endpoints``: addresses of brokers, by id.
         kafka_rules: which APIs and names clients may use; None: all.
+        is_local: only clients in the pod reach the listener.
         others: options of both sides' channels.
 
     Attributes:
@@ -165,6 +166,7 @@ class World:
         brokers: RouteBrokers | None = None,
         kafka_rules: KafkaRulesInForce | None = None,
         broker_endpoints: Mapping[int, Any] | None = None,
+        is_local: bool = False,
     ) -> None:
         self.clock = HandClock()
         self.told = Told()
@@ -230,6 +232,7 @@ class World:
             send_proxy_protocol="" if upstream is None else upstream.send_proxy_protocol or "",
             brokers=brokers,
             rules=kafka_rules,
+            is_local=is_local,
         )
         handled = None if requests is None else HandlerLegs(requests)
         self.relay = Relay(ConnectionIds(1, 1), self.counters, self.told, rules, writer, handled)

@@ -7,7 +7,7 @@ from framegate.proxy.config.model import GIB, MIB
 from tests.fakes.cli import Cli, served
 from tests.fakes.plane import channel_row, handler_process
 
-UNTIL_STOP = "not ready; connections are accepted and served until SIGTERM\n"
+UNTIL_STOP = "not ready; connections are accepted until SIGTERM, and those of other pods end one by one\n"
 
 
 def test_status_says_what_runs(cli: Cli) -> None:

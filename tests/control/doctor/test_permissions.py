@@ -50,7 +50,7 @@ ROOT = "1 0 0:1 / / rw - overlay overlay rw\n"
 def test_the_grace_period_cannot_be_read_and_the_least_is_shown_as_inject_has_it(tmp_path: Path) -> None:
     assert [item.found for item in look_at_pod(around(tmp_path))] == ["framegate does not run in a pod"]
     assert BESIDE_DRAIN_S == PRE_STOP_S + TAP_S
-    for drain_ms, least in ((30_000, 42), (30_001, 43), (0, 12)):
+    for drain_ms, least in ((30_000, 47), (30_001, 48), (0, 17)):
         config = config_of(drain=DrainConfig(timeout_ms=drain_ms))
         found = one(look_at_pod(around(tmp_path, {"proc/self/mountinfo": ROOT}, config=config, environment=POD)), "terminationGracePeriodSeconds")
         assert (found.level, found.figures["least_s"], f"set it to {least} or more" in found.advice) == ("unknown", least, True)

@@ -62,11 +62,18 @@ def test_a_port_of_another_protocol_is_free() -> None:
     assert faults(POD + "  containers: [{name: app, ports: [{containerPort: 9093, protocol: UDP}, {containerPort: 9094}]}]\n") == []
 
 
-@each_of(("grace", "good"), [(41, False), (42, True), (43, True), (0, False)])
+@each_of(("grace", "good"), [(46, False), (47, True), (48, True), (0, False)])
 def test_a_grace_period_of_the_users_must_leave_framegate_its_end(grace: int, good: bool) -> None:
     found = faults(f"{POD}{APP}  terminationGracePeriodSeconds: {grace}\n")
     assert bool(found) is not good
-    assert good or f"has terminationGracePeriodSeconds {grace}, but framegate needs 42" in found[0].what
+    assert good or f"has terminationGracePeriodSeconds {grace}, but framegate needs 47" in found[0].what
+
+
+@each_of(("hook", "good"), [("sleep: {seconds: 34}", False), ("sleep: {seconds: 35}", True), ("exec: {command: [sleep]}", True)])
+def test_an_application_that_sleeps_must_outlast_the_connections_of_other_pods(hook: str, good: bool) -> None:
+    found = faults(f"{POD}  containers: [{{name: app, lifecycle: {{preStop: {{{hook}}}}}}}]\n")
+    assert bool(found) is not good
+    assert good or "sleeps 34 s, but connections of other pods end within 35 s" in found[0].what
 
 
 @each_of(

@@ -43,6 +43,8 @@ RECREATED = DEPLOYMENT.replace("spec:\n    selector", "spec:\n    strategy: {typ
 EVERYTHING = Wanted(
     issuer=("Issuer", "ca"), network_policy=True, pod_monitor=True, disruption_budget=True, tap_claim_bytes=4 << 30, dns_names=("a.example.com",)
 )
+WAIT = {"preStop": {"sleep": {"seconds": 35}}}
+OWN = {"preStop": {"exec": {"command": ["stop"]}}}
 TEXT = "node: edge\nlisteners: []\n\n  # a comment, and spaces   \nupstreams: []\n"
 
 
@@ -209,8 +211,8 @@ LIVE = in_spec("terminationGracePeriodSeconds: 30   # of whom").replace("    nam
 def test_the_grace_period_that_the_api_server_wrote_is_raised_and_comes_back() -> None:
     injector = Injector(Options(), PodRequirements(drain_s=19), Wanted())
     injected = injector.inject(LIVE)
-    assert template_of(data(injected)[0])["spec"]["terminationGracePeriodSeconds"] == 49
-    assert injector.notes == ["Deployment lookup: terminationGracePeriodSeconds, 30 as the API server writes where nobody has, becomes 49"]
+    assert template_of(data(injected)[0])["spec"]["terminationGracePeriodSeconds"] == 54
+    assert injector.notes == ["Deployment lookup: terminationGracePeriodSeconds, 30 as the API server writes where nobody has, becomes 54"]
     assert inject(injected, needs=PodRequirements(drain_s=19)) == injected
     assert remove(injected)[0] == LIVE
 
@@ -298,7 +300,7 @@ def test_an_object_with_the_name_of_an_added_one_is_refused_in_any_of_the_texts(
 
 
 def test_what_the_user_changed_since_stays_when_framegate_goes() -> None:
-    changed = inject(DEPLOYMENT).replace("terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 300")
+    changed = inject(DEPLOYMENT).replace("terminationGracePeriodSeconds: 65", "terminationGracePeriodSeconds: 300")
     spec = template_of(data(remove(changed)[0])[0])["spec"]
     assert spec["terminationGracePeriodSeconds"] == 300
     added = inject(DEPLOYMENT).replace("            volumes:\n", "            volumes:\n            - {name: mine, emptyDir: {}}\n")
@@ -395,7 +397,7 @@ def document(chosen: random.Random) -> str:
     if chosen.random() < 0.5:
         spec["securityContext"] = chosen.choice([{}, None, {"runAsNonRoot": True}, {"fsGroup": 5}, {"fsGroupChangePolicy": "Always"}])
     if chosen.random() < 0.3:
-        spec["terminationGracePeriodSeconds"] = chosen.choice([42, 600])
+        spec["terminationGracePeriodSeconds"] = chosen.choice([47, 600])
     template: dict[str, Any] = {"spec": spec}
     if metadata or chosen.random() < 0.5:
         template["metadata"] = metadata or chosen.choice([None, {}])
@@ -470,4 +472,41 @@ def test_any_manifest_comes_back_as_it_was_and_says_what_it_should(text: str, wi
         spec, was = template_of(new)["spec"], template_of(old)["spec"]
         assert spec["initContainers"][1:] == (was.get("initContainers") or [])
         assert spec["volumes"][: -len([v for v in spec["volumes"] if v["name"].startswith("framegate-")])] == (was.get("volumes") or [])
-        assert spec["containers"] == was["containers"]
+        assert spec["containers"] == [{**container, "lifecycle": WAIT} for container in was["containers"]]
+
+
+@each_of(
+    ("lifecycle", "now", "notes"),
+    [
+        (None, WAIT, 0),
+        ("", WAIT, 0),
+        ("{}", WAIT, 0),
+        ("{postStart: {sleep: {seconds: 1}}}", {"postStart": {"sleep": {"seconds": 1}}, **WAIT}, 0),
+        ("{preStop: {exec: {command: [stop]}}}", OWN, 1),
+        ("{preStop: {sleep: {seconds: 36}}}", {"preStop": {"sleep": {"seconds": 36}}}, 0),
+    ],
+)
+def test_each_container_without_a_hook_serves_until_the_connections_of_other_pods_have_ended(lifecycle: str | None, now: Any, notes: int) -> None:
+    given = "" if lifecycle is None else f"              lifecycle: {lifecycle}\n"
+    text = DEPLOYMENT.replace("            # the end\n", f"{given}            - {{name: second, image: b}}   # beside\n            # the end\n")
+    injector = Injector(Options(), PodRequirements(), Wanted())
+    injected = injector.inject(text)
+    first, second = template_of(data(injected)[0])["spec"]["containers"]
+    assert (first["lifecycle"], second["lifecycle"]) == (now, WAIT)
+    assert len(injector.notes) == notes
+    assert inject(injected) == injected
+    assert remove(injected)[0] == text
+    local = inject(text, needs=PodRequirements(data_ports=(), inner_ports=(9092,)))
+    assert "seconds: 35" not in local
+
+
+def test_a_wait_that_somebody_changed_stays() -> None:
+    changed = inject(DEPLOYMENT).replace("seconds: 35", "seconds: 50")
+    (container,) = template_of(data(remove(changed)[0])[0])["spec"]["containers"]
+    assert container["lifecycle"] == {"preStop": {"sleep": {"seconds": 50}}}
+
+
+def test_a_container_that_is_used_again_by_an_alias_is_refused() -> None:
+    text = DEPLOYMENT.replace("- name: lookup\n", "- &app\n              name: lookup\n").replace("            # the end\n", "            - *app\n")
+    with pytest.raises(ManifestError, match="is used again as"):
+        inject(text)

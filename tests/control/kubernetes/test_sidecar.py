@@ -42,9 +42,9 @@ def test_a_start_may_take_as_long_as_its_share_of_a_cpu_needs_and_the_grace_peri
     probes = {cpu_m: container_of(Options(cpu_m=cpu_m))["startupProbe"] for cpu_m in seconds}
     assert {cpu_m: probe["failureThreshold"] for cpu_m, probe in probes.items()} == seconds
     assert {probe["periodSeconds"] for probe in probes.values()} == {1}
-    for drain_s, least, given in ((0, 12, 30), (30, 42, 60), (3600, 3612, 3630)):
-        needs = dataclasses.replace(DEFAULT_REQUIREMENTS, drain_s=drain_s)
-        assert (grace_least_s(needs), pod_template(Options(), needs)["spec"]["terminationGracePeriodSeconds"]) == (least, given)
+    for drain_s, delay_s, ports, least in ((0, 0, (1,), 12), (30, 5, (1,), 47), (30, 5, (), 42), (3600, 60, (1,), 3672)):
+        needs = dataclasses.replace(DEFAULT_REQUIREMENTS, drain_s=drain_s, delay_s=delay_s, data_ports=ports)
+        assert (grace_least_s(needs), pod_template(Options(), needs)["spec"]["terminationGracePeriodSeconds"]) == (least, least + 18)
 
 
 def test_what_is_requested_is_never_above_what_is_allowed() -> None:
@@ -84,7 +84,13 @@ def test_volumes_are_mounted_where_the_configuration_looks() -> None:
     assert volumes["framegate-tls"]["secret"] == {"secretName": "t", "defaultMode": 0o444}
     assert volumes["framegate-secret-1"]["secret"] == {"secretName": "s", "defaultMode": 0o444}
     assert volumes["framegate-tap"]["emptyDir"] == {"sizeLimit": "3Mi"}
-    assert container["lifecycle"]["preStop"]["exec"]["command"][-2:] == ["--address", "unix:/admin/a.sock"]
+    assert container["lifecycle"]["preStop"]["exec"]["command"] == [
+        "/opt/framegate/bin/python",
+        "-P",
+        "-m",
+        "framegate.control.pre_stop",
+        "/admin/a.sock",
+    ]
     assert {"name": "FRAMEGATE_ADDRESS", "value": "unix:/admin/a.sock"} in container["env"]
 
 

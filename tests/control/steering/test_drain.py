@@ -8,6 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from framegate.control.errors import UnavailableError
+from framegate.control.fleet.processor import Processor
 from framegate.proxy.config.model import DrainConfig
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
@@ -78,9 +79,10 @@ async def test_until_the_stop_connections_go_on_and_are_taken_and_only_readiness
     await made.steering.drain.run(wait=False, by="framegate cli")  # once is enough
     result = await made.steering.drain.run(1000, by="signal")
     assert (result.closed, result.open) == (3, 0)
+    began = {"event": "drain_began", "level": "info"}
     assert [row for row in made.log.rows if row["event"].startswith("drain")] == [
-        {"event": "drain_began", "level": "info", "accept": "until_stop", "by": "framegate cli", "reason": "preStop", "connections": 2},
-        {"event": "drain_began", "level": "info", "accept": "refuse", "by": "signal", "reason": None, "timeout_ms": 1000, "connections": 3},
+        {**began, "accept": "until_stop", "by": "framegate cli", "reason": "preStop", "timeout_ms": 30000, "delay_ms": 5000, "connections": 2},
+        {**began, "accept": "refuse", "by": "signal", "reason": None, "timeout_ms": 1000, "connections": 3},
         {"event": "drain_ended", "level": "info", "connections": 0},
     ]
 
@@ -107,3 +109,29 @@ async def test_the_request_decides_over_the_configuration_whether_connections_en
     if ends:
         await until(lambda: made.log.events("drain_ended") != [])
     assert (made.steering.listeners.connections(), len(made.log.events("drain_ended"))) == ((0, 1) if ends else (1, 0))
+
+
+@run_by(run, 2)
+async def test_until_the_stop_each_processor_is_told_once_to_end_connections_of_other_pods(made: Fleet) -> None:
+    desired = made.supervisor.desired
+    desired.config = dataclasses.replace(desired.config, drain=DrainConfig(timeout_ms=1000, delay_ms=100))
+    asked: list[tuple[int, Any]] = []
+    original = Processor.request
+
+    async def request(processor: Processor, wanted: Any, timeout_ms: int) -> Any:
+        asked.append((processor.slot, wanted.message))
+        return await original(processor, wanted, timeout_ms)
+
+    with patch.object(Processor, "request", request):
+        for _ in range(2):
+            await made.steering.drain.run(wait=False)
+    assert [(slot, message["type"], message["timeout_ms"], message["delay_ms"]) for slot, message in sorted(asked, key=repr)] == [
+        (slot, "drain", 1000, 100) for slot in (0, 1)
+    ]
+
+
+@patch("framegate.control.fleet.supervisor.PATIENCE_S", 0.1)
+@run_by(run, 2, "deaf@1")
+async def test_until_the_stop_a_processor_that_does_not_answer_has_a_row(made: Fleet) -> None:
+    await made.steering.drain.run(wait=False)
+    assert [row["slot"] for row in made.log.events("drain_incomplete")] == [1]

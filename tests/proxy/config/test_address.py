@@ -128,3 +128,9 @@ def test_an_ipv4_client_of_an_ipv6_socket_is_shown_as_what_it_is(family: int, so
 def test_an_address_knows_its_family() -> None:
     families = {"1.2.3.4:5": socket.AF_INET, "[::1]:5": socket.AF_INET6, "unix:/run/a": socket.AF_UNIX}
     assert {text: parse_address(text).family for text in families} == families
+
+
+def test_only_this_machine_reaches_loopback_addresses_and_unix_sockets() -> None:
+    local = {"127.0.0.1:9": True, "127.9.0.1:9": True, "[::1]:9": True, "[::ffff:127.0.0.1]:9": True, "localhost:9": True, "unix:/a": True}
+    reached = {"0.0.0.0:9": False, "[::]:9": False, "10.0.0.1:9": False, "kafka:9": False}
+    assert {text: parse_address(text).is_loopback for text in local | reached} == local | reached

@@ -94,3 +94,17 @@ def test_what_a_send_holds_is_booked(sizes: list[tuple[int, int]], data: st.Data
         assert bytes_reached(send) <= send.booked == pool.used
         send.advance(data.draw(st.integers(1, int(send.remaining))))
     send.finish()
+
+
+@pytest.mark.parametrize("lease", [0, 50, 1000])
+def test_further_runs_are_booked_and_go_out_behind_the_first(pool: MemoryPool, lease: int) -> None:
+    send = Send(pool.common)
+    transport, _ = memory_transports(capacity=1000)
+    send.begin([b"x" * 60], 0, 1, 0)
+    pool.common.charge(BEGUN, lease)
+    send.add([b"y" * 40, b"z" * 50], 2, lease)
+    assert (send.remaining, send.frames, send.booked, pool.used) == (150, 3, 150 + 3 * PIECE_OVERHEAD, 150 + 3 * PIECE_OVERHEAD)
+    assert send.write_to(transport) == 150
+    assert bytes(transport.outbound.take(150)) == b"x" * 60 + b"y" * 40 + b"z" * 50
+    send.finish()
+    assert (send.frames, pool.used, pool.pending) == (0, 0, 0)

@@ -120,3 +120,14 @@ def test_a_unix_socket_has_no_threshold() -> None:
     ours, peer = socket.socketpair()
     with ours, peer:
         assert not socket_buffers.is_tcp(ours)
+
+
+def test_a_partial_segment_is_kept_while_corked(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, peer = pair
+    if socket_buffers.is_tcp(ours):
+        socket_buffers.cork(ours, corked=True)
+        ours.send(b"x")
+        assert not is_ready(peer, select.EPOLLIN)
+        socket_buffers.cork(ours, corked=False)
+        assert peer.recv(1) == b"x"
+    assert (0 < socket_buffers.round_trip_ns(ours) < 10**9) is socket_buffers.is_tcp(ours)

@@ -8,6 +8,7 @@ import pytest
 from framegate.proxy.cause import Cause
 from framegate.proxy.errors import InternalError
 from framegate.proxy.network.run import Run
+from framegate.proxy.network.write_half import HELD_MOST
 from tests.fakes.clock import MS, SECOND
 from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, run_of, trace_of
 from tests.fakes.transport import MemoryTransport, Wire
@@ -155,3 +156,47 @@ def test_a_closed_channel_goes_without_the_garbage_collector(net: NetBench) -> N
     finally:
         gc.enable()
         theirs.close()
+
+
+# Runs that are held.
+
+
+def nothing_at(peer: socket.socket) -> bool:
+    peer.setblocking(False)
+    try:
+        return not peer.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return True
+
+
+def test_held_runs_go_out_together_in_order_and_are_counted_then(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    half = channel.write_half
+    half.hold()
+    assert half.holding
+    assert [channel.send(run_of(frame(size))) for size in (3, 5)] == [True, True]
+    net.poll()
+    assert (nothing_at(peer), half.frames_sent, half.pending.frames, half.accepts_pipe(), half.room()) == (True, 0, 2, False, (0, False))
+    half.release_held()
+    half.release_held()
+    half.uncork()
+    assert (half.holding, half.frames_sent, channel.pending_send, channel.can_send) == (False, 2, 0, True)
+    peer.setblocking(True)
+    assert peer.recv(100) == frame(3) + frame(5)
+    assert channel.send(one_frame())
+
+
+def test_no_more_is_held_than_the_bound_and_nothing_while_a_send_is_pending(net: NetBench) -> None:
+    channel, _ = net.ready_pair()
+    half = channel.write_half
+    half.hold()
+    assert channel.send(run_of(frame(HELD_MOST - 5)))
+    assert half.may_hold
+    assert not channel.send(run_of(frame(0)))
+    assert (half.may_hold, channel.can_send) == (False, False)
+    channel.close(Cause.ADMIN)
+    assert (half.holding, channel.unsent_bytes) == (False, HELD_MOST + 3)
+    busy, _ = net.ready_pair()
+    assert not busy.send(large())
+    busy.write_half.hold()
+    assert not busy.write_half.holding

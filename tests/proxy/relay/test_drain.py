@@ -2,6 +2,8 @@
 
 import socket
 
+import pytest
+
 from framegate.proxy.cause import Cause
 from framegate.proxy.network import mute
 from framegate.proxy.relay import ending
@@ -10,7 +12,7 @@ from framegate.proxy.server.rows import ClosedRow
 from tests.fakes.cases import each_of
 from tests.fakes.crowd import set_send_buffer
 from tests.fakes.kafka_frames import answer, request
-from tests.fakes.world import World, frame
+from tests.fakes.world import SECOND, World, frame
 from tests.proxy.relay.conftest import begin_drain, finish, open_pair, passes
 
 
@@ -125,10 +127,14 @@ def test_a_framed_pair_with_as_many_answers_as_requests_ends_right_behind_an_ans
     begin(world)
     world.pass_time(0.05)
     assert pair.state.value == "open"
-    ask(world, client, upstream, answers=(bytes(size),))
-    assert pair.state.value == "closing"
+    passes(world, client, upstream, frame(b"q"))
+    upstream.sendall(frame(bytes(size)))
+    for _ in range(5):
+        world.pass_time(0.05)
+    assert world.ended(client) == frame(bytes(size))
     upstream.close()
-    row = ended(world, client)
+    finish(world, client)
+    row = world.row
     assert (row["cause"], row["frames"], row["lost"]["bytes"]) == ("drained", {"request": 4, "response": 4}, 0)
 
 
@@ -141,7 +147,7 @@ def test_an_answer_that_waits_for_the_client_is_out_before_the_end(make):
     data = frame(bytes(200_000))
     upstream.sendall(data)
     world.until(lambda: pair.client.channel.pending_send > 0)
-    assert pair.state.value == "open"
+    world.pass_time(0.05)
     assert world.read(client, len(data)) == data
     assert world.ended(client) == b""
     assert pair.cause is Cause.DRAINED
@@ -152,14 +158,19 @@ def test_where_a_request_has_several_answers_none_is_cut_off(make, answers):
     """Behind the first answer to the first request, there are as many as requests."""
     world, client, upstream, pair = open_pair(make(quiet_s=1))
     begin(world)
+    count = 0
     for _ in range(4):
         passes(world, client, upstream, frame(b"q"))
         for text in answers:
-            passes(world, upstream, client, frame(text))
+            upstream.sendall(frame(text))
+            count += 1
+            world.until(lambda count=count: pair.upstream.channel.frames_received == count)
             world.pass_time(0.05)
     assert pair.state.value == "open"
     world.pass_time(1.1)
+    world.pass_time(1.1)
     assert pair.cause is Cause.DRAINED
+    assert world.ended(client) == b"".join(map(frame, answers)) * 4
 
 
 def test_the_next_request_that_is_here_already_is_answered_first(make):
@@ -169,6 +180,7 @@ def test_the_next_request_that_is_here_already_is_answered_first(make):
     passes(world, client, upstream, frame(b"q"))
     pair.client.channel.mute(mute.TAP)
     client.sendall(frame(b"r"))
+    world.until(lambda: not pair.client.channel.read_half.has_no_input())
     passes(world, upstream, client, frame(b"a"))
     assert pair.state.value == "open"
     pair.client.channel.unmute(mute.TAP)
@@ -277,6 +289,8 @@ def untaken_answer(world: World) -> tuple[socket.socket, bytes]:
     begin(world)
     data = answer(1, bytes(300_000))
     upstream.sendall(data)
+    for _ in range(5):
+        world.pass_time(0.05)
     world.until(lambda: pair.state.value == "closing")
     assert (channel.pending_send, channel.wire_waiting > 0) == (0, True)
     upstream.close()
@@ -292,3 +306,114 @@ def test_the_end_does_not_wait_longer_than_the_drain(make):
     assert world.row["cause"] == "drained"
     world.pass_time(0.1)
     assert world.told.cut_off == [0]
+
+
+def peeked(sock: socket.socket) -> bytes:
+    """What the kernel has for a socket, b"" at the end of the stream; BlockingIOError: nothing."""
+    sock.setblocking(False)
+    try:
+        return sock.recv(1 << 20, socket.MSG_PEEK)
+    finally:
+        sock.settimeout(2)
+
+
+@each_of("protocol", ["framed", "kafka"])
+def test_answers_are_held_until_the_client_waits_and_come_with_the_end(make, protocol):
+    """A client with two open requests at most: until both are answered, it gets no answer, so it sends nothing; then it has them and the end."""
+    kafka = protocol == "kafka"
+    questions = [request(3, 9, number) if kafka else frame(b"q%d" % number) for number in (1, 2, 3)]
+    answers = [answer(number) if kafka else frame(b"a%d" % number) for number in (1, 2, 3)]
+    world, client, upstream, pair = open_pair(make(protocol, quiet_s=1))
+    passes(world, client, upstream, questions[0])
+    passes(world, upstream, client, answers[0])
+    passes(world, client, upstream, questions[1])
+    begin(world)
+    upstream.sendall(answers[1])
+    world.poll()
+    passes(world, client, upstream, questions[2])
+    world.pass_time(0.2)
+    with pytest.raises(BlockingIOError):
+        peeked(client)
+    assert (pair.state.value, open_row(pair, 0)["muted"]) == ("open", [])
+    upstream.sendall(answers[2])
+    world.poll()
+    with pytest.raises(BlockingIOError):
+        peeked(client)
+    world.pass_time(0.1)
+    assert client.recv(1 << 20) == answers[1] + answers[2]
+    assert peeked(client) == b"", "the end was there with the answers, before any further poll"
+    upstream.close()
+    finish(world, client)
+    assert (world.row["cause"], world.row["frames"]) == ("drained", {"request": 3, "response": 3})
+
+
+def test_answers_are_held_for_the_quiet_time_at_most(make):
+    world, client, upstream, pair = open_pair(make("kafka", quiet_s=1))
+    passes(world, client, upstream, request(3, 9, 1) + request(3, 9, 2))
+    begin(world)
+    upstream.sendall(answer(1))
+    world.poll()
+    world.pass_time(0.9)
+    with pytest.raises(BlockingIOError):
+        peeked(client)
+    world.pass_time(0.2)
+    assert world.read(client, len(answer(1))) == answer(1)
+    assert pair.state.value == "open"
+    passes(world, upstream, client, answer(2))
+    assert ended(world, client, upstream)["cause"] == "drained"
+
+
+@each_of("pairs", [1, 3, 4])
+def test_a_lead_in_ends_connections_evenly_after_its_delay_and_takes_new_ones(make, pairs):
+    """Within half of its time; one that comes meanwhile ends in its turn, one of the pod's own stays."""
+    world = make("kafka", quiet_s=0)
+    for _ in range(pairs):
+        world.pair()
+
+    def count() -> int:
+        return len(world.rows) + sum(pair.state.value == "closing" for pair in world.relay.pairs.open.values())
+
+    world.drain.lead_in(5 * SECOND, 8 * SECOND)
+    ends: list[float] = []
+    began_ns = world.clock.ns
+    while world.clock.ns < began_ns + 9 * SECOND:
+        world.pass_time(0.02)
+        ends += [(world.clock.ns - began_ns) / SECOND] * (count() - len(ends))
+    assert ends == pytest.approx([5 + 4 * place / pairs for place in range(pairs)], abs=0.1)
+    world.pair()
+    world.pass_time(0.1)
+    assert count() == pairs + 1
+    for sock in world.sockets[1:]:
+        sock.close()
+    world.until(lambda: len(world.rows) == pairs + 1)
+    assert {row["cause"] for row in world.rows} == {"drained"}
+
+
+def test_a_lead_in_leaves_local_connections_and_a_drain_follows_it(make):
+    world, client, upstream, pair = open_pair(make("kafka", quiet_s=0, is_local=True))
+    world.drain.lead_in(0, SECOND)
+    world.pass_time(0.5)
+    world.pass_time(2)
+    passes(world, client, upstream, request(3, 9, 1))
+    passes(world, upstream, client, answer(1))
+    assert pair.state.value == "open"
+    begin(world)
+    world.pass_time(0.1)
+    assert ended(world, client, upstream)["cause"] == "drained"
+    world.pass_time(0.1)
+    assert world.told.cut_off == [0]
+
+
+@each_of(("timeout_ns", "apart_ns"), [(30 * SECOND, 10_000_000), (80_000_000, 10_000_000), (40_000_000, 5_000_000)])
+def test_a_drain_ends_pairs_ten_ms_apart_or_within_half_of_its_time(make, timeout_ns, apart_ns):
+    world = make("kafka", quiet_s=0)
+    pairs = [world.pair()[2] for _ in range(4)]
+    began_ns = world.clock.ns
+    world.drain.start(timeout_ns)
+    world.poll()
+    assert [world.drain._turn_of(pair) - began_ns for pair in pairs] == [place * apart_ns for place in range(4)]
+    assert [pair.state.value for pair in pairs] == ["closing", "open", "open", "open"]
+    world.pass_time(1)
+    for sock in world.sockets[1:]:
+        sock.close()
+    world.until(lambda: len(world.rows) == 4)

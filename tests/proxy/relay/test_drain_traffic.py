@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from framegate.proxy.network.write_half import HELD_MOST
 from tests.fakes.accounts import Accounts
 from tests.fakes.cases import each_of
 from tests.fakes.talk import Talk
@@ -40,26 +41,21 @@ def settle(accounts: Accounts, talk: Talk) -> None:
 @each_of("size", [10, 30_000])
 @each_of("window", [1, 5, 50])
 def test_of_a_client_that_never_pauses_what_was_read_is_answered(make_accounts, protocol, size, window):
-    accounts = make_accounts(protocol, queue_size=QUEUE)
+    """And it loses nothing, unless the answers to all that it has open are too large to be held."""
+    accounts = make_accounts(protocol, queue_size=QUEUE, quiet_s=1)
     talk = drained(accounts, 1, window=window, burst=10 if size < 1000 else 4, size=size)
     before = talk.asked
     talk.until_over(TIMEOUT_S + 1)
     settle(accounts, talk)
     assert talk.asked > before
-    assert talk.asked - len(talk.answered) <= window  # those that it sees unanswered, of which none was read
+    assert talk.asked - len(talk.answered) <= (0 if window * size < HELD_MOST else window)  # those that it sees unanswered, of which none was read
 
 
 @pytest.mark.slow
-def test_a_kafka_client_that_does_not_wait_is_read_for_the_quiet_time_and_gets_what_it_is_owed(make_accounts):
+def test_a_kafka_client_whose_answers_are_later_than_the_quiet_time_gets_what_it_is_owed(make_accounts):
     accounts = make_accounts("kafka", queue_size=QUEUE, quiet_s=1)
     talk = drained(accounts, 2, window=20, burst=2, delay_ns=SECOND)
-    talk.turns(0.9)
-    assert talk.pair.client.channel.mute_causes == 0
-    talk.turns(0.2)
-    assert talk.pair.client.channel.mute_in_force
-    began_ns = accounts.world.clock.ns
     talk.until_over(TIMEOUT_S)
-    assert accounts.world.clock.ns - began_ns < 3 * SECOND // 2
     settle(accounts, talk)
 
 

@@ -298,6 +298,7 @@ def test_a_pair_that_ends_meanwhile_leaves_nothing(world, broker, secrets, way):
         broker.close()
     else:
         end_by(way, world, client, pair)
+        world.pass_time(0.8)  # a drain waits until the client is quiet
     world.until(lambda: pair.cause is not None)
     finish(world, client)
     assert (secrets.open, pair.renewal) == ([], None)

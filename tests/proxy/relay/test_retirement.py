@@ -63,10 +63,13 @@ def test_connections_to_the_bootstrap_end_once_a_broker_has_an_address_of_its_ow
     world.pass_time(1)
     assert (pair.draining, world.rows) == (True, []), "a request is open"
     upstream.sendall(cluster.heartbeat())
+    world.poll(10)
+    for _ in range(4):  # it is held until the client waits
+        world.pass_time(0.25)
     assert world.ended(client) == cluster.heartbeat()
     finish(world, client, upstream)
     assert (world.row["cause"], world.row["detail"]) == ("drained", AT_BOOTSTRAP)
-    for pause_s in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+    for pause_s in (2, 4, 8, 16, 32, 64, 128, 256):
         client, upstream, pair = world.pair()
         world.pass_time(0.9 * pause_s)
         assert not pair.draining
@@ -112,10 +115,10 @@ def test_a_pair_older_than_allowed_ends_once_nothing_is_in_flight_or_when_its_dr
         client.sendall(b"" if protocol == "kafka" else asked[6:])
         assert world.read(upstream, len(asked)) == asked
         upstream.sendall(answer)
-        assert world.read(client, len(answer)) == answer
+        world.until(lambda: pair.upstream.channel.frames_received == 1)
         world.pass_time(1)
         world.pass_time(0.1)
-        assert world.ended(client) == b""
+        assert world.ended(client) == answer
     else:
         for _ in range(20):
             world.pass_time(0.5)

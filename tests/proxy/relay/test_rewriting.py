@@ -481,6 +481,8 @@ def test_the_end_waits_for_answers_and_these_are_rewritten(joined, ends):
     if ends == "client_closes":
         client.close()
     else:
+        world.poll(10)
+        world.pass_time(0.5)  # a drain holds them until the client waits
         passed = split(world.ended(client))
         assert decoded(passed[0][4:], METADATA, 12) == expected(cluster.metadata(), METADATA, 12)
         assert passed[1:] == [frame(unsupported_version_answer(5))]

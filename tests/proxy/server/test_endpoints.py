@@ -38,8 +38,10 @@ CONFIG = ProxyConfig(
     node="n",
     listeners=(
         ListenerConfig(name="p", address="127.0.0.1:9092", upstream="c", protocol="kafka", brokers=BrokersConfig(ports="9100-9199")),
-        ListenerConfig(name="h", address="x", upstream="c", protocol="kafka", brokers=BrokersConfig(hosts="b{id}.example", advertise="h.example")),
-        ListenerConfig(name="o", address="x", upstream="u"),
+        ListenerConfig(
+            name="h", address="0.0.0.0:0", upstream="c", protocol="kafka", brokers=BrokersConfig(hosts="b{id}.example", advertise="h.example")
+        ),
+        ListenerConfig(name="o", address="0.0.0.0:0", upstream="u"),
     ),
     upstreams=(CLUSTER, UpstreamConfig(name="u", endpoints=("127.0.0.1:1",))),
 )

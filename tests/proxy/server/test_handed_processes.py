@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 CONFIG = ProxyConfig(
     node="n",
-    listeners=(ListenerConfig(name="plain", address="x", handler="nobody:looks", max_receive_size=MIB),),
+    listeners=(ListenerConfig(name="plain", address="0.0.0.0:0", handler="nobody:looks", max_receive_size=MIB),),
     memory_pool=MemoryPoolConfig(size=16 * MIB),
     handlers=HandlersConfig(timeout_ms=500),
     drain=DrainConfig(timeout_ms=3000, quiet_ms=100),
@@ -99,7 +99,7 @@ def test_a_drain_and_the_end_leave_the_handler_process_with_the_end_of_its_socke
 def test_a_processor_without_handlers_takes_no_such_socket() -> None:
     config = dataclasses.replace(
         CONFIG,
-        listeners=(ListenerConfig(name="plain", address="x", upstream="u", max_receive_size=MIB),),
+        listeners=(ListenerConfig(name="plain", address="0.0.0.0:0", upstream="u", max_receive_size=MIB),),
         upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
     )
     with processor(config) as process, hand(process, "3.4") as handler:

@@ -117,7 +117,7 @@ def process(allocator: None) -> Iterator[ServerProcess]:
     echo = ScriptedUpstream(echo_bytes)
     config = ProxyConfig(
         node="n",
-        listeners=(ListenerConfig(name="plain", address="x", upstream="u", max_receive_size=16 * MIB),),
+        listeners=(ListenerConfig(name="plain", address="0.0.0.0:0", upstream="u", max_receive_size=16 * MIB),),
         upstreams=(UpstreamConfig(name="u", endpoints=(f"127.0.0.1:{echo.port}",)),),
         memory_pool=MemoryPoolConfig(size=64 * MIB),
     )

@@ -54,7 +54,7 @@ KEYS: Mapping[str, tuple[object, ...]] = {
     "proxy_protocol": (None, ProxyProtocolConfig(trusted=("10.0.0.0/8",))),
     "allowed_principals": ((), ("alice",)),
     "close_revoked": (True, False),
-    "address": ("x", "y"),
+    "address": ("0.0.0.0:0", "127.0.0.1:0"),
 }
 KAFKA: Mapping[str, tuple[object, ...]] = {
     "kafka": (None, KafkaRules(), KafkaRules(report_only=True, rules=(KafkaRule(deny=("DeleteTopics",)),)), KafkaRules(unknown_versions="pass")),
@@ -93,7 +93,9 @@ def any_config(chance: random.Random) -> ProxyConfig:
         elif chance.random() < 0.3:
             given |= chance.choice(HEADERS)
         handled = behind.name != "k" and chance.random() < 0.2
-        listeners.append(ListenerConfig(name=name, **({"handler": "m:h"} if handled else {"upstream": behind.name}), **{"address": "x", **given}))
+        listeners.append(
+            ListenerConfig(name=name, **({"handler": "m:h"} if handled else {"upstream": behind.name}), **{"address": "0.0.0.0:0", **given})
+        )
     used = {item.upstream for item in listeners}
     return ProxyConfig(
         node="n",

@@ -24,7 +24,7 @@ def config():
     echo = ScriptedUpstream(echo_bytes)
     yield ProxyConfig(
         node="n",
-        listeners=(ListenerConfig(name="plain", address="x", upstream="u", max_receive_size=MIB),),
+        listeners=(ListenerConfig(name="plain", address="0.0.0.0:0", upstream="u", max_receive_size=MIB),),
         upstreams=(UpstreamConfig(name="u", endpoints=(f"127.0.0.1:{echo.port}",)),),
         memory_pool=MemoryPoolConfig(size=16 * MIB),
         drain=DrainConfig(timeout_ms=3000, quiet_ms=100),

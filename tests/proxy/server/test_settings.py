@@ -55,8 +55,8 @@ from tests.fakes.world import SECOND, World
 CONFIG = ProxyConfig(
     node="n",
     listeners=(
-        ListenerConfig(name="a", address="x", upstream="u", max_receive_size=MIB),
-        ListenerConfig(name="b", address="x", upstream="v", protocol="kafka", half_close_before_data="wait", max_receive_size=2 * MIB),
+        ListenerConfig(name="a", address="0.0.0.0:0", upstream="u", max_receive_size=MIB),
+        ListenerConfig(name="b", address="0.0.0.0:0", upstream="v", protocol="kafka", half_close_before_data="wait", max_receive_size=2 * MIB),
     ),
     upstreams=(
         UpstreamConfig(

@@ -20,7 +20,7 @@ from tests.fakes.tls import TlsWorld
 
 CONFIG = ProxyConfig(
     node="n",
-    listeners=(ListenerConfig(name="a", address="x", upstream="u", tls=ListenerTls(certificate="c", key="k")),),
+    listeners=(ListenerConfig(name="a", address="0.0.0.0:0", upstream="u", tls=ListenerTls(certificate="c", key="k")),),
     upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
 )
 
