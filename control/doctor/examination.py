@@ -6,14 +6,17 @@ directory (and what ``framegate check`` tries), and no secret is in the findings
 
 import dataclasses
 import functools
+import operator
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from framegate.control.configuration.document import Fault, Findings
-from framegate.control.configuration.load import examine
+from framegate.control.configuration.document import ConfigurationError, Fault, Findings, document_of
+from framegate.control.configuration.load import examine, judge
 from framegate.control.configuration.machine import IN_USE
+from framegate.control.configuration.reading import read_document
 from framegate.control.configuration.tls_rules import EXPOSED
 from framegate.control.doctor import certificates, collector, container, disk, machine, names, permissions
 from framegate.control.doctor.finding import Area, Finding, Level, Probe, judged, look_at_all, unknown
@@ -21,6 +24,7 @@ from framegate.control.doctor.names import Lookups
 from framegate.control.doctor.running import Running
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.control.doctor.upstreams import address_probes
+from framegate.proxy.config.model import ProxyConfig
 
 __all__ = ["Examination", "area_of", "checked", "examine_all"]
 
@@ -49,6 +53,7 @@ _AREAS_OF_KEYS: Final[tuple[tuple[str, Area], ...]] = (
     ("admin.address", "permissions"),
 )
 """The area of a fault: that of the first part that is in its key."""
+_PARTS: Final = re.compile(r"[^.\[\]]+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,14 +79,14 @@ def examine_all(
     read: list[Findings] = []
     early = [] if path is None else look_at_all([Probe("configuration", str(path), lambda: _read(path, read))], around.timeout_s)
     found = read[0] if read else Findings(None, [], [])
-    around = dataclasses.replace(around, config=found.model)
-    address = address or (default if found.model is None else found.model.admin.address)
-    running = Running(around, address, why, version)
+    config = found.model if path is None or not read or found.model is not None else _right_part(path)
+    address = address or (default if config is None else config.admin.address)
+    running = Running(dataclasses.replace(around, config=found.model), address, why, version)
     first = look_at_all([Probe("running", "control plane", running.look)], around.timeout_s)
-    around = dataclasses.replace(around, pid=running.pid)
+    around = dataclasses.replace(around, config=config, pid=running.pid)
     if running.answered:  # it uses what is in use
         found = found._replace(warnings=[item for item in found.warnings if not item.reason.startswith(IN_USE)])
-    of_file = early or list(checked(path, found))
+    of_file = early or list(checked(path, found, is_partly_right=config is not None))
     lookups = Lookups(around)
     probes = [Probe(area, subject, functools.partial(look, around)) for area, subject, look in _AREAS]
     second = look_at_all([*probes, Probe("names", "names of upstreams", lookups.look)], around.timeout_s)
@@ -95,8 +100,36 @@ def _read(path: Path, read: list[Findings]) -> Iterator[Finding]:
     yield from ()
 
 
-def checked(path: Path | None, found: Findings) -> Iterator[Finding]:
-    """All that ``framegate check`` finds, each in its area, and one line where there is nothing."""
+def _right_part(path: Path) -> ProxyConfig | None:
+    """The model of a faulty file without what is wrong: its values, then entries and sections that cannot be without them. None: nothing is left."""
+    try:
+        document = read_document(path)
+    except ConfigurationError:
+        return None
+    while (found := judge(document_of(document.data, document.folder), machine=False)).model is None:
+        wrong = {_existing(document.data, fault.key) for fault in found.faults} - {()}
+        if not wrong:
+            return None
+        for *above, last in sorted(wrong, key=lambda path: [(part if isinstance(part, int) else -1, str(part)) for part in path], reverse=True):
+            del functools.reduce(operator.getitem, above, document.data)[last]
+    return found.model
+
+
+def _existing(data: Any, key: str) -> tuple[str | int, ...]:
+    """The path of a value; if it is missing, of what must have it."""
+    path: list[str | int] = []
+    for text in _PARTS.findall(key):
+        part = int(text) if isinstance(data, list) and text.isdecimal() else text
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            break
+        path.append(part)
+    return tuple(path)
+
+
+def checked(path: Path | None, found: Findings, *, is_partly_right: bool = False) -> Iterator[Finding]:
+    """All that ``framegate check`` finds, each in its area, and one line where there is nothing. ``is_partly_right``: the rest is looked at."""
     if path is None:
         words = "none is named and there is none at the usual place: what depends on it is not looked at"
         yield unknown("configuration", "file", words, "name it: framegate doctor --config FILE")
@@ -109,7 +142,7 @@ def checked(path: Path | None, found: Findings) -> Iterator[Finding]:
             area = "permissions" if fault.reason.startswith(EXPOSED) else area_of(fault.key)
             yield Finding(area, f"{fault.key or 'the document'}{shown}", level, fault.reason, f"correct {where}, or the file it refers to")
     if found.model is None:
-        words = "is faulty: what depends on it is not looked at"
+        words = f"is faulty: {'only the rest of it is' if is_partly_right else 'what depends on it is not'} looked at"
         yield judged("configuration", str(path), words, fault=f"framegate check --config {path}")
         return
     besides = "" if found.config is not None else ", and this machine does not give what it needs"

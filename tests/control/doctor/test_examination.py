@@ -49,10 +49,34 @@ def test_the_address_that_is_asked_is_the_callers_or_the_files_or_the_default(tm
     assert one(examine(path).findings, "control plane").found.startswith(f"no framegate answers at unix:{tmp_path}/admin.sock: why")
 
 
-def test_with_a_faulty_file_areas_that_need_no_file_are_examined(tmp_path: Path) -> None:
-    found = examine(write(tmp_path, colour="red")).findings
-    assert [item.subject for item in found if item.level == "fault"] == ["colour", str(tmp_path / "f.yaml")]
+def test_with_a_file_that_is_not_yaml_areas_that_need_no_file_are_examined(tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text("listeners: [")
+    found = examine(tmp_path / "f.yaml").findings
+    assert [item.subject for item in found if item.level == "fault"] == ["the document", str(tmp_path / "f.yaml")]
     assert {item.area for item in found} == set(AREAS)
+
+
+def test_behind_wrong_values_the_rest_of_the_file_is_examined(tmp_path: Path) -> None:
+    (good,) = GOOD["listeners"]
+    cases: dict[str, tuple[dict[str, Any], set[str]]] = {
+        "an unknown key": ({"colour": "red"}, {"up"}),
+        "a wrong value": ({"listeners": [{**good, "max_receive_size": "lots"}]}, {"up"}),
+        "an entry without two keys beside a good one": ({"listeners": [{"name": "a"}, good, {"name": "b", "upstream": "none"}]}, {"up"}),
+        "an upstream without endpoints, and the listener in front of it": (
+            {
+                "listeners": [good, {**good, "name": "second", "address": "127.0.0.1:9", "upstream": "bad"}],
+                "upstreams": [*GOOD["upstreams"], {"name": "bad"}],
+            },
+            {"up"},
+        ),
+        "nothing that is right": ({"node": "", "listeners": 7, "upstreams": 7}, set()),
+    }
+    for name, (keys, upstreams) in cases.items():
+        found = examine(write(tmp_path, **keys)).findings
+        assert any(item.level == "fault" and item.area == "configuration" for item in found), name
+        tried = {item.subject.partition(",")[0] for item in found if item.area == "upstreams" and item.level == "fault"}
+        assert tried == upstreams, (name, found)
+        assert not any(item.subject == "configuration in force" for item in found), name
 
 
 def test_where_only_this_machine_is_at_fault_everything_is_looked_at(tmp_path: Path) -> None:
