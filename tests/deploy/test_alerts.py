@@ -511,6 +511,7 @@ def simulated(trouble: Trouble) -> dict[str, Any]:
 
 
 @judged
+@pytest.mark.extended
 @pytest.mark.slow  # promtool evaluates each minute
 @pytest.mark.timeout(600)
 def test_each_trouble_fires_its_alert_in_time_names_the_place_pages_for_nothing_else_and_ends_within_ten_minutes(tmp_path: Path) -> None:
