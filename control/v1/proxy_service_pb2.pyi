@@ -98,7 +98,9 @@ class Proxy(_message.Message):
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Warnings as text: a configuration that does not fit into the container, a certificate that expires soon, refused files."""
+        """Warnings as text: a configuration that does not fit into the container, a certificate that expires soon, refused files. A problem begins with its
+        severity, `critical: `, `warning: ` or `info: `, and ends with a command that tells more.
+        """
 
     @_builtins.property
     def certificate_end_time(self) -> _timestamp_pb2.Timestamp:

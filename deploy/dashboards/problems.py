@@ -68,7 +68,7 @@ def _named(query: str, alert: str, words: str, measure: str, by: tuple[str, ...]
         quoted = ", ".join(f'"{label_name(label)}"' for label in by)
         query = f'label_join({query}, "where", " ", {quoted})'
         if len(by) > 2:
-            for blanks, text in ((r"(.*?) {2,}(.*)", "$1 $2"), (r"(.*) ", "$1")):
+            for blanks, text in ((r"(.*?)  +(.*)", "$1 $2"), (r"(.*) ", "$1")):
                 query = f'label_replace({query}, "where", "{text}", "where", "{blanks}")'
     for label, text in (("problem", words), ("measure", measure), ("alert", alert)):
         query = f'label_replace({query}, "{label}", "{text}", "", "")' if text else query
