@@ -3,7 +3,6 @@
 An alert is an error of the peer; everything else is refused here. Source of the words: OpenSSL's ``sslerr.h`` and ``x509_vfy.h``, RFC 8446 6.2.
 """
 
-import ssl
 from typing import Any, Final
 
 from framegate.proxy.cause import Cause
@@ -115,8 +114,12 @@ def handshake_error(cause: Cause | None, error: BaseException | None) -> str:
 def _subject(tls: Any) -> str:
     """The subject of the certificate that was refused. It is what the peer says: nothing of it is proven."""
     chain = None if tls is None else tls.get_verified_chain()  # as far as OpenSSL came
+    if not chain:
+        return ""
+    import ssl  # here, because a processor without TLS does not load it
+
     try:
-        return f"; it is of {shown(subject_of(chain[0].public_bytes(ssl._ssl.ENCODING_DER)))}" if chain else ""  # type: ignore[attr-defined]
+        return f"; it is of {shown(subject_of(chain[0].public_bytes(ssl._ssl.ENCODING_DER)))}"  # type: ignore[attr-defined]
     except AuthenticationError:
         return ""
 

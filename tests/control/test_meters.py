@@ -27,6 +27,7 @@ def test_counters_that_are_not_of_one_thing_among_many_are_there_from_the_start(
         ("framegate.audit.failures", ()): 0,
         ("framegate.log.dropped", ()): 0,
         ("framegate.authentication.questions.refused", ()): 0,
+        ("framegate.control.lag.time", ()): 0,
     }
     meters.add("log.dropped")
     meters.prepare(["a", "b"])
