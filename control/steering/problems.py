@@ -117,6 +117,8 @@ _DOWN, _ADDRESSES = (total(f"upstream.endpoint.{name}", UPSTREAM) for name in ("
 _UNREADY: Final = total("ready", where={PROBE: "readiness"}).equals(0.0)
 """Also while no processor runs, which would count addresses."""
 _GONE: Final = _DOWN >= _ADDRESSES
+_HALF_DOWN: Final = (_DOWN >= _ADDRESSES * 0.5) & (_DOWN > 0.0) & (_DOWN < _ADDRESSES)
+_UNRESOLVED: Final = (total("upstream.endpoint.count", *ENDPOINT).equals(0.0) & (_ADDRESSES > 0.0)).unless(_UNREADY)
 _OF_LISTENERS: Final = largest("listener.upstream", LISTENER, UPSTREAM)
 _GONE_ALL_THE_TIME: Final = _OF_LISTENERS & (steady("upstream.endpoint.down", UPSTREAM) >= _ADDRESSES)
 """Listeners for which FramegateUpstreamGone fires. If the upstream was there for a part of the time, that alert may not fire, and others do."""
@@ -134,7 +136,8 @@ _STUCK_WAITS: Final = (_OLD_WAITS & (total("upstream.answer.waiting", *ENDPOINT)
 """As many wait as get an answer in that time, or more: not one of many only."""
 _ENDED: Final = rate("upstream.connection.closed", *ENDPOINT)
 _GIVEN_UP: Final = rate("upstream.connection.closed", *ENDPOINT, where={ERROR_TYPE: "unanswered"})
-_MOST_GIVE_UP: Final = (((_GIVEN_UP > 0.02) / _ENDED) > 0.5) & _ANSWERS_ALL
+_MOST_GIVE_UP: Final = ((((_GIVEN_UP > 0.02) / _ENDED) > 0.5) & _ANSWERS_ALL) & (_GIVEN_UP > _ANSWERS)
+_SOME_GIVE_UP: Final = (((_GIVEN_UP > 0.02) / _ENDED) > 0.05).unless(_MOST_GIVE_UP)
 _BROKEN: Final = rate("upstream.connection.closed", *ENDPOINT, ERROR_TYPE, where={ERROR_TYPE: ".+", f"!{ERROR_TYPE}": "unanswered"})
 _ACCEPTED: Final = rate("connection.accepted", LISTENER)
 _CLIENTS: Final = total("connection.active", LISTENER, where={SIDE: "downstream"})
@@ -283,12 +286,7 @@ ALERTS: Final = (
         problems=(
             _problem("Some requests wait long for their answer", _OLD_REQUESTS.unless(_STUCK_REQUESTS), "s the oldest", _UPSTREAMS),
             _problem("Some connections wait long for an answer", _OLD_WAITS.unless(_STUCK_WAITS), "s the longest", _UPSTREAMS),
-            _problem(
-                "Clients give up before an endpoint answers",
-                (((_GIVEN_UP > 0.02) / _ENDED) > 0.05).unless(_MOST_GIVE_UP),
-                "% of those that end",
-                _UPSTREAMS,
-            ),
+            _problem("Clients give up before an endpoint answers", _SOME_GIVE_UP, "% of those that end", _UPSTREAMS),
         ),
     ),
     Alert(
@@ -298,14 +296,9 @@ ALERTS: Final = (
             _problem("Connections to an endpoint fail", ((_FAILED > 0.01) / _CONNECTS) > 0.05, "% of the attempts", _UPSTREAMS),
             _problem("Connections end by a fault of their endpoint", ((_BROKEN > 0.01) / _ENDED) > 0.05, "% of those that end", _UPSTREAMS),
             _problem("Many answers of an endpoint are errors", _MANY_ERRORS.unless(_MOST_ERRORS), "% of its answers", _UPSTREAMS),
-            _problem("Answers do not belong to requests", rate("kafka.pairing_lost", LISTENER) > 0.0, "connections a second", _CLOSED_AT),
-            _problem(
-                "Half of an upstream's endpoints are left out",
-                (_DOWN >= _ADDRESSES * 0.5) & (_DOWN > 0.0) & (_DOWN < _ADDRESSES),
-                "addresses left out",
-                _UPSTREAMS,
-            ),
+            _problem("Half of an upstream's endpoints are left out", _HALF_DOWN, "addresses left out", _UPSTREAMS),
             _problem("An endpoint is left out", total("upstream.endpoint.down", *ENDPOINT) > 0.0, "addresses left out", _UPSTREAMS),
+            _problem("The name of an endpoint is not resolved", _UNRESOLVED, "addresses", _UPSTREAMS),
             _problem(
                 "Clients cannot reach a broker: framegate has no port for it",
                 total("broker.count", UPSTREAM, BROKER, where={STATE: "no_port"}) > 0.0,
@@ -313,6 +306,13 @@ ALERTS: Final = (
                 "brokers list",
             ),
         ),
+    ),
+    Alert(
+        name="FramegateUpstreamFails",
+        severity="warning",
+        hold="0s",  # it is counted once a connection
+        windows=("10m",),
+        problems=(_problem("Answers do not belong to requests", grown("kafka.pairing_lost", LISTENER), "connections", _CLOSED_AT),),
     ),
     Alert(
         name="FramegateClientsRefused",

@@ -73,6 +73,10 @@ def test_problems_are_named_with_place_extent_and_command_the_worst_first(monkey
     assert watched(monkeypatch, {"framegate.upstream.endpoint.count": {ENDPOINT: 0.0}}) == [
         "critical: The names of an upstream are not resolved (orders): 0 addresses; `framegate upstreams list`"
     ]
+    one_of_two = {ENDPOINT: 0.0, ((UPSTREAM, "orders"), (SERVER_ADDRESS, "kafka-2"), (SERVER_PORT, "9092")): 1.0}
+    assert watched(monkeypatch, {"framegate.upstream.endpoint.count": one_of_two}) == [
+        "warning: The name of an endpoint is not resolved (orders kafka-1 9092): 0 addresses; `framegate upstreams list`"
+    ]
 
 
 def client(*texts: str) -> tuple[tuple[str, str], ...]:
@@ -185,13 +189,14 @@ def test_an_endpoint_that_does_not_answer_is_named_critical_if_it_has_answered_b
 
 
 def test_clients_that_give_up_tell_of_an_endpoint_that_answers_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(answered: float, given_up: float, ended: float) -> list[str]:
+    def found(answered: float, given_up: float, ended: float, answers: float = 0.0) -> list[str]:
         passed = {(*ENDPOINT, (DIRECTION, way)): count for way, count in (("receive", answered), ("transmit", 100.0))}
+        after = passed | {(*ENDPOINT, (DIRECTION, "receive")): answered + answers}
         samples = merged(
             grows("framegate.upstream.connection.closed", (*ENDPOINT, (ERROR_TYPE, "unanswered")), given_up),
             grows("framegate.upstream.connection.closed", ENDPOINT, ended - given_up),
         )
-        return watched(monkeypatch, *({**sample, "framegate.upstream.frame.count": passed} for sample in samples))
+        return watched(monkeypatch, *({**sample, "framegate.upstream.frame.count": count} for sample, count in zip(samples, (passed, after), strict=True)))
 
     place = "(orders kafka-1 9092)"
     assert found(100.0, 6.0, 10.0) == [
@@ -199,6 +204,7 @@ def test_clients_that_give_up_tell_of_an_endpoint_that_answers_too_late(monkeypa
     ]
     rare = f"warning: Clients give up before an endpoint answers {place}: {{}} % of those that end; `framegate upstreams list`"
     assert (found(100.0, 5.0, 10.0), found(49.0, 10.0, 10.0), found(100.0, 0.5, 10.0)) == ([rare.format(50)], [rare.format(100)], [])
+    assert found(100.0, 10.0, 10.0, answers=10.0) == [rare.format(100)], "others, whose connections stay, get as many answers"
 
 
 def test_errors_in_answers_and_answers_without_a_request_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +222,7 @@ def test_errors_in_answers_and_answers_without_a_request_are_named(monkeypatch: 
     assert found("group_authorization_failed", 60.0) == [many.format("warning", "Many", "group_authorization_failed", 60)]
     assert found("coordinator_not_available", 5.0) == found("rebalance_in_progress", 100.0) == []
     assert watched(monkeypatch, *merged(grows("framegate.kafka.pairing_lost", ((LISTENER, "kafka"),), 1.0))) == [
-        "warning: Answers do not belong to requests (kafka): 0.1 connections a second; `framegate channels list --closed --filter listener=kafka`"
+        "warning: Answers do not belong to requests (kafka): 1 connections; `framegate channels list --closed --filter listener=kafka`"
     ]
 
 
