@@ -99,7 +99,7 @@ def problem_table() -> str:
 
 
 def rules() -> list[Rule]:
-    """All alerting rules: one for each alert and severity. The label ``problem`` says which of its problems it is, ``where`` the place."""
+    """All alerting rules: one for each alert, severity and hold. The label ``problem`` says which of its problems it is, ``where`` the place."""
     outside = [Rule(one.alert, for_rule(one.query, "5m"), one.hold, "critical", one.words, f"{one.words}. {one.description}") for one in _OUTSIDE]
     return outside + [_rule(alert) for alert in ALERTS]
 

@@ -196,7 +196,9 @@ def test_clients_that_give_up_tell_of_an_endpoint_that_answers_too_late(monkeypa
             grows("framegate.upstream.connection.closed", (*ENDPOINT, (ERROR_TYPE, "unanswered")), given_up),
             grows("framegate.upstream.connection.closed", ENDPOINT, ended - given_up),
         )
-        return watched(monkeypatch, *({**sample, "framegate.upstream.frame.count": count} for sample, count in zip(samples, (passed, after), strict=True)))
+        return watched(
+            monkeypatch, *({**sample, "framegate.upstream.frame.count": count} for sample, count in zip(samples, (passed, after), strict=True))
+        )
 
     place = "(orders kafka-1 9092)"
     assert found(100.0, 6.0, 10.0) == [
