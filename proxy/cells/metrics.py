@@ -401,7 +401,8 @@ METRICS: Final = (
         "upstream.request.age",
         "gauge",
         "s",
-        "Age of the oldest Kafka request that waits for an endpoint's answer, without JoinGroup and SyncGroup, which wait for other clients.",
+        "Age of the oldest Kafka request that waits for an endpoint's answer, without JoinGroup and SyncGroup, "
+        "which wait for other clients; of a Fetch from 29.5 s on, for which it may wait for records.",
         *_ENDPOINT,
     ),
     _metric(

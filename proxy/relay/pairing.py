@@ -50,12 +50,15 @@ _FIND: Final = 2
 _API_VERSIONS: Final = 18
 _SUBSTITUTE: Final = 18 << 48  # of an entry: ApiVersions, version 0
 _PRODUCE: Final = 0
+_FETCH: Final = 1
+_SHARE_FETCH: Final = 78
 _JOIN_GROUP: Final = 11
 _SYNC_GROUP: Final = 14
 _SASL_HANDSHAKE: Final = 17
 _SASL_AUTHENTICATE: Final = 36
 _SMALL: Final = 16
 _KEEP: Final = 256
+_MAY_WAIT_NS: Final = 29_500_000_000  # of a Fetch, whose client chooses how long; just less than the 30 s after which clients give up
 _MAX_I32: Final = 2147483647
 _ID: Final = 0xFFFFFFFF  # of an entry's bits, those of the correlation id
 _HALF: Final = 1 << 31
@@ -153,9 +156,13 @@ class Pairing:
 
     @property
     def waits_since_ns(self) -> i64:
-        """As ``oldest_ns``, but 0 if that request waits for other members of a group, and not for the broker."""
-        key = self._entries[self._head] >> 48
-        return 0 if key in (_JOIN_GROUP, _SYNC_GROUP) else self.oldest_ns
+        """Since when the broker should have answered the oldest open request, on the clock of ``oldest_ns``; 0 if that waits for other members of a
+        group. It is a time to come as long as a Fetch may wait for records.
+        """
+        key, since_ns = self._entries[self._head] >> 48, self.oldest_ns
+        if since_ns == 0 or key in (_JOIN_GROUP, _SYNC_GROUP):
+            return 0
+        return since_ns + _MAY_WAIT_NS if key in (_FETCH, _SHARE_FETCH) else since_ns
 
     def is_raw(self, place: i64) -> bool:
         """Whether the open request with so many before it is a raw token."""

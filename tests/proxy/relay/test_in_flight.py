@@ -11,7 +11,7 @@ from tests.fakes.kafka_frames import answer, request
 from tests.fakes.world import SECOND, World, frame
 from tests.proxy.relay.conftest import passes
 
-FETCH, HEARTBEAT, JOIN_GROUP = 1, 12, 11
+FETCH, HEARTBEAT, JOIN_GROUP, SHARE_FETCH = 1, 12, 11, 78
 
 
 def end(world: World) -> None:
@@ -47,7 +47,7 @@ def test_requests_that_a_stopped_broker_does_not_answer_are_seen_with_their_age(
     world = make("kafka")
     looked, pairs = Looked(world), [world.pair() for _ in range(50)]
     for number, (client, upstream, _) in enumerate(pairs):
-        asked = request(FETCH, 4, number)
+        asked = request(HEARTBEAT, 4, number)
         client.sendall(asked)
         world.read(upstream, len(asked))
     assert looked.look() == (50, 1, 0, 0)
@@ -67,13 +67,27 @@ def test_a_request_that_waits_for_other_members_of_its_group_has_no_age_and_the_
     looked, (one, at_one, _), (other, at_other, _) = Looked(world), world.pair(), world.pair()
     passes(world, one, at_one, request(JOIN_GROUP, 5, 1))
     assert looked.look()[:2] == (1, 0)
-    passes(world, other, at_other, request(FETCH, 4, 1))
-    passes(world, one, at_one, request(FETCH, 4, 2))
+    passes(world, other, at_other, request(HEARTBEAT, 4, 1))
+    passes(world, one, at_one, request(HEARTBEAT, 4, 2))
     assert looked.look()[:2] == (3, 1)
     passes(world, at_one, one, answer(1))
-    passes(world, other, at_other, request(FETCH, 4, 2))
+    passes(world, other, at_other, request(HEARTBEAT, 4, 2))
     assert looked.look()[:2] == (3, 2)
     end(world)
+
+
+def test_a_fetch_has_an_age_only_after_the_time_for_which_it_may_wait_for_records(make):
+    for key in (FETCH, SHARE_FETCH):
+        world = make("kafka")
+        looked, (client, upstream, _) = Looked(world), world.pair()
+        passes(world, client, upstream, request(key, 1, 1))
+        found = []
+        for more in (0, 27, 0, 19):
+            world.pass_time(more)
+            assert looked.look()[0] == 1
+            found.append(looked.cell("request.age") / SECOND)
+        assert found == [0, 0, 0.5, 20.5], "after 1, 29, 30 and 50 s"
+        end(world)
 
 
 def test_what_a_framed_connection_passes_is_added_up_each_second_and_at_its_end(make):
@@ -123,7 +137,10 @@ def test_a_framed_connection_waits_from_the_last_byte_until_it_has_as_many_answe
 
 def test_a_client_that_ends_a_connection_after_it_has_waited_for_seconds_has_given_up(make):
     found = []
-    for protocol, key, waits in (("framed", FETCH, 2), ("framed", FETCH, 3), ("kafka", FETCH, 2), ("kafka", FETCH, 3), ("kafka", JOIN_GROUP, 3)):
+    for protocol, key, waits in (
+        *((protocol, HEARTBEAT, waits) for protocol in ("framed", "kafka") for waits in (2, 3)),
+        *(("kafka", key, waits) for key, waits in ((FETCH, 31), (FETCH, 32), (JOIN_GROUP, 32))),
+    ):
         world = make(protocol)
         looked, (client, upstream, _) = Looked(world), world.pair()
         passes(world, client, upstream, request(key, 5, 7))
@@ -134,7 +151,7 @@ def test_a_client_that_ends_a_connection_after_it_has_waited_for_seconds_has_giv
         upstream.close()
         world.poll()
         found.append([error for error in ("", "unanswered") if looked.cell("connection.closed", error)])
-    assert found == [[""], ["unanswered"], [""], ["unanswered"], [""]]
+    assert found == [[""], ["unanswered"], [""], ["unanswered"], [""], ["unanswered"], [""]]
 
 
 ENDS = {
