@@ -157,4 +157,5 @@ def test_a_rolling_update_loses_no_request(tmp_path: Path, protocol: str) -> Non
     for replica in replicas[2:]:
         replica.close()
     assert [(client.lost, client.ends > 0) for client in made] == [(0, True)] * len(made)
-    assert [replica.causes for replica in replicas[:2]] == [{"drained"}] * 2
+    causes = [replica.causes for replica in replicas[:2]]  # by chance, nobody may have been connected to one of them
+    assert set().union(*causes) == {"drained"}, causes
