@@ -258,7 +258,7 @@ class _Run:
             self._wrong(f"{trouble.name}: pages besides: {', '.join(pages)}")
 
     def _halt(self, node: Node) -> None:
-        """When all is over, ``framegate status`` and the first dashboard say that nothing is wrong; after its control process stood still, only that."""
+        """When all is over, ``framegate status`` and the first dashboard say that nothing is wrong; once control stood still, only that."""
         self._until_fine(self._nodes, "the end", status=True)
         os.kill(node.proxy.pid, signal.SIGSTOP)
         try:
@@ -402,4 +402,4 @@ def _text(rows: Sequence[Row], words: str) -> str:
 
 
 def _of_the_machine(text: str) -> bool:
-    return text.startswith(tuple(_OF_THE_MACHINE))
+    return any(words in text for words in _OF_THE_MACHINE)
