@@ -1,4 +1,4 @@
-"""The preStop hook of a pod, ``python -I -m framegate.control.pre_stop SOCKET``: the process that listens on the admin socket gets SIGUSR1, and
+"""The preStop hook of a pod, ``python -P -m framegate.control.pre_stop SOCKET``: the process that listens on the admin socket gets SIGUSR1, and
 begins a drain as ``drain.accept`` says.
 
 The kubelet runs the hook in framegate's container, where whoever may do this may kill framegate as well. It takes a tenth of the processor time of

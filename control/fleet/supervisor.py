@@ -29,8 +29,8 @@ from framegate.control.status import RETIRED, ProcessorStatus
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.cells import CellLayout, CellReader
 from framegate.proxy.config.model import ProxyConfig, difference_to_wire
-from framegate.proxy.server.messages import Change, DrainReply, Report
-from framegate.proxy.server.protocol import NOTICES, Message, Request, drain_request, read_notice
+from framegate.proxy.server.messages import Change, Report
+from framegate.proxy.server.protocol import NOTICES, Message, drain_request, read_notice
 from framegate.proxy.server.rows import DemandRow, RefusedFrameRow, RequestSpanRow, SeenBrokerRow
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ class Supervisor(Respawner[Slot, Processor]):
         self.on_requests: Callable[[Sequence[RequestSpanRow], int], None] = lambda rows, skipped: None
         self.on_demand: Callable[[Processor, Sequence[DemandRow]], None] = lambda processor, rows: None
         self.on_brokers_seen: Callable[[str, Sequence[SeenBrokerRow]], None] = lambda upstream, rows: None
+        self._lead_in: tuple[float, int, int] | None = None  # when it began on the loop's clock, in s; its delay and timeout, in ms
         self._generations: dict[int, int] = {}
         self._cells: tuple[tuple[int, CellReader], ...] = ()
 
@@ -210,6 +211,7 @@ class Supervisor(Respawner[Slot, Processor]):
         await self._phases.make(plan, lambda: None, serves)
         self._events.publish({"event": "processor_ready", "slot": slot.number, "pid": child.pid, "generation": slot.generation})
         self._slots_changed()
+        await self._lead_in_slot(slot)
 
     def _release(self, slot: Slot, child: Processor) -> Row:
         self._slots_changed()
@@ -388,12 +390,18 @@ class Supervisor(Respawner[Slot, Processor]):
         return [slot.number for slot, drains in zip(slots, begun, strict=True) if not drains]
 
     async def lead_in_slots(self, delay_ms: int, timeout_ms: int) -> None:
-        """Let all processors end the connections of other pods, one by one, while they take new ones. One that cannot be told has a row."""
-        await asyncio.gather(*(self._lead_in(slot, drain_request(timeout_ms, delay_ms)) for slot in self._ordered() if slot.state == "running"))
+        """Let all processors, also those that start later, end the connections of other pods, one by one, while they take new ones. One that cannot be
+        told has a row.
+        """
+        self._lead_in = asyncio.get_running_loop().time(), delay_ms, timeout_ms
+        await asyncio.gather(*(self._lead_in_slot(slot) for slot in self._ordered() if slot.state == "running"))
 
-    async def _lead_in(self, slot: Slot, request: Request[DrainReply]) -> None:
-        if slot.child is None:
+    async def _lead_in_slot(self, slot: Slot) -> None:
+        if self._lead_in is None or slot.child is None:
             return
+        began_s, delay_ms, timeout_ms = self._lead_in
+        passed_ms = int((asyncio.get_running_loop().time() - began_s) * 1000)
+        request = drain_request(max(0, timeout_ms - max(0, passed_ms - delay_ms)), max(0, delay_ms - passed_ms))
         try:
             await slot.child.request(request, int(PATIENCE_S * 1000))
         except UnavailableError as error:

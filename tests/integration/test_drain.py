@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.certificates import Authority
-from tests.fakes.framegate import Framegate, Row, run_cli
+from tests.fakes.framegate import Framegate, Row, run_cli, until
 from tests.fakes.tap_files import stored
 from tests.fakes.tap_read import read_gaps
 from tests.fakes.upstream import ScriptedUpstream, ask, frame, peer_name, read_frame
@@ -250,6 +250,28 @@ def test_an_application_ends_in_order_between_pre_stop_and_sigterm(tmp_path: Pat
     assert first["by"] == pwd.getpwuid(os.getuid()).pw_name
     assert (second["event"], second["accept"], second["by"], second["timeout_ms"]) == ("drain_began", "refuse", "signal", 2000)
     assert (end["event"], end["connections"]) == ("drain_ended", 0)
+
+
+@pytest.mark.slow
+def test_before_the_stop_of_a_pod_a_processor_that_starts_anew_ends_its_connections_too_and_while_control_is_stopped(
+    tmp_path: Path, plain: dict[str, Any]
+) -> None:
+    plain["listeners"][0]["address"] = "0.0.0.0:0"  # other pods reach it
+    with Framegate(tmp_path, {**plain, "drain": {"delay": "3s", "timeout": "2s", "quiet": "50ms"}}) as proxy:
+        assert proxy.cli("drain", "--no-wait", "--reason", "preStop").returncode == 0
+        os.kill(next(iter(proxy.processors)), signal.SIGKILL)
+        until(lambda: len(proxy.events("processor_ready")) == 2, "the processor is replaced")
+        with proxy.connect("plain") as client:
+            assert ask(client, b"x") == b"x"
+            proxy.process.send_signal(signal.SIGSTOP)
+            try:
+                client.settimeout(10)
+                assert client.recv(1) == b""
+            finally:
+                proxy.process.send_signal(signal.SIGCONT)
+        proxy.process.send_signal(signal.SIGTERM)
+        assert proxy.wait() == 0
+    assert [row["cause"] for row in proxy.events("closed")] == ["drained"]
 
 
 @pytest.mark.extended
