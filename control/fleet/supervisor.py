@@ -390,8 +390,9 @@ class Supervisor(Respawner[Slot, Processor]):
         return [slot.number for slot, drains in zip(slots, begun, strict=True) if not drains]
 
     async def lead_in_slots(self, delay_ms: int, timeout_ms: int) -> None:
-        """Let all processors, also those that start later, end the connections of other pods, one by one, while they take new ones. One that cannot be
-        told has a row.
+        """Let all processors, also those that start later, end the connections of other pods, one by one, while they take new ones.
+
+        One that cannot be told has a row.
         """
         self._lead_in = asyncio.get_running_loop().time(), delay_ms, timeout_ms
         await asyncio.gather(*(self._lead_in_slot(slot) for slot in self._ordered() if slot.state == "running"))
