@@ -1,6 +1,7 @@
 """All values at one moment: the cells of every processor slot summed up, and what control counts itself."""
 
 import struct
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -35,6 +36,7 @@ LARGEST: Final = frozenset(
 REPLACED: Final = "framegate.client."
 """The beginning of the names of gauges whose attributes are clients, which come and go: an export has those that there are then."""
 
+_CELL: Final = struct.Struct("=q")
 _Points = dict[Attributes, float]
 _Histograms = dict[Attributes, HistogramValue]
 
@@ -50,12 +52,16 @@ class Folded:
         self.histograms: dict[str, _Histograms] = {}
 
     def put(self, name: str, attributes: Attributes, value: float | HistogramValue) -> None:
-        """Add a value. Of a gauge in ``LARGEST`` the larger value stays: the control process may know more than any processor."""
+        """Add a value, in place of one that is there."""
         if isinstance(value, HistogramValue):
             self.histograms.setdefault(name, {})[attributes] = value
         else:
-            points = self.points.setdefault(name, {})
-            points[attributes] = max(value, points[attributes]) if name in LARGEST and attributes in points else value
+            self.points.setdefault(name, {})[attributes] = value
+
+    def put_largest(self, name: str, attributes: Attributes, value: float) -> None:
+        """The same, but of a gauge in ``LARGEST`` the larger value stays: the control process may know more than any processor."""
+        before = self.points.get(name, {}).get(attributes, value) if name in LARGEST else value
+        self.put(name, attributes, max(value, before))
 
 
 class _Segment:
@@ -75,25 +81,24 @@ class _Segment:
         self.first = first.index
         named = [(row, row.attributes) for row in rows if row.metric.exported and row.metric.name not in PER_WORKER]
         self.rows = [(row, at, row.metric.name in LARGEST, _idle(row, at, config)) for row, at in named]
+        self.idle = [(row.metric.name, at, idle) for row, at, _, idle in self.rows if idle is not None]
 
-        self.has_largest = any(is_largest for _, _, is_largest, _ in self.rows)
-
-    def add_to(self, folded: "Folded", images: Sequence[bytes]) -> None:
-        """Add the values of all slots. Most cells are 0, and most segments are so in every slot: these cost one comparison for each slot."""
-        start, end, zeros, unpack = self.start, self.end, self.zeros, self.unpack
-        columns = [unpack(part) for image in images if (part := image[start:end]) != zeros] or [unpack(zeros)]
-        total: Sequence[int] = columns[0]
-        if len(columns) > 1:
-            total = [*map(sum, zip(*columns, strict=True))]
-        most = [*map(max, zip(*columns, strict=True))] if self.has_largest else total
+    def add_to(self, folded: "Folded", images: Sequence[bytes], total: bytes) -> None:
+        """Add the values of all slots; ``total``: the sum of their images. Most segments are 0: these cost one comparison."""
+        part = total[self.start : self.end]
+        if part == self.zeros:
+            for name, attributes, zero in self.idle:
+                folded.put(name, attributes, zero)
+            return
+        cells = self.unpack(part)
         for row, attributes, is_largest, idle in self.rows:
-            value: float | HistogramValue | None = row.value(most if is_largest else total, self.first)
+            value: float | HistogramValue | None = row.value(cells, self.first)
             if not (value.count if isinstance(value, HistogramValue) else value):
                 value = idle
-            if isinstance(value, HistogramValue):
-                folded.histograms.setdefault(row.metric.name, {})[attributes] = value
-            elif value is not None:
-                folded.points.setdefault(row.metric.name, {})[attributes] = value
+            elif is_largest:
+                value = row.value(max(_CELL.unpack_from(image, row.index * CELL_SIZE) for image in images), row.index)
+            if value is not None:
+                folded.put(row.metric.name, attributes, value)
 
 
 def _idle(row: Row, attributes: Attributes, config: ProxyConfig) -> float | HistogramValue | None:
@@ -101,6 +106,24 @@ def _idle(row: Row, attributes: Attributes, config: ProxyConfig) -> float | Hist
     if not is_shown_at_zero(row.metric, attributes, config):
         return None
     return HistogramValue((0,), 0.0) if row.metric.kind == "histogram" else 0 * row.metric.scale
+
+
+def _sum(images: Sequence[bytes]) -> bytes:
+    """The sum of images, cell by cell, modulo 2^64.
+
+    An image is one large integer; adding these takes a tenth of the time that adding cells takes. Every other cell is added apart from the others, so
+    that what overflows goes where there is no cell.
+    """
+    if len(images) == 1:
+        return images[0]
+    size = len(images[0])
+    mask = int.from_bytes(((b"\xff" * CELL_SIZE + bytes(CELL_SIZE)) * size)[:size], "little")
+    even = odd = 0
+    for image in images:
+        cells = int.from_bytes(image, sys.byteorder)
+        even += cells & mask
+        odd += cells >> 8 * CELL_SIZE & mask
+    return ((odd & mask) << 8 * CELL_SIZE | even & mask).to_bytes(size, sys.byteorder)
 
 
 class _Plan:
@@ -164,13 +187,14 @@ class Fold:
             self._add_cells(folded, plan, slots)
         for source in (self._plane.measurements, *self._sources):
             for (name, attributes), value in source().items():
-                folded.put(name, attributes, value)
+                folded.put_largest(name, attributes, value)
         return folded
 
     def _add_cells(self, folded: Folded, plan: _Plan, slots: Sequence[tuple[int, CellReader]]) -> None:
         images = [reader.image() for _, reader in slots]
+        total = _sum(images)
         for segment in plan.segments:
-            segment.add_to(folded, images)
+            segment.add_to(folded, images, total)
         for name, attributes in plan.zeros:
             folded.put(name, attributes, 0.0)
         for (slot, _), image in zip(slots, images, strict=True):

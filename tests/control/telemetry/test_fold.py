@@ -87,3 +87,14 @@ def test_a_slot_that_is_gone_meanwhile_can_be_read_still(plane: FakePlane, monke
     plane.close()
     monkeypatch.setattr(FakePlane, "cells", property(lambda self: listed))
     assert Fold(plane).end().points["framegate.tap.io"][()] == 3
+
+
+def test_a_cell_that_overflows_changes_no_other(plane: FakePlane) -> None:
+    full = [index % 3 == 0 for index in range(plane.layout.count)]
+    for writer in plane.writers:
+        writer.publish(array("q", [2**63 - 1 if is_full else 1 for is_full in full]))
+    points = Fold(plane).end().points
+    counters = [row for row in plane.layout.rows if row.metric.kind == "counter" and row.metric.exported and row.metric.name not in PER_WORKER]
+    small = [row for row in counters if not full[row.index]]
+    assert {points[row.metric.name][row.attributes] for row in small if row.metric.scale == 1.0} == {len(plane.writers)}
+    assert {points[row.metric.name][row.attributes] for row in counters if full[row.index] and row.metric.scale == 1.0} == {-2}
