@@ -119,14 +119,14 @@ def _arrival(pair: Pair, run: Run, index: i64) -> i64:
 
 def answered(pair: Pair, pairing: Pairing, run: Run, before: i64) -> None:
     """Note the answers in a run that was paired, whole frames or the first piece of one. ``before``: how many requests were open before it."""
-    taken = before - pairing.open
+    taken = min(pairing.lost_at, before) if pairing.lost else before - pairing.open
     for span in pair.spans or []:
         if span.answered:
             continue
-        if pairing.lost:
-            span.answered = True
-            span.failure = "pairing_lost"
-        elif span.ahead >= taken:
+        if span.ahead >= taken:
+            if pairing.lost:
+                span.answered = True
+                span.failure = "pairing_lost"
             span.ahead -= taken
         else:
             span.answered = True
