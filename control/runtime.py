@@ -172,7 +172,6 @@ class Proxy:
         acceptor.start()
         rotation.start()
         steering.state.serving = True
-        self._warm(validator)
         self._announce(acceptor, steering, addresses)
 
     def _audit_file(self, config: ProxyConfig) -> AuditFile | None:
@@ -185,13 +184,6 @@ class Proxy:
             self._log.write("audit_file", level="info" if error is None else "error", file=path, error=text)
 
         return AuditFile(path, changed, lambda: self._meters.add("audit.failures"))
-
-    def _warm(self, validator: ValidatorProcess) -> None:
-        """Start the validator before it is needed. If that fails, its first use tries again."""
-        try:
-            validator.start()
-        except OSError as error:
-            self._task_monitor.failed("rotation", error)
 
     async def _stop_handlers(self) -> None:
         if self._supervisor is not None and self._supervisor.handlers is not None:

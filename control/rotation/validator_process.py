@@ -1,8 +1,8 @@
-"""The validator process (``framegate.control.rotation.questions``), kept warm: on a busy machine starting one takes seconds, asking it
-milliseconds.
+"""The validator process (``framegate.control.rotation.questions``): starting one takes a third of a second, asking it again milliseconds.
 
-It is started before there is need of it, and asked one question at a time. One that ends, hangs or has grown is killed, and the next
-question starts another. Questions and answers are JSON behind four bytes of length, over a pair of sockets; it ends when control has closed its own.
+The first question starts it, and it is asked one question at a time. It ends by itself when it was not asked for a minute; one that hangs or has
+grown is killed. The next question starts another. Questions and answers are JSON behind four bytes of length, over a pair of sockets; it ends when
+control has closed its own.
 """
 
 import asyncio
@@ -52,11 +52,6 @@ class ValidatorProcess:
         """Of the process that will be asked next; None: there is none yet."""
         return None if self._running is None else self._running.pid
 
-    def start(self) -> None:
-        """Have one ready. Raises OSError: it cannot be started."""
-        if self._running is None or self._running.ended.done():
-            self._running = _Running(self._command, self._reaper)
-
     async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
         """What ``framegate.control.rotation.questions.answer`` says to a question.
 
@@ -73,9 +68,9 @@ class ValidatorProcess:
             return await self._ask(data)
 
     async def _ask(self, question: bytes) -> dict[str, Any]:
-        self.start()
         running = self._running
-        assert running is not None, "it was started"
+        if running is None or running.ended.done():
+            running = self._running = _Running(self._command, self._reaper)
         try:
             async with asyncio.timeout(self._patience_s):
                 found = await running.ask(question)

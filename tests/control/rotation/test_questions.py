@@ -23,9 +23,8 @@ upstreams: [{name: u, endpoints: ["127.0.0.1:9"]}]
 LOADED = """
 import sys
 from framegate.control.rotation import questions
-before = set(sys.modules)
 assert "config" in questions.answer({"load": {"path": sys.argv[1], "text": sys.argv[2], "zone": "", "named": None}})
-print(len(set(sys.modules) - before), sum(name.startswith("cryptography") for name in sys.modules))
+print(sum(name.startswith("cryptography") for name in sys.modules))
 """
 
 
@@ -40,7 +39,9 @@ def test_it_answers_one_question_after_another_and_keys_are_in_nothing_that_it_s
     owner = f"listener/{config.listeners[0].name}"
     asked = [json.dumps({"config": row, "stores": {owner: store}}).encode() for store in (text, bad, text)]
     out = io.BytesIO()
-    serve(io.BytesIO(b"".join(len(each).to_bytes(4, "big") + each for each in asked) + b"\0\0"), out)
+    (tmp_path / "asked").write_bytes(b"".join(len(each).to_bytes(4, "big") + each for each in asked) + b"\0\0")
+    with open(tmp_path / "asked", "rb") as questions:
+        serve(questions, out)
     out.seek(0)
     for refusals in ({}, {owner: ["k", "is not the key of the certificate"]}, {}):
         found = json.loads(out.read(int.from_bytes(out.read(4), "big")))
@@ -50,9 +51,8 @@ def test_it_answers_one_question_after_another_and_keys_are_in_nothing_that_it_s
     assert b"PRIVATE" not in out.getvalue()
 
 
-def test_a_configuration_is_read_with_what_is_loaded_already(tmp_path: Path) -> None:
+def test_a_configuration_without_certificates_is_read_without_cryptography(tmp_path: Path) -> None:
     path = str(tmp_path / "framegate.yaml")
     assert loaded_from_row(answer({"load": {"path": path, "text": CONFIG, "zone": "", "named": None}})).config.node == "edge"
     found = subprocess.run([sys.executable, "-P", "-c", LOADED, path, CONFIG], capture_output=True, text=True, check=True)
-    fresh, cryptography = map(int, found.stdout.split())
-    assert (fresh < 5, cryptography) == (True, 0), "the first answer needs no import, and one without certificates no cryptography"
+    assert found.stdout == "0\n"

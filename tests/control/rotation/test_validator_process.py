@@ -1,8 +1,10 @@
 """The process that judges certificates stays, and whatever becomes of it, the next question is answered."""
 
 import asyncio
+import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from framegate.control.fleet.child import Reaper
+from framegate.control.rotation.questions import serve
 from framegate.control.rotation.validator_process import ValidatorProcess
 from framegate.proxy.config.model import MIB, to_wire
 from tests.fakes.fleet import fleet_config
@@ -63,18 +66,26 @@ async def gone(pid: int | None) -> None:
 
 @pytest.mark.slow
 @run_by(run)
-async def test_two_judgements_are_of_one_process_that_was_there_before(judge: ValidatorProcess) -> None:
+async def test_two_judgements_are_of_one_process(judge: ValidatorProcess) -> None:
     assert judge.pid is None
-    judge.start()
-    first = judge.pid
     assert await judge.ask(QUESTION) == NOTHING
-    judge.start()
+    first = judge.pid
     assert await judge.ask(QUESTION) == NOTHING
     assert judge.pid == first is not None
     os.kill(first, signal.SIGKILL)
     await gone(first)
     assert await judge.ask(QUESTION) == NOTHING
     assert judge.pid not in (None, first)
+
+
+def test_one_that_is_not_asked_for_a_while_ends() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, theirs.makefile("rb") as questions, theirs.makefile("wb") as answers:
+        data = json.dumps(QUESTION).encode()
+        ours.sendall(len(data).to_bytes(4, "big") + data)
+        serve(questions, answers, idle_s=0)
+        size = int.from_bytes(ours.recv(4), "big")
+        assert json.loads(ours.recv(size, socket.MSG_WAITALL)) == NOTHING
 
 
 @run_by(echo)
