@@ -18,7 +18,8 @@ with apt. Otherwise one line says what to install; without something needed the 
 task leaves out. Where there is a compiler, ``test`` fails if the wheel is not compiled.
 
 The command runs with ``PYTHONSAFEPATH=1`` (the working directory is not on the import path), the environment's programs first on ``PATH`` (the former
-value is in ``FRAMEGATE_USER_PATH``), and ``FRAMEGATE_EXPECT=compiled|pure``, which says what the modules of the hot path must be.
+value is in ``FRAMEGATE_USER_PATH``), and ``FRAMEGATE_EXPECT=compiled|pure``, which says what the modules of the hot path must be. Bytecode is kept in
+``.cache/pycache``, whatever PYTHONDONTWRITEBYTECODE says: without it each of the many processes that tests start compiles half a thousand modules.
 
 Each step shows how long it has taken. Ctrl-C and SIGTERM end the running step; the next call continues from there.
 
@@ -456,7 +457,9 @@ def run_command(command: list[str], environment: Path, build: str, source: bool 
     path = os.environ.get("PATH", os.defpath)
     variables = dict(os.environ, PYTHONSAFEPATH="1", FRAMEGATE_EXPECT=build, VIRTUAL_ENV=str(environment), FRAMEGATE_USER_PATH=path)
     variables["PATH"] = str(environment / "bin") + os.pathsep + path
-    variables.pop("PYTHONPATH", None)
+    for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
+        variables.pop(name, None)
+    variables["PYTHONPYCACHEPREFIX"] = str(CACHE / "pycache")
     if source:
         variables["PYTHONPATH"] = str(ROOT / ".src")
     os.chdir(str(ROOT))

@@ -150,14 +150,15 @@ def test_the_command_runs_in_its_environment(environment: ModuleType, monkeypatc
     ran: dict[str, object] = {}
     monkeypatch.setattr(os, "execvpe", lambda file, words, variables: ran.update(file=file, words=words, variables=variables))
     monkeypatch.setattr(os, "chdir", lambda _: None)
-    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
+        monkeypatch.setenv(name, "elsewhere")
     environment.run_command(["python", "-V"], Path(sys.prefix), "compiled")
     variables = ran["variables"]
     assert isinstance(variables, dict)
     assert variables["PYTHONSAFEPATH"] == "1"
     assert variables["FRAMEGATE_EXPECT"] == "compiled"
     assert variables["PATH"].startswith(f"{sys.prefix}/bin:")
-    assert "PYTHONPATH" not in variables
+    assert not {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"} & set(variables)
     environment.run_command(["python", "-V"], Path(sys.prefix), "pure", source=True)
     assert ran["variables"]["PYTHONPATH"] == str(ROOT / ".src")  # type: ignore[index]
 
