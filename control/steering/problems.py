@@ -17,6 +17,7 @@ from framegate.control.steering.condition import (
     days_left,
     grown,
     largest,
+    lately,
     longest,
     rate,
     slope,
@@ -121,7 +122,9 @@ _HALF_DOWN: Final = (_DOWN >= _ADDRESSES * 0.5) & (_DOWN > 0.0) & (_DOWN < _ADDR
 _UNRESOLVED: Final = (total("upstream.endpoint.count", *ENDPOINT).equals(0.0) & (_ADDRESSES > 0.0)).unless(_UNREADY)
 _OF_LISTENERS: Final = largest("listener.upstream", LISTENER, UPSTREAM)
 _GONE_ALL_THE_TIME: Final = _OF_LISTENERS & (steady("upstream.endpoint.down", UPSTREAM) >= _ADDRESSES)
-"""Listeners for which FramegateUpstreamGone fires. If the upstream was there for a part of the time, that alert may not fire, and others do."""
+"""Listeners for which FramegateUpstreamGone fires. If the upstream was there for a part of the time, that alert may not fire, and
+FramegateClientsFail does."""
+_GONE_LATELY: Final = _OF_LISTENERS & (longest("upstream.endpoint.down", UPSTREAM, how="sum") >= steady("upstream.endpoint.count", UPSTREAM))
 _ANSWERS, _ANSWERED, _ASKED = (
     part("upstream.frame.count", *ENDPOINT, where={DIRECTION: way}) for part, way in ((rate, "receive"), (total, "receive"), (total, "transmit"))
 )
@@ -246,7 +249,7 @@ ALERTS: Final = (
         hold="1m",
         windows=("2m",),
         problems=(
-            _problem("Every connection of a listener fails", _ALL_FAIL.unless(_GONE_ALL_THE_TIME), "a second", _CLOSED_AT),
+            _problem("Every connection of a listener fails", _ALL_FAIL.unless(_GONE_LATELY), "a second", _CLOSED_AT),
             _problem(
                 "Nobody gets in where clients came before", ((_ACCEPTED > _LEAST) & (_NOBODY >= _ACCEPTED * 0.99)) & _SILENT, "a second", _CLOSED_AT
             ),
@@ -311,8 +314,7 @@ ALERTS: Final = (
         name="FramegateUpstreamFails",
         severity="warning",
         hold="0s",  # it is counted once a connection
-        windows=("10m",),
-        problems=(_problem("Answers do not belong to requests", grown("kafka.pairing_lost", LISTENER), "connections", _CLOSED_AT),),
+        problems=(_problem("Answers do not belong to requests", lately("kafka.pairing_lost", LISTENER), "connections", _CLOSED_AT),),
     ),
     Alert(
         name="FramegateClientsRefused",
@@ -439,7 +441,7 @@ ALERTS: Final = (
         hold="0s",
         windows=("10m",),
         problems=(
-            _problem("A handler process was started again", grown("handler.restarts", REASON), "restarts", "handlers list"),
+            _problem("A handler process was started again", lately("handler.restarts", REASON), "restarts in 10 minutes", "handlers list"),
             _problem(
                 "A handler raises", grown("handler.requests", LISTENER, where={"framegate.handler.action": "failed"}), "frames", "handlers list"
             ),
@@ -455,12 +457,16 @@ ALERTS: Final = (
         name="FramegateBroken",
         severity="warning",
         hold="0s",
-        windows=("10m",),
         problems=(
-            _problem("A processor was started again", grown("worker.restarts", REASON), "restarts", f"{_CLOSED} --filter cause=processor_died"),
-            _problem("The kernel killed a process for memory", grown("container.memory.kills"), "processes", "doctor"),
-            _problem("A processor caught an error of its own", grown("processor.errors", PLACE), "errors", f"{_CLOSED} --filter cause=internal"),
-            _problem("A part of the control process failed", grown("task.failures", TASK), "failures", "status"),
+            _problem(
+                "A processor was started again",
+                lately("worker.restarts", REASON),
+                "restarts in 10 minutes",
+                f"{_CLOSED} --filter cause=processor_died",
+            ),
+            _problem("The kernel killed a process for memory", lately("container.memory.kills"), "processes", "doctor"),
+            _problem("A processor caught an error of its own", lately("processor.errors", PLACE), "errors", f"{_CLOSED} --filter cause=internal"),
+            _problem("A part of the control process failed", lately("task.failures", TASK), "failures", "status"),
         ),
     ),
     Alert(
@@ -469,10 +475,10 @@ ALERTS: Final = (
         hold="0s",
         windows=("10m",),
         problems=(
-            _problem("A file that was replaced was not taken", grown("reload.count", FILE_KIND, where=_ERROR), "files", "certificates list"),
+            _problem("A file that was replaced was not taken", lately("reload.count", FILE_KIND, where=_ERROR), "files", "certificates list"),
             _problem("Log rows are dropped: standard output cannot be written", grown("log.dropped"), "rows", "status"),
             _problem("Changes are refused: they cannot be audited", grown("audit.failures"), "changes", "status"),
-            _problem("The control process stood still", grown("control.lag.time") > 3.0, "s", "doctor"),
+            _problem("The control process stood still", lately("control.lag.time") > 3.0, "s in 10 minutes", "doctor"),
             _problem("The collector does not take what is exported", (_UNEXPORTED > 0.0).unless(_EXPORTED > 0.0), "exports a second", "doctor"),
             _problem(
                 "A drain does not end", (largest("drain.time") > 300.0) & (total("connection.active") > 0.0), "s, and not empty", "channels list"

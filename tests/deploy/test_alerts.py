@@ -145,7 +145,7 @@ class Trouble:
         alert, severity: what fires.
         place: part of its label ``where``.
         fires: after so many minutes, not one earlier; ends: so many minutes after the trouble.
-        flaps: as ``changes``, but each second minute only.
+        flaps: as ``changes``, but each second minute only; ``later``: from the second minute on.
         besides: other alerts that page, rightly.
     """
 
@@ -159,6 +159,7 @@ class Trouble:
     calm: int = 60
     lasts: int = 30
     flaps: Values = field(default_factory=dict)
+    later: Values = field(default_factory=dict)
     besides: tuple[str, ...] = ()
 
 
@@ -296,6 +297,16 @@ TROUBLES = (
         severity="critical",
         place="orders",
         fires=1,
+        ends=0,
+    ),
+    Trouble(
+        name="an upstream whose addresses are left out after connects have timed out",
+        changes={**REFUSED["upstream_refused"], RESPONSES: 0},
+        later={of(number, "endpoint_down"): 1 for number in (1, 2, 3, 4)},
+        alert="FramegateUpstreamGone",
+        severity="critical",
+        place="orders",
+        fires=2,
         ends=0,
     ),
     Trouble(
@@ -511,6 +522,7 @@ def simulated(trouble: Trouble) -> dict[str, Any]:
     begin, over = trouble.calm, trouble.calm + trouble.lasts
     changes: list[tuple[Sequence[Spell], Values]] = [([(130, begin - 200)], AWAY), ([(begin, trouble.lasts)], trouble.changes)]
     changes.append(([(begin + minute, 1) for minute in range(0, trouble.lasts, 2)], trouble.flaps))
+    changes.append(([(begin + 1, trouble.lasts - 1)], trouble.later))
     if not trouble.changes:
         changes = [([(begin + minute, HOUR)], {HANDLER: 3e7 + min(minute, trouble.lasts) * LEAK}) for minute in range(HOUR)]
     own = firing(alertname=trouble.alert, severity=trouble.severity)

@@ -230,7 +230,21 @@ def test_errors_in_answers_and_answers_without_a_request_are_named(monkeypatch: 
 
 def test_a_control_process_that_stood_still_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [watched(monkeypatch, *merged(grows("framegate.control.lag.time", (), lag))) for lag in (3.0, 19.5)]
-    assert found == [[], ["warning: The control process stood still: 19.5 s; `framegate doctor`"]]
+    assert found == [[], ["warning: The control process stood still: 19.5 s in 10 minutes; `framegate doctor`"]]
+
+
+def test_restarts_of_the_last_ten_minutes_are_named_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(*counts: float) -> list[str]:
+        died = (("framegate.reason", "died"),)
+        return watched(monkeypatch, *({"framegate.worker.restarts": {died: count} if count else {}} for count in counts), apart_s=100.0)
+
+    named = (
+        "warning: A processor was started again (died): {} restarts in 10 minutes; `framegate channels list --closed --filter cause=processor_died`"
+    )
+    assert found(0, 1, 1, 1) == [named.format(1)]
+    assert found(0, 1, 1, 2, 2, 2, 3) == [named.format(3)]
+    for later, said in ((5, [named.format(1)]), (6, [named.format(1)]), (7, [])):
+        assert found(0, *[1] * later) == said, f"{later - 1} times 100 s after it"
 
 
 def test_peers_that_do_not_read_are_named_at_the_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
