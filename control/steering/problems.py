@@ -125,22 +125,36 @@ _GONE_ALL_THE_TIME: Final = _OF_LISTENERS & (steady("upstream.endpoint.down", UP
 """Listeners for which FramegateUpstreamGone fires. If the upstream was there for a part of the time, that alert may not fire, and
 FramegateClientsFail does."""
 _GONE_LATELY: Final = _OF_LISTENERS & (longest("upstream.endpoint.down", UPSTREAM, how="sum") >= steady("upstream.endpoint.count", UPSTREAM))
-_ANSWERS, _ANSWERED, _ASKED = (
-    part("upstream.frame.count", *ENDPOINT, where={DIRECTION: way}) for part, way in ((rate, "receive"), (total, "receive"), (total, "transmit"))
-)
+_ANSWERS, _ASKS = (rate("upstream.frame.count", *ENDPOINT, where={DIRECTION: way}) for way in ("receive", "transmit"))
+_ANSWERED: Final = total("upstream.frame.count", *ENDPOINT, where={DIRECTION: "receive"})
+_ASKED: Final = total("upstream.answer.asked", *ENDPOINT)
+_RECENT: Final = total("upstream.answer.recent", *ENDPOINT)
+"""Answers of the last 20 to 30 s. (A rate would have those from before the trouble until its window has passed.)"""
+_OPEN, _WAITING = total("upstream.request.open", *ENDPOINT), total("upstream.answer.waiting", *ENDPOINT)
 _ENOUGH_S: Final = 20.0
 """Clients of Kafka give up after 30 s as a rule, so the oldest request seldom becomes older."""
+_LONG_S: Final = 40.0
+"""In other protocols a request may wait for news, for 30 s as a rule."""
+_MEAN_WAIT: Final = total("upstream.answer.time", *ENDPOINT) / _ANSWERED
+_LONGEST_WAIT: Final = longest("upstream.answer.age", *ENDPOINT)
 _OLD_REQUESTS: Final = longest("upstream.request.age", *ENDPOINT) > _ENOUGH_S
-_OLD_WAITS: Final = longest("upstream.answer.age", *ENDPOINT) > _ENOUGH_S
+_OLD_WAITS: Final = (_LONGEST_WAIT > _LONG_S).unless(_LONGEST_WAIT < _MEAN_WAIT * 2.0)
 _ANSWERS_ALL: Final = _ANSWERED >= _ASKED * 0.5
-"""Endpoints that have answered so far as a rule: what they are sent is meant to be answered."""
-_STUCK_REQUESTS: Final = _OLD_REQUESTS & (total("upstream.request.open", *ENDPOINT) > _ANSWERS * _ENOUGH_S)
-_STUCK_WAITS: Final = (_OLD_WAITS & (total("upstream.answer.waiting", *ENDPOINT) > _ANSWERS * _ENOUGH_S)) & _ANSWERS_ALL
+"""Endpoints that have answered as a rule until their last answer: what they are sent is meant to be answered. All of Kafka's are."""
+_IS_SENT_MANY: Final = _ASKED >= _WAITING * 4.0
+_ONE_WAY: Final = (_ANSWERED < _ASKED * 0.5) & _IS_SENT_MANY
+"""The others, if clients go on without an answer, which those of an endpoint that hangs from the start do not."""
+_STUCK_REQUESTS: Final = _OLD_REQUESTS & (_OPEN > _RECENT)
+_STUCK_WAITS: Final = (_OLD_WAITS & (_WAITING > _RECENT)) & _ANSWERS_ALL
 """As many wait as get an answer in that time, or more: not one of many only."""
+_SOME_WAITS: Final = _OLD_WAITS.unless(_STUCK_WAITS).unless(_ONE_WAY)
 _ENDED: Final = rate("upstream.connection.closed", *ENDPOINT)
-_GIVEN_UP: Final = rate("upstream.connection.closed", *ENDPOINT, where={ERROR_TYPE: "unanswered"})
-_MOST_GIVE_UP: Final = ((((_GIVEN_UP > 0.02) / _ENDED) > 0.5) & _ANSWERS_ALL) & (_GIVEN_UP > _ANSWERS)
-_SOME_GIVE_UP: Final = (((_GIVEN_UP > 0.02) / _ENDED) > 0.05).unless(_MOST_GIVE_UP)
+_GIVEN_UP: Final = rate("upstream.connection.closed", *ENDPOINT, where={ERROR_TYPE: "unanswered"}) > 0.02
+_GIVE_UP: Final = ((_GIVEN_UP / _ENDED) > 0.05) & (_GIVEN_UP * _ENOUGH_S > _RECENT * 0.01)
+_MOST_GIVE_UP: Final = ((_GIVE_UP > 0.5) & (_GIVEN_UP * _ENOUGH_S > _RECENT)) & _ANSWERS_ALL
+_GO_ON: Final = (_ANSWERED < _ASKED * 0.5) & (_ASKS >= _GIVEN_UP * 4.0)
+"""Clients of an endpoint that never answers as a rule, which send it four frames or more before they leave."""
+_SOME_GIVE_UP: Final = _GIVE_UP.unless(_MOST_GIVE_UP).unless(_GO_ON)
 _BROKEN: Final = rate("upstream.connection.closed", *ENDPOINT, ERROR_TYPE, where={ERROR_TYPE: ".+", f"!{ERROR_TYPE}": "unanswered"})
 _ACCEPTED: Final = rate("connection.accepted", LISTENER)
 _CLIENTS: Final = total("connection.active", LISTENER, where={SIDE: "downstream"})
@@ -203,7 +217,8 @@ def _attack(words: str, *, user: str, address: str) -> Problem:
 def _noisy(words: str, measure: str) -> Problem:
     """One of at least ten clients has more than half of a listener's bytes or frames, unless they are what an upstream does not answer."""
     share = largest("client.share", *_CLIENT, where={MEASURE: measure}) > 0.5
-    waits = _OF_LISTENERS & (longest("upstream.answer.age", UPSTREAM) > 5.0)
+    has_answered = total("upstream.frame.count", UPSTREAM, where={DIRECTION: "receive"}) > 0.0
+    waits = _OF_LISTENERS & ((longest("upstream.answer.age", UPSTREAM) > 5.0) & has_answered)
     return _problem(words, (share & (_CLIENTS > 9.0)).unless(waits), "% of all", f"top --sort {measure}_rate")
 
 
@@ -235,7 +250,7 @@ ALERTS: Final = (
     Alert(
         name="FramegateRequestsUnanswered",
         severity="critical",
-        hold="1m",
+        hold="30s",
         windows=("2m",),
         problems=(
             _problem("Requests wait long for their answer", _STUCK_REQUESTS, "s the oldest", _UPSTREAMS),
@@ -288,7 +303,7 @@ ALERTS: Final = (
         windows=("2m",),
         problems=(
             _problem("Some requests wait long for their answer", _OLD_REQUESTS.unless(_STUCK_REQUESTS), "s the oldest", _UPSTREAMS),
-            _problem("Some connections wait long for an answer", _OLD_WAITS.unless(_STUCK_WAITS), "s the longest", _UPSTREAMS),
+            _problem("Some connections wait long for an answer", _SOME_WAITS, "s the longest", _UPSTREAMS),
             _problem("Clients give up before an endpoint answers", _SOME_GIVE_UP, "% of those that end", _UPSTREAMS),
         ),
     ),
@@ -392,6 +407,12 @@ ALERTS: Final = (
                 "Kafka requests take longer than 1 s",
                 ((rate(_KAFKA, LISTENER, API, where=_QUICK_APIS, above=1.0) > _LEAST) / rate(_KAFKA, LISTENER, API, where=_QUICK_APIS)) > 0.144,
                 "% of them",
+                _UPSTREAMS,
+            ),
+            _problem(
+                "Answers take far longer than before",
+                ((rate("upstream.answer.time", *ENDPOINT) / _ANSWERS) > 5.0) > _MEAN_WAIT * 4.0,
+                "s on average",
                 _UPSTREAMS,
             ),
         ),
