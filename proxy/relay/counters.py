@@ -117,7 +117,7 @@ class EndpointCounters:
         open, oldest_ns: while ``in_flight`` looks at the pairs: open requests so far, and when the oldest of them came (0: none).
         waiting, asked_ns: likewise connections that wait for an answer, and since when the first of them does.
         asked: frames of other protocols than Kafka that were sent to it.
-        received: frames from it at the last look; ``mark``, ``mark_before``, ``mark_last``: at the last three marks, ``marked_ns``: when the last was.
+        received: frames from it at the last look; ``mark``, ``mark_before``, ``mark_last``: at the last three marks; ``marked_ns``: of the last one.
     """
 
     def __init__(self) -> None:
