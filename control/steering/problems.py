@@ -136,13 +136,13 @@ _ENOUGH_S: Final = 20.0
 _LONG_S: Final = 40.0
 """In other protocols a request may wait for news, for 30 s as a rule."""
 _MEAN_WAIT: Final = total("upstream.answer.time", *ENDPOINT) / _ANSWERED
-_LONGEST_WAIT: Final = longest("upstream.answer.age", *ENDPOINT)
-_OLD_REQUESTS: Final = longest("upstream.request.age", *ENDPOINT) > _ENOUGH_S
-_OLD_WAITS: Final = (_LONGEST_WAIT > _LONG_S).unless(_LONGEST_WAIT < _MEAN_WAIT * 2.0)
+_WAITS: Final = (longest("upstream.answer.age", *ENDPOINT) > _LONG_S) & (largest("upstream.answer.age", *ENDPOINT) > 1.0)
+_OLD_WAITS: Final = _WAITS.unless(_WAITS < _MEAN_WAIT * 2.0)
+_OLD_REQUESTS: Final = (longest("upstream.request.age", *ENDPOINT) > _ENOUGH_S) & (largest("upstream.request.age", *ENDPOINT) > 1.0)
+"""Some wait now, and have waited long in the window: clients that give up come again, and wait anew."""
 _ANSWERS_ALL: Final = _ANSWERED >= _ASKED * 0.5
 """Endpoints that have answered as a rule until their last answer: what they are sent is meant to be answered. All of Kafka's are."""
-_IS_SENT_MANY: Final = _ASKED >= _WAITING * 4.0
-_ONE_WAY: Final = (_ANSWERED < _ASKED * 0.5) & _IS_SENT_MANY
+_ONE_WAY: Final = (_ANSWERED < _ASKED * 0.5) & (_ASKED >= _WAITING * 4.0)
 """The others, if clients go on without an answer, which those of an endpoint that hangs from the start do not."""
 _STUCK_REQUESTS: Final = _OLD_REQUESTS & (_OPEN > _RECENT)
 _STUCK_WAITS: Final = (_OLD_WAITS & (_WAITING > _RECENT)) & _ANSWERS_ALL
@@ -151,10 +151,17 @@ _SOME_WAITS: Final = _OLD_WAITS.unless(_STUCK_WAITS).unless(_ONE_WAY)
 _ENDED: Final = rate("upstream.connection.closed", *ENDPOINT)
 _GIVEN_UP: Final = rate("upstream.connection.closed", *ENDPOINT, where={ERROR_TYPE: "unanswered"}) > 0.02
 _GIVE_UP: Final = ((_GIVEN_UP / _ENDED) > 0.05) & (_GIVEN_UP * _ENOUGH_S > _RECENT * 0.01)
-_MOST_GIVE_UP: Final = ((_GIVE_UP > 0.5) & (_GIVEN_UP * _ENOUGH_S > _RECENT)) & _ANSWERS_ALL
-_GO_ON: Final = (_ANSWERED < _ASKED * 0.5) & (_ASKS >= _GIVEN_UP * 4.0)
-"""Clients of an endpoint that never answers as a rule, which send it four frames or more before they leave."""
-_SOME_GIVE_UP: Final = _GIVE_UP.unless(_MOST_GIVE_UP).unless(_GO_ON)
+_USUAL_ANSWERS: Final = (_ANSWERED / _ASKED) * _ASKS
+"""So many answers a second would come if the endpoint answered the share that it has answered so far: of what has no answer some is always sent."""
+_NO_ANSWERS: Final = ((_GIVE_UP > 0.5) & (_GIVEN_UP * (_ENOUGH_S / 2.0) > _RECENT)) & _ANSWERS_ALL
+_FEW_ANSWERS: Final = ((_GIVE_UP > 0.5) & (_GIVEN_UP * (_ENOUGH_S * 4.0) > _RECENT)) & ((_ANSWERS < _USUAL_ANSWERS * 0.75) & _ANSWERS_ALL)
+"""Each client gets a few answers, as for its login, and then none."""
+_SOME_GIVE_UP: Final = (_GIVE_UP & ((_ANSWERS < _USUAL_ANSWERS * 0.99) & _ANSWERS_ALL)).unless(_NO_ANSWERS).unless(_FEW_ANSWERS)
+_ALL_GIVE_UP: Final = (_GIVE_UP & (_GIVEN_UP * 4.0 > _ASKS)).unless(_ANSWERS_ALL)
+"""Clients of an endpoint that never answers as a rule, if they do not go on: they send it three frames or fewer before they leave."""
+_SLOWER: Final = (((rate("upstream.answer.time", *ENDPOINT) / (_ANSWERS > 0.0)) > 5.0) > _MEAN_WAIT * 4.0).unless(
+    longest("upstream.answer.age", *ENDPOINT) > _LONG_S  # it counts when its answer comes, in which case the trouble is over
+)
 _BROKEN: Final = rate("upstream.connection.closed", *ENDPOINT, ERROR_TYPE, where={ERROR_TYPE: ".+", f"!{ERROR_TYPE}": "unanswered"})
 _ACCEPTED: Final = rate("connection.accepted", LISTENER)
 _CLIENTS: Final = total("connection.active", LISTENER, where={SIDE: "downstream"})
@@ -255,7 +262,8 @@ ALERTS: Final = (
         problems=(
             _problem("Requests wait long for their answer", _STUCK_REQUESTS, "s the oldest", _UPSTREAMS),
             _problem("Connections wait long for an answer", _STUCK_WAITS, "s the longest", _UPSTREAMS),
-            _problem("Most clients of an endpoint give up before it answers", _MOST_GIVE_UP, "% of those that end", _UPSTREAMS),
+            _problem("Most clients of an endpoint give up before it answers", _NO_ANSWERS, "% of those that end", _UPSTREAMS),
+            _problem("Most clients of an endpoint give up before it answers", _FEW_ANSWERS, "% of those that end", _UPSTREAMS),
         ),
     ),
     Alert(
@@ -305,6 +313,7 @@ ALERTS: Final = (
             _problem("Some requests wait long for their answer", _OLD_REQUESTS.unless(_STUCK_REQUESTS), "s the oldest", _UPSTREAMS),
             _problem("Some connections wait long for an answer", _SOME_WAITS, "s the longest", _UPSTREAMS),
             _problem("Clients give up before an endpoint answers", _SOME_GIVE_UP, "% of those that end", _UPSTREAMS),
+            _problem("Clients give up before an endpoint answers", _ALL_GIVE_UP, "% of those that end", _UPSTREAMS),
         ),
     ),
     Alert(
@@ -409,12 +418,7 @@ ALERTS: Final = (
                 "% of them",
                 _UPSTREAMS,
             ),
-            _problem(
-                "Answers take far longer than before",
-                ((rate("upstream.answer.time", *ENDPOINT) / _ANSWERS) > 5.0) > _MEAN_WAIT * 4.0,
-                "s on average",
-                _UPSTREAMS,
-            ),
+            _problem("Answers take far longer than before", _SLOWER, "s on average", _UPSTREAMS),
         ),
     ),
     Alert(

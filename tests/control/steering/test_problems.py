@@ -188,8 +188,8 @@ def endpoint(before: dict[str, float], after: dict[str, float]) -> list[dict[str
 
 
 def test_an_endpoint_that_does_not_answer_is_named_critical_if_it_has_answered_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(answered: float, asked: float, **gauges: float) -> list[str]:
-        lines = watched(monkeypatch, *endpoint({"receive": answered, "answer_asked": asked, "answer_recent": 0.0, **gauges}, {}))
+    def found(answered: float, asked: float, then: Any = {}, **gauges: float) -> list[str]:  # noqa: B006 - it is not changed
+        lines = watched(monkeypatch, *endpoint({"receive": answered, "answer_asked": asked, "answer_recent": 0.0, **gauges}, then))
         return [line.partition(";")[0] for line in lines]
 
     for age, asked, said, some in (
@@ -208,36 +208,48 @@ def test_an_endpoint_that_does_not_answer_is_named_critical_if_it_has_answered_b
         "critical: Requests wait long for their answer (orders kafka-1 9092): 21 s the oldest"
     ]
     assert (found(0.0, 7.0, **waits), found(0.0, 8.0, **waits)) == (warning, []), "it has never answered: clients wait, or go on"
+    assert found(100.0, 100.0, **waits, then={"answer_age": 1.0}) == [], "they do not wait any more"
     for mean, expected in ((20.0, critical), (20.5, critical), (20.6, [])):
         assert found(100.0, 100.0, answer_time=mean * 100, **waits) == expected, "they wait for news"
 
 
 def test_clients_that_give_up_tell_of_an_endpoint_that_answers_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(given_up: float, ended: float, *, answered: float = 100.0, asked: float = 100.0, **after: float) -> list[str]:
-        before = {"receive": answered, "transmit": 100.0, "answer_asked": asked, "answer_recent": 0.0, "given_up": 0.0, "ended": 0.0}
-        return watched(monkeypatch, *endpoint(before, {"given_up": given_up, "ended": ended - given_up, **after}))
+    def found(
+        given_up: float, ended: float, *, answers: float = 0.0, asks: float = 20.0, answered: float = 1e5, asked: float = 1e5, **now: float
+    ) -> Any:
+        before = {"receive": answered, "transmit": 1e5, "answer_asked": asked, "answer_recent": 0.0, "given_up": 0.0, "ended": 0.0}
+        after = {"receive": answered + answers, "transmit": 1e5 + asks, "given_up": given_up, "ended": ended - given_up, **now}
+        return watched(monkeypatch, *endpoint(before, after))
 
     place = "(orders kafka-1 9092)"
     critical = f"critical: Most clients of an endpoint give up before it answers {place}: {{}} % of those that end; `framegate upstreams list`"
     rare = f"warning: Clients give up before an endpoint answers {place}: {{}} % of those that end; `framegate upstreams list`"
     assert found(6.0, 10.0) == [critical.format(60)]
     assert (found(5.0, 10.0), found(0.5, 10.0), found(0.2, 0.2)) == ([rare.format(50)], [], [])
-    assert found(10.0, 10.0, answer_recent=19.0) == [critical.format(100)], "in 20 s 20 give up"
-    assert found(10.0, 10.0, answer_recent=20.0, receive=120.0) == [rare.format(100)], "others, whose connections stay, get as many answers"
-    assert (found(10.0, 10.0, answer_recent=1999.0), found(10.0, 10.0, answer_recent=2000.0)) == ([rare.format(100)], []), "1 % of all"
+    assert found(10.0, 10.0, answers=20.0, answer_recent=9.0) == [critical.format(100)], "in 10 s 10 give up"
+    assert found(10.0, 10.0, answers=20.0, answer_recent=10.0) == [], "a client that does not wait for the last answer"
+    few = [found(10.0, 10.0, answers=answers, answer_recent=79.0) for answers in (14.0, 16.0, 19.0, 20.0)]
+    assert few == [[critical.format(100)], [rare.format(100)], [rare.format(100)], []], "each has an answer, and then none"
+    assert found(10.0, 10.0, answers=14.0, answer_recent=80.0) == [rare.format(100)], "others, whose connections stay, have more"
+    many = [found(10.0, 10.0, answers=100.0, asks=200.0, answer_recent=recent) for recent in (1999.0, 2000.0)]
+    assert many == [[rare.format(100)], []], "1 % of all"
+    half = [found(10.0, 10.0, answers=answers, answered=5e4, answer_recent=20.0) for answers in (9.0, 10.0)]
+    assert half == [[rare.format(100)], []], "the same if half of the frames have no answer"
     assert found(10.0, 10.0, answered=0.0, asked=0.0) == [critical.format(100)], "a broker that has never answered"
-    few, many = (found(10.0, 10.0, answered=0.0, asked=100.0, transmit=100.0 + more) for more in (39.0, 40.0))
-    assert (few, many) == ([rare.format(100)], []), "a frame or three each, or frames that have no answer"
+    assert found(10.0, 10.0, answers=10.0, asked=0.0, answer_recent=20.0) == [critical.format(100)], "a broker that answers only the first request"
+    never = [found(10.0, 10.0, answered=0.0, asks=asks) for asks in (39.0, 40.0)]
+    assert never == [[rare.format(100)], []], "three frames each, or frames that have no answer"
 
 
 def test_answers_that_take_far_longer_than_before_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(wait: float, before: float) -> list[str]:
-        samples = endpoint({"receive": 1000.0, "answer_time": before * 1000}, {"receive": 1010.0, "answer_time": before * 1000 + wait * 10})
-        return watched(monkeypatch, *samples)
+    def found(wait: float, before: float, oldest: float = 0.0) -> list[str]:
+        first = {"receive": 1000.0, "answer_time": before * 1000, "answer_age": oldest}
+        return watched(monkeypatch, *endpoint(first, {"receive": 1010.0, "answer_time": before * 1000 + wait * 10, "answer_age": 0.0}))
 
     named = "warning: Answers take far longer than before (orders kafka-1 9092): {:g} s on average; `framegate upstreams list`"
     assert (found(5.0, 0.01), found(5.1, 0.01)) == ([], [named.format(5.1)])
     assert (found(30.0, 7.2), found(30.0, 7.3)) == ([named.format(30)], []), "at most a quarter, these ones included"
+    assert (found(30.0, 1.0, 40.0), found(30.0, 1.0, 41.0)) == ([named.format(30)], []), "one that was not answered at all until now"
 
 
 def test_errors_in_answers_and_answers_without_a_request_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
