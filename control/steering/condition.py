@@ -2,6 +2,7 @@
 
 ``total``, ``largest``, ``smallest``    gauges now
 ``rate``, ``grown``, ``slope``          a counter per second; by how much it grew, if it did; a gauge's change per second
+``lately``                              as ``grown``, in the last ten minutes
 ``longest``, ``steady``                 the largest value of a gauge in the window; the smallest one, in ``framegate status`` of the last moments
 ``days_left``                           days until a gauge's Unix time
 
@@ -26,6 +27,8 @@ from framegate.proxy.cells.metrics import METRICS
 from framegate.proxy.cells.standard_metrics import PROCESS_METRICS
 
 __all__ = [
+    "LATELY_S",
+    "WINDOW_S",
     "Condition",
     "History",
     "Over",
@@ -34,6 +37,7 @@ __all__ = [
     "days_left",
     "grown",
     "largest",
+    "lately",
     "longest",
     "rate",
     "slope",
@@ -50,6 +54,8 @@ How = Literal["sum", "max", "min"]
 Function = Literal["now", "rate", "grown", "slope", "longest", "steady", "days_left"]
 
 WINDOW_S: Final = 60
+LATELY_S: Final = 600
+"""The window of rare events."""
 STEP_S: Final = 10
 STEADY_S: Final = 4
 """A gauge is steady if it was so now, and at the last moment that is as long ago."""
@@ -166,11 +172,12 @@ class Condition(abc.ABC):
 
 @dataclass(frozen=True, slots=True)
 class Over(Condition):
-    """A function of a series over the window that ended ``ago_s`` seconds ago."""
+    """A function of a series over the window that ended ``ago_s`` seconds ago; ``window_s``: its length."""
 
     function: Function
     series: Series
     ago_s: int = 0
+    window_s: int = WINDOW_S
 
     @property
     def by(self) -> tuple[str, ...]:
@@ -186,7 +193,7 @@ class Over(Condition):
         return history.judged[id(self)][1]
 
     def _judge(self, history: "History") -> Vector:
-        samples = history.window(self.series, self.ago_s)
+        samples = history.window(self.series, self.ago_s, self.window_s)
         if not samples:
             return {}
         (began, first), (ended, last) = samples[0], samples[-1]
@@ -267,7 +274,8 @@ class Pair(Condition):
 
 
 class History:
-    """The last samples of some series: of a minute all, and of a day one in five minutes, of those that are compared with the past.
+    """The last samples of some series: of a minute all, of ten minutes those with rare events, and of a day one in five minutes, of those that are
+    compared with the past.
 
     Attributes:
         judged: functions of series, by identity, with what they are now: many conditions have the same ones.
@@ -278,7 +286,9 @@ class History:
         self.judged: dict[int, tuple[Over, Vector]] = {}
         self._series = tuple(dict.fromkeys(part.series for part in parts))
         self._compared = {part.series for part in parts if part.ago_s}
+        self._rare = {part.series for part in parts if part.window_s > WINDOW_S}
         self._recent: deque[tuple[float, dict[Series, Vector]]] = deque()
+        self._lately: deque[tuple[float, dict[Series, Vector]]] = deque()
         self._past: deque[tuple[float, dict[Series, Vector]]] = deque(maxlen=LONG_S // LONG_STEP_S + 2)
 
     def sample(self, values: Values) -> dict[Series, Vector]:
@@ -291,12 +301,16 @@ class History:
         self.judged = {}
         while self._recent[0][0] < now_s - WINDOW_S:
             self._recent.popleft()
+        if self._rare:
+            self._lately.append((now_s, {series: sample[series] for series in self._rare}))
+            while self._lately[0][0] < now_s - LATELY_S:
+                self._lately.popleft()
         if not self._past or now_s - self._past[-1][0] >= LONG_STEP_S:
             self._past.append((now_s, {series: sample[series] for series in self._compared}))
 
-    def window(self, series: Series, ago_s: int) -> list[tuple[float, Vector]]:
+    def window(self, series: Series, ago_s: int, window_s: int) -> list[tuple[float, Vector]]:
         """The samples of the window that ended ``ago_s`` ago; none if they are not there."""
-        samples: list[tuple[float, dict[Series, Vector]]] = list(self._recent)
+        samples: list[tuple[float, dict[Series, Vector]]] = list(self._recent if window_s == WINDOW_S else self._lately)
         if ago_s and samples:
             until = samples[-1][0] - ago_s
             samples = [sample for sample in self._past if until - 2 * LONG_STEP_S < sample[0] <= until]
@@ -335,14 +349,19 @@ def grown(metric: str, *by: str, where: Mapping[str, str] | None = None) -> Over
     return Over("grown", _series(metric, by, where))
 
 
+def lately(metric: str, *by: str, where: Mapping[str, str] | None = None) -> Over:
+    """By how much a counter of rare events grew in the last ten minutes, if it did."""
+    return Over("grown", _series(metric, by, where), window_s=LATELY_S)
+
+
 def slope(metric: str, *by: str, where: Mapping[str, str] | None = None) -> Over:
     """By how much a gauge grows per second."""
     return Over("slope", _series(metric, by, where))
 
 
-def longest(metric: str, *by: str) -> Over:
-    """The largest value of a gauge in the window."""
-    return Over("longest", _series(metric, by, None, "max"))
+def longest(metric: str, *by: str, how: How = "max") -> Over:
+    """The largest value of a gauge in the window; ``how``: of several ones."""
+    return Over("longest", _series(metric, by, None, how))
 
 
 def steady(metric: str, *by: str) -> Over:

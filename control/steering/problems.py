@@ -17,6 +17,7 @@ from framegate.control.steering.condition import (
     days_left,
     grown,
     largest,
+    lately,
     longest,
     rate,
     slope,
@@ -121,23 +122,46 @@ _HALF_DOWN: Final = (_DOWN >= _ADDRESSES * 0.5) & (_DOWN > 0.0) & (_DOWN < _ADDR
 _UNRESOLVED: Final = (total("upstream.endpoint.count", *ENDPOINT).equals(0.0) & (_ADDRESSES > 0.0)).unless(_UNREADY)
 _OF_LISTENERS: Final = largest("listener.upstream", LISTENER, UPSTREAM)
 _GONE_ALL_THE_TIME: Final = _OF_LISTENERS & (steady("upstream.endpoint.down", UPSTREAM) >= _ADDRESSES)
-"""Listeners for which FramegateUpstreamGone fires. If the upstream was there for a part of the time, that alert may not fire, and others do."""
-_ANSWERS, _ANSWERED, _ASKED = (
-    part("upstream.frame.count", *ENDPOINT, where={DIRECTION: way}) for part, way in ((rate, "receive"), (total, "receive"), (total, "transmit"))
-)
+"""Listeners for which FramegateUpstreamGone fires. If the upstream was there for a part of the time, that alert may not fire, and
+FramegateClientsFail does."""
+_GONE_LATELY: Final = _OF_LISTENERS & (longest("upstream.endpoint.down", UPSTREAM, how="sum") >= steady("upstream.endpoint.count", UPSTREAM))
+_ANSWERS, _ASKS = (rate("upstream.frame.count", *ENDPOINT, where={DIRECTION: way}) for way in ("receive", "transmit"))
+_ANSWERED: Final = total("upstream.frame.count", *ENDPOINT, where={DIRECTION: "receive"})
+_ASKED: Final = total("upstream.answer.asked", *ENDPOINT)
+_RECENT: Final = total("upstream.answer.recent", *ENDPOINT)
+"""Answers of the last 20 to 30 s. (A rate would have those from before the trouble until its window has passed.)"""
+_OPEN, _WAITING = total("upstream.request.open", *ENDPOINT), total("upstream.answer.waiting", *ENDPOINT)
 _ENOUGH_S: Final = 20.0
 """Clients of Kafka give up after 30 s as a rule, so the oldest request seldom becomes older."""
-_OLD_REQUESTS: Final = longest("upstream.request.age", *ENDPOINT) > _ENOUGH_S
-_OLD_WAITS: Final = longest("upstream.answer.age", *ENDPOINT) > _ENOUGH_S
+_LONG_S: Final = 40.0
+"""In other protocols a request may wait for news, for 30 s as a rule."""
+_MEAN_WAIT: Final = total("upstream.answer.time", *ENDPOINT) / _ANSWERED
+_WAITS: Final = (longest("upstream.answer.age", *ENDPOINT) > _LONG_S) & (largest("upstream.answer.age", *ENDPOINT) > 1.0)
+_OLD_WAITS: Final = _WAITS.unless(_WAITS < _MEAN_WAIT * 2.0)
+_OLD_REQUESTS: Final = (longest("upstream.request.age", *ENDPOINT) > _ENOUGH_S) & (largest("upstream.request.age", *ENDPOINT) > 1.0)
+"""Some wait now, and have waited long in the window: clients that give up come again, and wait anew."""
 _ANSWERS_ALL: Final = _ANSWERED >= _ASKED * 0.5
-"""Endpoints that have answered so far as a rule: what they are sent is meant to be answered."""
-_STUCK_REQUESTS: Final = _OLD_REQUESTS & (total("upstream.request.open", *ENDPOINT) > _ANSWERS * _ENOUGH_S)
-_STUCK_WAITS: Final = (_OLD_WAITS & (total("upstream.answer.waiting", *ENDPOINT) > _ANSWERS * _ENOUGH_S)) & _ANSWERS_ALL
+"""Endpoints that have answered as a rule until their last answer: what they are sent is meant to be answered. All of Kafka's are."""
+_ONE_WAY: Final = (_ANSWERED < _ASKED * 0.5) & (_ASKED >= _WAITING * 4.0)
+"""The others, if clients go on without an answer, which those of an endpoint that hangs from the start do not."""
+_STUCK_REQUESTS: Final = _OLD_REQUESTS & (_OPEN > _RECENT)
+_STUCK_WAITS: Final = (_OLD_WAITS & (_WAITING > _RECENT)) & _ANSWERS_ALL
 """As many wait as get an answer in that time, or more: not one of many only."""
+_SOME_WAITS: Final = _OLD_WAITS.unless(_STUCK_WAITS).unless(_ONE_WAY)
 _ENDED: Final = rate("upstream.connection.closed", *ENDPOINT)
-_GIVEN_UP: Final = rate("upstream.connection.closed", *ENDPOINT, where={ERROR_TYPE: "unanswered"})
-_MOST_GIVE_UP: Final = ((((_GIVEN_UP > 0.02) / _ENDED) > 0.5) & _ANSWERS_ALL) & (_GIVEN_UP > _ANSWERS)
-_SOME_GIVE_UP: Final = (((_GIVEN_UP > 0.02) / _ENDED) > 0.05).unless(_MOST_GIVE_UP)
+_GIVEN_UP: Final = rate("upstream.connection.closed", *ENDPOINT, where={ERROR_TYPE: "unanswered"}) > 0.02
+_GIVE_UP: Final = ((_GIVEN_UP / _ENDED) > 0.05) & (_GIVEN_UP * _ENOUGH_S > _RECENT * 0.01)
+_USUAL_ANSWERS: Final = (_ANSWERED / _ASKED) * _ASKS
+"""So many answers a second would come if the endpoint answered the share that it has answered so far: of what has no answer some is always sent."""
+_NO_ANSWERS: Final = ((_GIVE_UP > 0.5) & (_GIVEN_UP * (_ENOUGH_S / 2.0) > _RECENT)) & _ANSWERS_ALL
+_FEW_ANSWERS: Final = ((_GIVE_UP > 0.5) & (_GIVEN_UP * (_ENOUGH_S * 4.0) > _RECENT)) & ((_ANSWERS < _USUAL_ANSWERS * 0.75) & _ANSWERS_ALL)
+"""Each client gets a few answers, as for its login, and then none."""
+_SOME_GIVE_UP: Final = (_GIVE_UP & ((_ANSWERS < _USUAL_ANSWERS * 0.99) & _ANSWERS_ALL)).unless(_NO_ANSWERS).unless(_FEW_ANSWERS)
+_ALL_GIVE_UP: Final = (_GIVE_UP & (_GIVEN_UP * 4.0 > _ASKS)).unless(_ANSWERS_ALL)
+"""Clients of an endpoint that never answers as a rule, if they do not go on: they send it three frames or fewer before they leave."""
+_SLOWER: Final = (((rate("upstream.answer.time", *ENDPOINT) / (_ANSWERS > 0.0)) > 5.0) > _MEAN_WAIT * 4.0).unless(
+    longest("upstream.answer.age", *ENDPOINT) > _LONG_S  # it counts when its answer comes, in which case the trouble is over
+)
 _BROKEN: Final = rate("upstream.connection.closed", *ENDPOINT, ERROR_TYPE, where={ERROR_TYPE: ".+", f"!{ERROR_TYPE}": "unanswered"})
 _ACCEPTED: Final = rate("connection.accepted", LISTENER)
 _CLIENTS: Final = total("connection.active", LISTENER, where={SIDE: "downstream"})
@@ -200,7 +224,8 @@ def _attack(words: str, *, user: str, address: str) -> Problem:
 def _noisy(words: str, measure: str) -> Problem:
     """One of at least ten clients has more than half of a listener's bytes or frames, unless they are what an upstream does not answer."""
     share = largest("client.share", *_CLIENT, where={MEASURE: measure}) > 0.5
-    waits = _OF_LISTENERS & (longest("upstream.answer.age", UPSTREAM) > 5.0)
+    has_answered = total("upstream.frame.count", UPSTREAM, where={DIRECTION: "receive"}) > 0.0
+    waits = _OF_LISTENERS & ((longest("upstream.answer.age", UPSTREAM) > 5.0) & has_answered)
     return _problem(words, (share & (_CLIENTS > 9.0)).unless(waits), "% of all", f"top --sort {measure}_rate")
 
 
@@ -232,12 +257,13 @@ ALERTS: Final = (
     Alert(
         name="FramegateRequestsUnanswered",
         severity="critical",
-        hold="1m",
+        hold="30s",
         windows=("2m",),
         problems=(
             _problem("Requests wait long for their answer", _STUCK_REQUESTS, "s the oldest", _UPSTREAMS),
             _problem("Connections wait long for an answer", _STUCK_WAITS, "s the longest", _UPSTREAMS),
-            _problem("Most clients of an endpoint give up before it answers", _MOST_GIVE_UP, "% of those that end", _UPSTREAMS),
+            _problem("Most clients of an endpoint give up before it answers", _NO_ANSWERS, "% of those that end", _UPSTREAMS),
+            _problem("Most clients of an endpoint give up before it answers", _FEW_ANSWERS, "% of those that end", _UPSTREAMS),
         ),
     ),
     Alert(
@@ -246,7 +272,7 @@ ALERTS: Final = (
         hold="1m",
         windows=("2m",),
         problems=(
-            _problem("Every connection of a listener fails", _ALL_FAIL.unless(_GONE_ALL_THE_TIME), "a second", _CLOSED_AT),
+            _problem("Every connection of a listener fails", _ALL_FAIL.unless(_GONE_LATELY), "a second", _CLOSED_AT),
             _problem(
                 "Nobody gets in where clients came before", ((_ACCEPTED > _LEAST) & (_NOBODY >= _ACCEPTED * 0.99)) & _SILENT, "a second", _CLOSED_AT
             ),
@@ -285,8 +311,9 @@ ALERTS: Final = (
         windows=("2m",),
         problems=(
             _problem("Some requests wait long for their answer", _OLD_REQUESTS.unless(_STUCK_REQUESTS), "s the oldest", _UPSTREAMS),
-            _problem("Some connections wait long for an answer", _OLD_WAITS.unless(_STUCK_WAITS), "s the longest", _UPSTREAMS),
+            _problem("Some connections wait long for an answer", _SOME_WAITS, "s the longest", _UPSTREAMS),
             _problem("Clients give up before an endpoint answers", _SOME_GIVE_UP, "% of those that end", _UPSTREAMS),
+            _problem("Clients give up before an endpoint answers", _ALL_GIVE_UP, "% of those that end", _UPSTREAMS),
         ),
     ),
     Alert(
@@ -311,8 +338,7 @@ ALERTS: Final = (
         name="FramegateUpstreamFails",
         severity="warning",
         hold="0s",  # it is counted once a connection
-        windows=("10m",),
-        problems=(_problem("Answers do not belong to requests", grown("kafka.pairing_lost", LISTENER), "connections", _CLOSED_AT),),
+        problems=(_problem("Answers do not belong to requests", lately("kafka.pairing_lost", LISTENER), "connections", _CLOSED_AT),),
     ),
     Alert(
         name="FramegateClientsRefused",
@@ -392,6 +418,7 @@ ALERTS: Final = (
                 "% of them",
                 _UPSTREAMS,
             ),
+            _problem("Answers take far longer than before", _SLOWER, "s on average", _UPSTREAMS),
         ),
     ),
     Alert(
@@ -439,7 +466,7 @@ ALERTS: Final = (
         hold="0s",
         windows=("10m",),
         problems=(
-            _problem("A handler process was started again", grown("handler.restarts", REASON), "restarts", "handlers list"),
+            _problem("A handler process was started again", lately("handler.restarts", REASON), "restarts in 10 minutes", "handlers list"),
             _problem(
                 "A handler raises", grown("handler.requests", LISTENER, where={"framegate.handler.action": "failed"}), "frames", "handlers list"
             ),
@@ -455,12 +482,16 @@ ALERTS: Final = (
         name="FramegateBroken",
         severity="warning",
         hold="0s",
-        windows=("10m",),
         problems=(
-            _problem("A processor was started again", grown("worker.restarts", REASON), "restarts", f"{_CLOSED} --filter cause=processor_died"),
-            _problem("The kernel killed a process for memory", grown("container.memory.kills"), "processes", "doctor"),
-            _problem("A processor caught an error of its own", grown("processor.errors", PLACE), "errors", f"{_CLOSED} --filter cause=internal"),
-            _problem("A part of the control process failed", grown("task.failures", TASK), "failures", "status"),
+            _problem(
+                "A processor was started again",
+                lately("worker.restarts", REASON),
+                "restarts in 10 minutes",
+                f"{_CLOSED} --filter cause=processor_died",
+            ),
+            _problem("The kernel killed a process for memory", lately("container.memory.kills"), "processes", "doctor"),
+            _problem("A processor caught an error of its own", lately("processor.errors", PLACE), "errors", f"{_CLOSED} --filter cause=internal"),
+            _problem("A part of the control process failed", lately("task.failures", TASK), "failures", "status"),
         ),
     ),
     Alert(
@@ -469,10 +500,10 @@ ALERTS: Final = (
         hold="0s",
         windows=("10m",),
         problems=(
-            _problem("A file that was replaced was not taken", grown("reload.count", FILE_KIND, where=_ERROR), "files", "certificates list"),
+            _problem("A file that was replaced was not taken", lately("reload.count", FILE_KIND, where=_ERROR), "files", "certificates list"),
             _problem("Log rows are dropped: standard output cannot be written", grown("log.dropped"), "rows", "status"),
             _problem("Changes are refused: they cannot be audited", grown("audit.failures"), "changes", "status"),
-            _problem("The control process stood still", grown("control.lag.time") > 3.0, "s", "doctor"),
+            _problem("The control process stood still", lately("control.lag.time") > 3.0, "s in 10 minutes", "doctor"),
             _problem("The collector does not take what is exported", (_UNEXPORTED > 0.0).unless(_EXPORTED > 0.0), "exports a second", "doctor"),
             _problem(
                 "A drain does not end", (largest("drain.time") > 300.0) & (total("connection.active") > 0.0), "s, and not empty", "channels list"

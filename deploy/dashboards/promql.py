@@ -7,7 +7,7 @@ the same for a metric with the listener or the upstream as a label. ``[@]`` is t
 import re
 from typing import Final
 
-from framegate.control.steering.condition import Condition, Over, Pair, Series
+from framegate.control.steering.condition import WINDOW_S, Condition, Over, Pair, Series
 from framegate.control.telemetry.catalogue import label_name, prometheus_name
 
 __all__ = ["WHO", "for_dashboard", "for_rule", "method", "per_second", "quantile", "query_of", "seen", "total"]
@@ -99,7 +99,9 @@ def _over(part: Over) -> str:
         case "grown":
             # A series that begins with its first event has grown by its first value, which ``increase`` does not count. One that was there in the
             # hour before has not begun: scrapes or exports failed.
-            return f"(sum by ({by}) (increase({name}{at}[@])) > 0 or sum by ({by}) ({name}{at} unless max_over_time({name}{at}[1h] offset @)) > 0)"
+            range_ = "[@]" if part.window_s == WINDOW_S else f"[{part.window_s // 60}m]"
+            began = f"{name}{at} unless max_over_time({name}{at}[1h] offset {range_[1:-1]})"
+            return f"(sum by ({by}) (increase({name}{at}{range_})) > 0 or sum by ({by}) ({began}) > 0)"
     every = f"sum by ({by}) (rate({name}{at}[@]{ago}))"
     if not series.above:
         return every

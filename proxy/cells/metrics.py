@@ -190,7 +190,7 @@ EJECTION_REASONS: Final = ("refused", "timeout", "tls", "other", "failures", "la
 END_ERRORS: Final = ("", "reset", "closed", "stalled", "protocol", "authentication", "unanswered")
 """How an upstream's connection ended. ``closed``: by it, with open requests, before any answer or within a frame; ``stalled``: it moved too
 few bytes in time; ``protocol``: what it sent were no frames, too large ones, or no TLS; ``authentication``: it refused a login that was renewed.
-``unanswered``: the client ended it, and had waited for an answer for seconds.
+``unanswered``: the client ended it, and had waited for an answer for more than 0.25 s.
 """
 LOOKUP_ERRORS: Final = ("", "not_found", "temporary", "timeout", "other")
 RESPONSE_ERRORS: Final = (
@@ -402,7 +402,7 @@ METRICS: Final = (
         "gauge",
         "s",
         "Age of the oldest Kafka request that waits for an endpoint's answer, without JoinGroup and SyncGroup, "
-        "which wait for other clients; of a Fetch from 29.5 s on, for which it may wait for records.",
+        "which wait for other clients; of a Fetch from 29 s on, for which it may wait for records.",
         *_ENDPOINT,
     ),
     _metric(
@@ -412,7 +412,22 @@ METRICS: Final = (
         "Connections of other protocols than Kafka on which an endpoint was sent more frames than it has sent.",
         *_ENDPOINT,
     ),
-    _metric("upstream.answer.age", "gauge", "s", "Longest time for which no byte has passed on one of them, either way.", *_ENDPOINT),
+    _metric("upstream.answer.age", "gauge", "s", "Longest time for which one of them has waited for a byte from the endpoint.", *_ENDPOINT),
+    _metric(
+        "upstream.answer.time",
+        "counter",
+        "s",
+        "Time that connections of other protocols than Kafka waited until the endpoint sent a byte; looked at once a second, added when it comes.",
+        *_ENDPOINT,
+    ),
+    _metric(
+        "upstream.answer.asked",
+        "counter",
+        "{frame}",
+        "Frames of other protocols than Kafka that an endpoint was sent until its last answer, or so far if it has never answered.",
+        *_ENDPOINT,
+    ),
+    _metric("upstream.answer.recent", "gauge", "{frame}", "Frames received from an endpoint in the last 20 to 30 s.", *_ENDPOINT),
     _metric(
         "upstream.first_byte.duration",
         "histogram",

@@ -119,9 +119,10 @@ def _subject(tls: Any) -> str:
     import ssl  # here, because a processor without TLS does not load it
 
     try:
-        return f"; it is of {shown(subject_of(chain[0].public_bytes(ssl._ssl.ENCODING_DER)))}"  # type: ignore[attr-defined]
+        subject = subject_of(chain[0].public_bytes(ssl._ssl.ENCODING_DER))  # type: ignore[attr-defined]
     except AuthenticationError:
         return ""
+    return "; it is of " + shown(subject).replace("\\\\", "\\")  # its own backslashes are escapes
 
 
 def _bare(reason: str) -> str:

@@ -116,6 +116,8 @@ class EndpointCounters:
         first_bytes: the times until the first answer of a connection.
         open, oldest_ns: while ``in_flight`` looks at the pairs: open requests so far, and when the oldest of them came (0: none).
         waiting, asked_ns: likewise connections that wait for an answer, and since when the first of them does.
+        asked: frames of other protocols than Kafka that were sent to it.
+        received: frames from it at the last look; ``mark``, ``mark_before``, ``mark_last``: at the last three marks; ``marked_ns``: of the last one.
     """
 
     def __init__(self) -> None:
@@ -126,6 +128,12 @@ class EndpointCounters:
         self.oldest_ns: i64 = 0
         self.waiting: i64 = 0
         self.asked_ns: i64 = 0
+        self.asked: i64 = 0
+        self.received: i64 = 0
+        self.mark: i64 = 0
+        self.mark_before: i64 = 0
+        self.mark_last: i64 = 0
+        self.marked_ns: i64 = 0
 
 
 class LoopCounters:

@@ -90,6 +90,8 @@ def end_of_stream(pair: Pair, leg: Leg) -> None:
 def _half_close(pair: Pair, leg: Leg, channel: Channel) -> None:
     pair.first_end = Cause.PEER_CLOSED if leg.is_client else Cause.UPSTREAM_CLOSED
     pair.first_side = channel.options.side
+    if leg.is_client:
+        pair.passed.ended_ns = pair.owner.selector.now_ns
     pair.detail = channel.detail if channel.lost_bytes == 0 else f"within a frame, after {channel.lost_bytes} of its bytes"
     pair.state = state.next_state(pair.state, PairEvent.STREAM_ENDED)
     _arm(pair, pair.route.half_close_ns)
@@ -355,7 +357,7 @@ def _end_error(pair: Pair, channel: Channel) -> str:
     cause, side = _cause_of(pair, channel)
     if side != "upstream":
         gives_up = cause is Cause.PEER_CLOSED or cause is Cause.PEER_RESET
-        return "unanswered" if gives_up and side == "downstream" and in_flight.has_waited(pair, channel.closed_ns) else ""
+        return "unanswered" if gives_up and side == "downstream" and in_flight.has_waited(pair, channel) else ""
     if cause is not Cause.UPSTREAM_CLOSED:
         return UNCLEAN.get(cause or Cause.INTERNAL, "")
     pairing = pair.pairing

@@ -17,7 +17,8 @@ __all__ = ["InFlight", "add_up", "has_waited"]
 
 SLICE: Final = 1_000  # pairs at a time: less than 0.1 ms
 EACH_NS: Final = 1_000_000_000
-PATIENCE_NS: Final = 2_000_000_000  # a client that ends a connection after it has waited for longer gives up
+MARK_NS: Final = 10_000_000_000
+PATIENCE_NS: Final = 250_000_000  # a client that ends a connection after it has waited for longer gives up
 FRAMES_RECEIVED: Final = ENDPOINT_BLOCK.at("framegate.upstream.frame.count", "receive")
 FRAMES_SENT: Final = ENDPOINT_BLOCK.at("framegate.upstream.frame.count", "transmit")
 BYTES_RECEIVED: Final = ENDPOINT_BLOCK.at("framegate.upstream.io", "receive")
@@ -26,19 +27,30 @@ OPEN: Final = ENDPOINT_BLOCK.at("framegate.upstream.request.open")
 AGE: Final = ENDPOINT_BLOCK.at("framegate.upstream.request.age")
 WAITING: Final = ENDPOINT_BLOCK.at("framegate.upstream.answer.waiting")
 WAIT: Final = ENDPOINT_BLOCK.at("framegate.upstream.answer.age")
+WAITED: Final = ENDPOINT_BLOCK.at("framegate.upstream.answer.time")
+ASKED: Final = ENDPOINT_BLOCK.at("framegate.upstream.answer.asked")
+RECENT: Final = ENDPOINT_BLOCK.at("framegate.upstream.answer.recent")
 
 
 def add_up(pair: Pair, counters: EndpointCounters, channel: Channel, now_ns: i64) -> None:
     """Add what a pair's connection to an endpoint has passed since the last time, and once the time until its first answer; note since when it waits.
 
-    A connection waits while it was sent more frames than it has sent, since the last byte that passed. So one whose client goes on, because its
-    frames need no answer, does not wait for long.
+    A connection waits while it was sent more frames than it has sent: since the first of these, or the look that saw it, or since the last byte
+    that came from the endpoint. What its client sends meanwhile changes nothing.
     """
     passed, out, cells = pair.passed, channel.write_half, counters.counts.cells
+    pairing = pair.pairing
+    is_framed = pairing is None or pairing.lost
+    if passed.waits_ns != 0 and channel.bytes_received != passed.bytes_received:
+        if is_framed:
+            cells[WAITED] += now_ns - passed.waits_ns
+        passed.waits_ns = 0
     if channel.frames_received >= out.frames_sent and (channel.frames_received != 0 or out.first_ns == 0):
         passed.waits_ns = 0
-    elif passed.waits_ns == 0 or channel.bytes_received != passed.bytes_received or out.bytes_sent != passed.bytes_sent:
+    elif passed.waits_ns == 0:
         passed.waits_ns = out.first_ns if channel.bytes_received == 0 and passed.bytes_sent == 0 else now_ns
+    if is_framed:
+        counters.asked += out.frames_sent - passed.frames_sent
     cells[FRAMES_RECEIVED] += channel.frames_received - passed.frames_received
     cells[BYTES_RECEIVED] += channel.bytes_received - passed.bytes_received
     cells[FRAMES_SENT] += out.frames_sent - passed.frames_sent
@@ -54,12 +66,20 @@ def add_up(pair: Pair, counters: EndpointCounters, channel: Channel, now_ns: i64
         counters.first_bytes.observe(came_ns - asked_ns)
 
 
-def has_waited(pair: Pair, now_ns: i64) -> bool:
-    """Whether the client of a pair has waited for an answer, and for longer than clients do that go on."""
-    pairing, since_ns = pair.pairing, pair.passed.waits_ns
-    if pairing is not None and not pairing.lost:
+def has_waited(pair: Pair, channel: Channel) -> bool:
+    """Whether the client of a pair, whose connection to an endpoint has closed, had waited for an answer, and for longer than clients do that go on.
+
+    It waits until it ends its stream, however long the endpoint then takes to end its own; if that has not answered in the time for a half-closed
+    pair either, it waited until then.
+    """
+    passed, pairing, until_ns = pair.passed, pair.pairing, channel.closed_ns
+    if passed.ended_ns != 0 and until_ns - passed.ended_ns < pair.route.half_close_ns:
+        until_ns = passed.ended_ns
+    if pairing is None or pairing.lost:
+        since_ns = min(passed.waits_ns, channel.last_active_ns)  # a wait that no look has seen begins with the last byte
+    else:
         since_ns = i64(0) if pairing.open == 0 else pairing.waits_since_ns
-    return since_ns != 0 and now_ns - since_ns > PATIENCE_NS
+    return since_ns != 0 and until_ns - since_ns > PATIENCE_NS
 
 
 class InFlight:
@@ -120,6 +140,20 @@ class InFlight:
             cells[WAITING] = counters.waiting
             cells[WAIT] = _age(counters.asked_ns, self._began_ns)
             counters.open = counters.oldest_ns = counters.waiting = counters.asked_ns = 0
+            _put_answers(counters, self._began_ns)
+
+
+def _put_answers(counters: EndpointCounters, now_ns: i64) -> None:
+    """Publish how many frames an endpoint was sent until its last answer, and how many it has sent since a mark that is 20 to 30 s old."""
+    cells = counters.counts.cells
+    received = cells[FRAMES_RECEIVED]
+    if received == 0 or received != counters.received:
+        cells[ASKED] = counters.asked
+    counters.received = received
+    if now_ns - counters.marked_ns >= MARK_NS:
+        counters.marked_ns = now_ns
+        counters.mark, counters.mark_before, counters.mark_last = received, counters.mark, counters.mark_before
+    cells[RECENT] = received - counters.mark_last
 
 
 def _earlier(one_ns: i64, other_ns: i64) -> i64:

@@ -338,6 +338,7 @@ class Passed:
     Attributes:
         answered: they have the time of the first answer.
         waits_ns: since when it waits for an answer, of a protocol other than Kafka; 0: it does not.
+        ended_ns: when the client ended its stream, before the upstream did; 0: it has not.
     """
 
     def __init__(self) -> None:
@@ -347,6 +348,7 @@ class Passed:
         self.bytes_sent: i64 = 0
         self.answered: bool = False
         self.waits_ns: i64 = 0
+        self.ended_ns: i64 = 0
 
 
 class Pair:

@@ -17,6 +17,8 @@ from framegate.control.demo.ending import EXIT_FAILED, EXIT_MISSING, EXIT_OK, en
 from framegate.control.demo.processes import ChildError
 from framegate.control.demo.stage import Stage, Workspace
 from framegate.control.demo.view import Waiting, say
+from framegate.control.steering.condition import WINDOW_S
+from framegate.control.steering.problems import ALERTS
 from tests.demo import panels
 from tests.demo.environment import EXPORT_S, FASTER, JOB, SCRAPE_JOB, Environment, Node, Tools, environment, find, seconds_of
 from tests.demo.panels import FINE, Comparison, Dashboard, QueryError, Row, Seen, Window
@@ -44,6 +46,10 @@ _HALTED_S: Final = 10.0
 _DRAWN_AT_ONCE: Final = 2
 _OF_THE_MACHINE: Final = frozenset({"A process waits for a CPU", "A processor has no time left", "Frames take longer than 10 ms to pass"})
 """What is said rightly where other programs take the CPUs. It is shown, and is no fault."""
+_LATELY: Final = frozenset(
+    problem.words for alert in ALERTS for problem in alert.problems if any(part.window_s > WINDOW_S for part in problem.condition.parts)
+)
+"""What is said for ten minutes after it has happened."""
 
 Views = dict[str, dict[int, Seen]]
 
@@ -258,7 +264,7 @@ class _Run:
             self._wrong(f"{trouble.name}: pages besides: {', '.join(pages)}")
 
     def _halt(self, node: Node) -> None:
-        """When all is over, ``framegate status`` and the first dashboard say that nothing is wrong; once control stood still, only that."""
+        """When all is over, ``framegate status`` and the first dashboard say that nothing is wrong now; once control stood still, that too."""
         self._until_fine(self._nodes, "the end", status=True)
         os.kill(node.proxy.pid, signal.SIGSTOP)
         try:
@@ -268,7 +274,7 @@ class _Run:
         time.sleep(3 * EXPORT_S)
         for _ in self._passing(2 * _HALTED_S):
             said = {*(row.problem for row in self._rows(node)), *node.steering.warnings()} - {FINE}
-            if any(not _of_the_machine(text) and _STOOD_STILL not in text for text in said):
+            if any(not _is_expected(text) for text in said):
                 self._wrong(f"after the control process stood still, it is said: {'; '.join(said)}")
                 break
         text = node.framegate("status")
@@ -280,9 +286,9 @@ class _Run:
         said: set[str] = set()
         fine_s = 0.0
         for passed in self._passing(_CALM_S):
-            said = {row.problem for node in nodes for row in self._rows(node)} - {FINE} - _OF_THE_MACHINE
+            said = {row.problem for node in nodes for row in self._rows(node)} - {FINE} - _OF_THE_MACHINE - _LATELY
             if status:
-                said |= {text for node in nodes for text in node.steering.warnings() if not _of_the_machine(text)}
+                said |= {text for node in nodes for text in node.steering.warnings() if not _is_expected(text)}
             if said:
                 fine_s = passed
             elif passed - fine_s >= _STEADY_S:
@@ -401,5 +407,5 @@ def _text(rows: Sequence[Row], words: str) -> str:
     return "; ".join((f"{words} ({', '.join(filter(None, places))})".removesuffix(" ()"), *others))
 
 
-def _of_the_machine(text: str) -> bool:
-    return any(words in text for words in _OF_THE_MACHINE)
+def _is_expected(text: str) -> bool:
+    return any(words in text for words in _OF_THE_MACHINE | _LATELY)

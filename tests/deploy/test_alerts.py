@@ -74,6 +74,11 @@ def passed(broker: int, way: str) -> str:
     return f'framegate_upstream_frame_count_total{{{OF_BROKER.format(broker)}, network_io_direction="{way}"}}'
 
 
+def silent(broker: int) -> Values:
+    """It does not answer any more."""
+    return {passed(broker, "receive"): 0, of(broker, "answer_asked_total"): 0, of(broker, "answer_recent"): 0}
+
+
 def ended(broker: int, error: str = "") -> str:
     return f"framegate_upstream_connection_closed_total{{{OF_BROKER.format(broker)}" + (f', error_type="{error}"}}' if error else "}")
 
@@ -102,7 +107,9 @@ CALM: dict[str, float | None] = {
     **{of(broker, "endpoint_down"): 0 for broker in (1, 2, 3, 4)},
     **{of(broker, "request_age_seconds"): 0.3 for broker in (1, 2, 3, 4)},
     **{of(broker, "request_open"): 1 for broker in (1, 2, 3, 4)},
-    **{of(broker, f"answer_{name}"): 0 for broker in (1, 2, 3, 4) for name in ("age_seconds", "waiting")},
+    **{of(broker, f"answer_{name}"): 0 for broker in (1, 2, 3, 4) for name in ("age_seconds", "waiting", "time_seconds_total")},
+    **{of(broker, "answer_recent"): 500 for broker in (1, 2, 3, 4)},
+    **{of(broker, "answer_asked_total"): 1_500 for broker in (1, 2, 3, 4)},
     **{passed(broker, way): 1_500 for broker in (1, 2, 3, 4) for way in ("receive", "transmit")},
     **{ended(broker): 3 for broker in (1, 2, 3, 4)},
     OF_LISTENER: 1,
@@ -145,7 +152,7 @@ class Trouble:
         alert, severity: what fires.
         place: part of its label ``where``.
         fires: after so many minutes, not one earlier; ends: so many minutes after the trouble.
-        flaps: as ``changes``, but each second minute only.
+        flaps: as ``changes``, but each second minute only; ``later``: from the second minute on.
         besides: other alerts that page, rightly.
     """
 
@@ -159,6 +166,7 @@ class Trouble:
     calm: int = 60
     lasts: int = 30
     flaps: Values = field(default_factory=dict)
+    later: Values = field(default_factory=dict)
     besides: tuple[str, ...] = ()
 
 
@@ -227,11 +235,11 @@ TROUBLES = (
     Trouble(name="it is not ready", changes={READY: 0}, alert="FramegateNotReady", severity="critical", fires=2, ends=0),
     Trouble(
         name="stopped upstream: it accepts, and does not answer",
-        changes={of(2, "request_age_seconds"): 25, of(2, "request_open"): 20, passed(2, "receive"): 0},
+        changes={of(2, "request_age_seconds"): 25, of(2, "request_open"): 20, **silent(2)},
         alert="FramegateRequestsUnanswered",
         severity="critical",
         place="orders kafka-2 9092",
-        fires=2,
+        fires=1,
         ends=0,
     ),
     Trouble(
@@ -244,16 +252,23 @@ TROUBLES = (
     ),
     Trouble(
         name="stopped upstream of another protocol, which has answered before",
-        changes={of(2, "answer_age_seconds"): 25, of(2, "answer_waiting"): 20, passed(2, "receive"): 0},
+        changes={of(2, "answer_age_seconds"): 45, of(2, "answer_waiting"): 20, **silent(2)},
         alert="FramegateRequestsUnanswered",
         severity="critical",
         place="orders kafka-2 9092",
-        fires=2,
+        fires=1,
         ends=0,
     ),
     Trouble(
-        name="an upstream hangs from the start, or answers once a connection",
-        changes={of(9, "answer_age_seconds"): 25, of(9, "answer_waiting"): 20, passed(9, "receive"): 10, passed(9, "transmit"): 30},
+        name="an upstream hangs from the start",
+        changes={
+            of(9, "answer_age_seconds"): 45,
+            of(9, "answer_waiting"): 1_000,
+            passed(9, "receive"): 0,
+            passed(9, "transmit"): 30,
+            of(9, "answer_asked_total"): 30,
+            of(9, "answer_recent"): 0,
+        },
         alert="FramegateRequestsUnanswered",
         place="orders kafka-9 9092",
         fires=5,
@@ -261,11 +276,11 @@ TROUBLES = (
     ),
     Trouble(
         name="clients give up after seconds",
-        changes={passed(2, "receive"): 0, ended(2, "unanswered"): 12, ended(2): 0},
+        changes={ended(2, "unanswered"): 12, ended(2): 0, **silent(2)},
         alert="FramegateRequestsUnanswered",
         severity="critical",
         place="orders kafka-2 9092",
-        fires=2,
+        fires=1,
         ends=0,
     ),
     Trouble(
@@ -296,6 +311,16 @@ TROUBLES = (
         severity="critical",
         place="orders",
         fires=1,
+        ends=0,
+    ),
+    Trouble(
+        name="an upstream whose addresses are left out after connects have timed out",
+        changes={**REFUSED["upstream_refused"], RESPONSES: 0},
+        later={of(number, "endpoint_down"): 1 for number in (1, 2, 3, 4)},
+        alert="FramegateUpstreamGone",
+        severity="critical",
+        place="orders",
+        fires=2,
         ends=0,
     ),
     Trouble(
@@ -382,6 +407,14 @@ TROUBLES = (
         name="control stands still", changes={"framegate_control_lag_time_seconds_total": 20}, alert="FramegateControl", fires=0, ends=9, lasts=1
     ),
     Trouble(name="one Kafka API is slow", changes={QUICK_REQUESTS: 1_000}, alert="FramegateSlow", place="kafka Produce", fires=6, ends=3),
+    Trouble(
+        name="an upstream of another protocol takes 10 s for an answer",
+        changes={passed(2, "receive"): 60, passed(2, "transmit"): 60, of(2, "answer_time_seconds_total"): 600},
+        alert="FramegateSlow",
+        place="orders kafka-2 9092",
+        fires=9,
+        ends=0,
+    ),
     Trouble(name="frames are slow", changes={QUICK_FRAMES: 3_000}, alert="FramegateSlow", place="kafka", fires=6, ends=3),
     Trouble(name="throttled", changes={THROTTLED: 540, RUN_DELAY: 40}, alert="FramegateCpuShort", place="processor-0", fires=6, ends=3),
     Trouble(
@@ -511,6 +544,7 @@ def simulated(trouble: Trouble) -> dict[str, Any]:
     begin, over = trouble.calm, trouble.calm + trouble.lasts
     changes: list[tuple[Sequence[Spell], Values]] = [([(130, begin - 200)], AWAY), ([(begin, trouble.lasts)], trouble.changes)]
     changes.append(([(begin + minute, 1) for minute in range(0, trouble.lasts, 2)], trouble.flaps))
+    changes.append(([(begin + 1, trouble.lasts - 1)], trouble.later))
     if not trouble.changes:
         changes = [([(begin + minute, HOUR)], {HANDLER: 3e7 + min(minute, trouble.lasts) * LEAK}) for minute in range(HOUR)]
     own = firing(alertname=trouble.alert, severity=trouble.severity)
@@ -623,6 +657,32 @@ QUIET_DAYS = (
     ),
     Quiet(name="empty nights", changes=[(NIGHT, ALONE)]),
     Quiet(name="a slow first minute after each deploy", changes=[(every(4 * HOUR), AWAY), (every(4 * HOUR, begin=8), RESTART)]),
+    Quiet(
+        name="requests that wait 60 s for news, frames that have no answers, and clients that do not wait for their last one",
+        changes=[
+            (
+                [(0, DAY)],
+                {
+                    passed(2, "receive"): 20,
+                    passed(2, "transmit"): 20,
+                    of(2, "answer_asked_total"): 20,
+                    of(2, "answer_time_seconds_total"): 1_200,
+                    of(2, "answer_recent"): 0,
+                    of(2, "answer_waiting"): 20,
+                    of(2, "answer_age_seconds"): 59,
+                    **silent(3),
+                    of(3, "answer_asked_total"): 1_500,
+                    of(3, "answer_waiting"): 20,
+                    of(3, "answer_age_seconds"): 80_000,
+                    ended(3): 0,
+                    ended(3, "unanswered"): 12,
+                    ended(4): 0,
+                    ended(4, "unanswered"): 3,
+                },
+            )
+        ],
+        silent="FramegateRequestsUnanswered",
+    ),
     Quiet(
         name="the collector is restarted",
         changes=[(every(6 * HOUR, 3), AWAY), (every(6 * HOUR, 4, begin=30), {EXPORTS: 0, FAILED_EXPORTS: 6})],

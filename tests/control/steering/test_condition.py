@@ -6,13 +6,16 @@ import time
 import pytest
 
 from framegate.control.steering.condition import (
+    LATELY_S,
     LONG_STEP_S,
     STEP_S,
+    WINDOW_S,
     Condition,
     History,
     days_left,
     grown,
     largest,
+    lately,
     longest,
     rate,
     slope,
@@ -114,6 +117,15 @@ def test_the_past_is_kept_for_a_day_of_what_is_compared_with_it() -> None:
     assert now.judge(history) == {("kafka",): 0}
     assert len(history._recent) == 7
     assert len(history._past) == 2 * 3_600 // LONG_STEP_S
+
+
+def test_rare_events_are_kept_for_ten_minutes() -> None:
+    rare, now = lately(CLOSED), grown(CLOSED)
+    history = History([*rare.parts, *now.parts])
+    for number in range(2 + LATELY_S // STEP_S):
+        history.add(number * STEP_S, history.sample({CLOSED: {at(listener="kafka"): float(number > 0)}}))
+        assert now.judge(history) == ({(): 1} if 0 < number <= WINDOW_S // STEP_S else {}), number
+        assert rare.judge(history) == ({(): 1} if 0 < number <= LATELY_S // STEP_S else {}), number
 
 
 def test_a_function_is_computed_once_for_each_sample() -> None:

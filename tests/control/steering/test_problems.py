@@ -104,7 +104,7 @@ def test_who_tries_passwords_is_named_and_a_dozen_mistyped_ones_an_hour_are_no_p
 def test_a_client_with_more_than_half_of_the_bytes_is_named_if_it_is_one_of_ten_or_more_whose_upstream_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def found(share: float, clients: float = 10.0, age: float = 0.0) -> list[str]:
+    def found(share: float, clients: float = 10.0, age: float = 0.0, answered: float = 1.0) -> list[str]:
         most = (*client("ann", "loader", "10.0.0.1"), ("framegate.measure", "bytes"))
         return watched(
             monkeypatch,
@@ -113,11 +113,13 @@ def test_a_client_with_more_than_half_of_the_bytes_is_named_if_it_is_one_of_ten_
                 "framegate.client.share": {most: share},
                 "framegate.listener.upstream": {((LISTENER, "kafka"), (UPSTREAM, "orders")): 1.0},
                 "framegate.upstream.answer.age": {ENDPOINT: age},
+                "framegate.upstream.frame.count": {(*ENDPOINT, (DIRECTION, "receive")): answered},
             },
         )
 
     named = "info: One client has more than half of a listener's bytes (kafka ann loader 10.0.0.1): 60 % of all; `framegate top --sort bytes_rate`"
     assert (found(0.6), found(0.5), found(0.6, 9.0), found(0.6, age=6.0)) == ([named], [], [], [])
+    assert found(0.6, age=6.0, answered=0.0) == [named], "it never answers"
 
 
 def fails(listener: str, cause: str, side: str, accepted: float = 30.0) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -167,46 +169,87 @@ def test_faults_at_the_door_are_those_of_clients_only_if_clients_made_them_and_t
     ]
 
 
-def test_an_endpoint_that_does_not_answer_is_named_critical_if_it_has_answered_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(answered: float, answers: float, asked: float, **gauges: float) -> list[str]:
-        passed = {(*ENDPOINT, (DIRECTION, way)): count for way, count in (("receive", answered), ("transmit", asked))}
-        after = passed | {(*ENDPOINT, (DIRECTION, "receive")): answered + answers}
-        now = {f"framegate.upstream.{name.replace('_', '.')}": {ENDPOINT: value} for name, value in gauges.items()}
-        return [
-            line.partition(";")[0] for line in watched(monkeypatch, *({"framegate.upstream.frame.count": count, **now} for count in (passed, after)))
-        ]
+def endpoint(before: dict[str, float], after: dict[str, float]) -> list[dict[str, Any]]:
+    """Two samples of an endpoint's gauges and counters: ``receive`` and ``transmit`` are frames, ``ended`` and ``given_up`` connections."""
 
-    for said, some, gauges in (
-        ("Requests wait long for their answer", "Some requests wait long for their answer", {"request_age": 21.0, "request_open": 2.0}),
-        ("Connections wait long for an answer", "Some connections wait long for an answer", {"answer_age": 21.0, "answer_waiting": 2.0}),
+    def sample(values: dict[str, float]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in values.items():
+            metric, attributes = {
+                "receive": ("frame.count", ((DIRECTION, "receive"),)),
+                "transmit": ("frame.count", ((DIRECTION, "transmit"),)),
+                "ended": ("connection.closed", ()),
+                "given_up": ("connection.closed", ((ERROR_TYPE, "unanswered"),)),
+            }.get(name, (name.replace("_", "."), ()))
+            found.setdefault(f"framegate.upstream.{metric}", {})[*ENDPOINT, *attributes] = value
+        return found
+
+    return [sample(before), sample(before | after)]
+
+
+def test_an_endpoint_that_does_not_answer_is_named_critical_if_it_has_answered_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(answered: float, asked: float, then: Any = {}, **gauges: float) -> list[str]:  # noqa: B006 - it is not changed
+        lines = watched(monkeypatch, *endpoint({"receive": answered, "answer_asked": asked, "answer_recent": 0.0, **gauges}, then))
+        return [line.partition(";")[0] for line in lines]
+
+    for age, asked, said, some in (
+        (20.0, 0.0, "Requests wait long for their answer", "Some requests wait long for their answer"),
+        (40.0, 100.0, "Connections wait long for an answer", "Some connections wait long for an answer"),
     ):
-        how = "the oldest" if "request_age" in gauges else "the longest"
-        critical, warning = ([f"{level} (orders kafka-1 9092): 21 s {how}"] for level in (f"critical: {said}", f"warning: {some}"))
-        assert found(100.0, 0.0, 102.0, **gauges) == critical
-        assert found(100.0, 1.0, 102.0, **gauges) == warning, "one of two has an answer"
-        assert found(0.0, 0.0, 2.0, **gauges) == (critical if "request_age" in gauges else warning), "it has never answered"
-        assert found(100.0, 0.0, 102.0, **{**gauges, next(iter(gauges)): 20.0}) == []
+        old, count, how = ("answer_age", "answer_waiting", "the longest") if asked else ("request_age", "request_open", "the oldest")
+        critical, warning = ([f"{level} (orders kafka-1 9092): {age + 1:g} s {how}"] for level in (f"critical: {said}", f"warning: {some}"))
+        assert found(100.0, asked, **{old: age + 1, count: 2.0}) == critical
+        assert found(100.0, asked, **{old: age + 1, count: 2.0, "answer_recent": 1.0}) == critical, "one of three has an answer"
+        assert found(100.0, asked, **{old: age + 1, count: 2.0, "answer_recent": 2.0}) == warning, "one of two has an answer"
+        assert found(100.0, asked, **{old: age, count: 2.0}) == []
+    waits = {"answer_age": 41.0, "answer_waiting": 2.0}
+    assert (found(50.0, 100.0, **waits), found(49.0, 100.0, **waits)) == (critical, []), "it is sent what has no answer"
+    assert found(0.0, 0.0, request_age=21.0, request_open=2.0) == [
+        "critical: Requests wait long for their answer (orders kafka-1 9092): 21 s the oldest"
+    ]
+    assert (found(0.0, 7.0, **waits), found(0.0, 8.0, **waits)) == (warning, []), "it has never answered: clients wait, or go on"
+    assert found(100.0, 100.0, **waits, then={"answer_age": 1.0}) == [], "they do not wait any more"
+    for mean, expected in ((20.0, critical), (20.5, critical), (20.6, [])):
+        assert found(100.0, 100.0, answer_time=mean * 100, **waits) == expected, "they wait for news"
 
 
 def test_clients_that_give_up_tell_of_an_endpoint_that_answers_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(answered: float, given_up: float, ended: float, answers: float = 0.0) -> list[str]:
-        passed = {(*ENDPOINT, (DIRECTION, way)): count for way, count in (("receive", answered), ("transmit", 100.0))}
-        after = passed | {(*ENDPOINT, (DIRECTION, "receive")): answered + answers}
-        samples = merged(
-            grows("framegate.upstream.connection.closed", (*ENDPOINT, (ERROR_TYPE, "unanswered")), given_up),
-            grows("framegate.upstream.connection.closed", ENDPOINT, ended - given_up),
-        )
-        return watched(
-            monkeypatch, *({**sample, "framegate.upstream.frame.count": count} for sample, count in zip(samples, (passed, after), strict=True))
-        )
+    def found(
+        given_up: float, ended: float, *, answers: float = 0.0, asks: float = 20.0, answered: float = 1e5, asked: float = 1e5, **now: float
+    ) -> Any:
+        before = {"receive": answered, "transmit": 1e5, "answer_asked": asked, "answer_recent": 0.0, "given_up": 0.0, "ended": 0.0}
+        after = {"receive": answered + answers, "transmit": 1e5 + asks, "given_up": given_up, "ended": ended - given_up, **now}
+        return watched(monkeypatch, *endpoint(before, after))
 
     place = "(orders kafka-1 9092)"
-    assert found(100.0, 6.0, 10.0) == [
-        f"critical: Most clients of an endpoint give up before it answers {place}: 60 % of those that end; `framegate upstreams list`"
-    ]
+    critical = f"critical: Most clients of an endpoint give up before it answers {place}: {{}} % of those that end; `framegate upstreams list`"
     rare = f"warning: Clients give up before an endpoint answers {place}: {{}} % of those that end; `framegate upstreams list`"
-    assert (found(100.0, 5.0, 10.0), found(49.0, 10.0, 10.0), found(100.0, 0.5, 10.0)) == ([rare.format(50)], [rare.format(100)], [])
-    assert found(100.0, 10.0, 10.0, answers=10.0) == [rare.format(100)], "others, whose connections stay, get as many answers"
+    assert found(6.0, 10.0) == [critical.format(60)]
+    assert (found(5.0, 10.0), found(0.5, 10.0), found(0.2, 0.2)) == ([rare.format(50)], [], [])
+    assert found(10.0, 10.0, answers=20.0, answer_recent=9.0) == [critical.format(100)], "in 10 s 10 give up"
+    assert found(10.0, 10.0, answers=20.0, answer_recent=10.0) == [], "a client that does not wait for the last answer"
+    few = [found(10.0, 10.0, answers=answers, answer_recent=79.0) for answers in (14.0, 16.0, 19.0, 20.0)]
+    assert few == [[critical.format(100)], [rare.format(100)], [rare.format(100)], []], "each has an answer, and then none"
+    assert found(10.0, 10.0, answers=14.0, answer_recent=80.0) == [rare.format(100)], "others, whose connections stay, have more"
+    many = [found(10.0, 10.0, answers=100.0, asks=200.0, answer_recent=recent) for recent in (1999.0, 2000.0)]
+    assert many == [[rare.format(100)], []], "1 % of all"
+    half = [found(10.0, 10.0, answers=answers, answered=5e4, answer_recent=20.0) for answers in (9.0, 10.0)]
+    assert half == [[rare.format(100)], []], "the same if half of the frames have no answer"
+    assert found(10.0, 10.0, answered=0.0, asked=0.0) == [critical.format(100)], "a broker that has never answered"
+    assert found(10.0, 10.0, answers=10.0, asked=0.0, answer_recent=20.0) == [critical.format(100)], "a broker that answers only the first request"
+    never = [found(10.0, 10.0, answered=0.0, asks=asks) for asks in (39.0, 40.0)]
+    assert never == [[rare.format(100)], []], "three frames each, or frames that have no answer"
+
+
+def test_answers_that_take_far_longer_than_before_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(wait: float, before: float, oldest: float = 0.0) -> list[str]:
+        first = {"receive": 1000.0, "answer_time": before * 1000, "answer_age": oldest}
+        return watched(monkeypatch, *endpoint(first, {"receive": 1010.0, "answer_time": before * 1000 + wait * 10, "answer_age": 0.0}))
+
+    named = "warning: Answers take far longer than before (orders kafka-1 9092): {:g} s on average; `framegate upstreams list`"
+    assert (found(5.0, 0.01), found(5.1, 0.01)) == ([], [named.format(5.1)])
+    assert (found(30.0, 7.2), found(30.0, 7.3)) == ([named.format(30)], []), "at most a quarter, these ones included"
+    assert (found(30.0, 1.0, 40.0), found(30.0, 1.0, 41.0)) == ([named.format(30)], []), "one that was not answered at all until now"
 
 
 def test_errors_in_answers_and_answers_without_a_request_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +273,21 @@ def test_errors_in_answers_and_answers_without_a_request_are_named(monkeypatch: 
 
 def test_a_control_process_that_stood_still_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [watched(monkeypatch, *merged(grows("framegate.control.lag.time", (), lag))) for lag in (3.0, 19.5)]
-    assert found == [[], ["warning: The control process stood still: 19.5 s; `framegate doctor`"]]
+    assert found == [[], ["warning: The control process stood still: 19.5 s in 10 minutes; `framegate doctor`"]]
+
+
+def test_restarts_of_the_last_ten_minutes_are_named_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(*counts: float) -> list[str]:
+        died = (("framegate.reason", "died"),)
+        return watched(monkeypatch, *({"framegate.worker.restarts": {died: count} if count else {}} for count in counts), apart_s=100.0)
+
+    named = (
+        "warning: A processor was started again (died): {} restarts in 10 minutes; `framegate channels list --closed --filter cause=processor_died`"
+    )
+    assert found(0, 1, 1, 1) == [named.format(1)]
+    assert found(0, 1, 1, 2, 2, 2, 3) == [named.format(3)]
+    for later, said in ((5, [named.format(1)]), (6, [named.format(1)]), (7, [])):
+        assert found(0, *[1] * later) == said, f"{later - 1} times 100 s after it"
 
 
 def test_peers_that_do_not_read_are_named_at_the_second_look(monkeypatch: pytest.MonkeyPatch) -> None:

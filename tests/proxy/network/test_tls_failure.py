@@ -1,6 +1,8 @@
 """framegate.proxy.network.tls_failure: sentences instead of OpenSSL's words, which stay behind them."""
 
 import ssl
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from framegate.proxy.cause import Cause
@@ -8,6 +10,7 @@ from framegate.proxy.cells import TLS_ERRORS
 from framegate.proxy.errors import TlsError
 from framegate.proxy.network.tls_failure import ALERTS, KINDS, OURS, VERDICTS, describe, handshake_error
 from tests.fakes.cases import each_of
+from tests.fakes.certificates import Authority
 
 
 def error(reason: str | None, **fields: Any) -> ssl.SSLError:
@@ -39,6 +42,14 @@ def test_the_sentence_says_which_side_refuses_and_why(reason: str, text: str) ->
 def test_a_certificate_that_was_refused_says_for_what() -> None:
     found = describe(error("CERTIFICATE_VERIFY_FAILED", verify_message="certificate revoked."), "upstream")
     assert str(found) == "TLS failed: the upstream's certificate is refused: certificate revoked (certificate_verify_failed)"
+
+
+def test_the_subject_of_a_certificate_that_was_refused_is_escaped_once(tmp_path: Path) -> None:
+    pem, _ = Authority(tmp_path).leaf_pem("a,b\\c\nd")
+    shown = SimpleNamespace(public_bytes=lambda _encoding: ssl.PEM_cert_to_DER_cert(pem.decode()))
+    tls = SimpleNamespace(get_verified_chain=lambda: [shown])
+    found = describe(error("CERTIFICATE_VERIFY_FAILED", verify_message="certificate revoked."), "client", tls=tls)
+    assert r"; it is of CN=a\,b\\c\nd,O=Test (" in str(found)
 
 
 def test_a_refusal_behind_the_handshake_says_that_it_is_one() -> None:
