@@ -1,24 +1,21 @@
 """``framegate channels``: list and describe; mute, unmute, close and throttle; the actions that are kept."""
 
-import datetime
 import itertools
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
+from framegate.control.cli.channel_columns import CELLS, channel_cells, column_names, heads, lost_text, mutes, throttle_text, upstream_mutes
 from framegate.control.cli.client import CALL_TIMEOUT_S, EXIT_NOT_FOUND, PAGE_SIZE, calling, pages, send
 from framegate.control.cli.kinds import CHANNEL, DURATION, SIZE
 from framegate.control.cli.options import Change, admin_options, change_options, example
-from framegate.control.cli.output import age_text, as_dict, counted, print_fields, print_json, print_note, print_table, size_text, time_text, word
+from framegate.control.cli.output import as_dict, counted, print_fields, print_json, print_note, print_table, size_text, time_text, word
+from framegate.control.cli.pods import Table, over_pods
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["TEXTS", "WIDE_COLUMNS", "channel_cells", "channels"]
+__all__ = ["TEXTS", "channels"]
 
 F = TypeVar("F", bound=Callable[..., object])
 _EXAMPLE: Final = "listener=kafka client_id=billing-* held>1MiB waiting=memory"
@@ -27,8 +24,6 @@ TEXTS: Final = (
     *("cause", "side", "detail"),
 )
 _WINDOW_MS: Final = 500
-_WIDE: Final = 180
-"""Columns of a terminal from which on the list is wide."""
 
 
 @click.group(epilog=example("framegate channels list --filter 'client_id=billing-* held>1MiB' --sort held"))
@@ -51,6 +46,7 @@ def channels() -> None:
 @click.option("--closed", is_flag=True, help="List the last 1,024 closed channels and their causes, instead of open ones.")
 @click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="Maximum number of channels to list.")
 @admin_options
+@over_pods(lambda **given: _pod_table(**given))
 def list_(
     chosen: str,
     sort: str | None,
@@ -76,7 +72,7 @@ def list_(
     from framegate.control.v1 import channel_service_pb2 as pb2
     from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 
-    names = _column_names(columns, output, closed=closed)
+    names = column_names(columns, output, closed=closed)
     order = "" if not sort else sort if sort in TEXTS else f"{sort} desc"
     with calling(address) as channel:
         stub = ChannelServiceStub(channel)
@@ -96,11 +92,23 @@ def list_(
                 print_json(rows[:limit])
             else:
                 now = time.time()
-                print_table([name.upper().replace("_", " ") for name in names], [channel_cells(row, names, now) for row in rows[:limit]])
+                print_table(heads(names), [channel_cells(row, names, now) for row in rows[:limit]])
             _say_rest(min(limit, len(rows)), total, len(rows), output, "closed channels" if closed else "open channels", matched=bool(chosen))
             if not watch:
                 return
             time.sleep(watch / 1000)
+
+
+def _pod_table(*, columns: str | None, watch: int | None, closed: bool, **given: Any) -> Table:
+    """The channels of many pods, in the order of each pod."""
+    from framegate.control.v1 import channel_service_pb2 as pb2
+
+    del given
+    if watch:
+        raise click.UsageError("--watch is not possible with --kube")
+    names, now = column_names(columns, "table", closed=closed), time.time()
+    absent = as_dict(pb2.Channel())  # what an older framegate does not say
+    return Table(heads(names), lambda document: [channel_cells({**absent, **row}, names, now) for row in document])
 
 
 def _listed(method: Callable[..., Any], request: Any, limit: int) -> tuple[list[dict[str, Any]], int]:
@@ -121,142 +129,6 @@ def _say_rest(shown: int, total: int, found: int, output: str, what: str, *, mat
         print_note(f"the first {shown:,} of {total:,} {what}" if total else f"more {what} exist than --limit {shown}")
     elif not found and output == "table":
         print_note(f"no {what}" + (" match" if matched else ""))
-
-
-def _column_names(columns: str | None, output: str, *, closed: bool) -> Sequence[str]:
-    usual, wide = (_CLOSED_COLUMNS, _WIDE_CLOSED_COLUMNS) if closed else (_COLUMNS, WIDE_COLUMNS)
-    if columns is None:
-        fits = output == "table" and sys.stdout is not None and sys.stdout.isatty() and shutil.get_terminal_size().columns >= _WIDE
-        return wide if fits else usual
-    if columns == "wide":
-        return wide
-    names = [name.strip() for name in columns.split(",")]
-    for name in names:
-        if name not in _CELLS:
-            raise click.BadParameter(f"there is no column {name!r}; the columns are {', '.join(_CELLS)}", param_hint="--columns")
-    return names
-
-
-def _mutes(row: dict[str, Any]) -> str:
-    causes = ",".join(word(name, "MUTE_CAUSE_") for name in row["mute_causes"])
-    return f"{causes} (muting)" if row["muting"] else causes
-
-
-def _upstream_mutes(row: dict[str, Any]) -> str:
-    return ",".join(word(name, "MUTE_CAUSE_") for name in row["upstream_mute_causes"])
-
-
-def _both_mutes(row: dict[str, Any]) -> str:
-    """``admin; upstream: peer``: the client is not read for the one cause, the upstream for the other."""
-    upstream = _upstream_mutes(row)
-    return "; ".join(filter(None, (_mutes(row), f"upstream: {upstream}" if upstream else ""))) or "-"
-
-
-def _seconds(text: str | None, now: float) -> float:
-    """Since a time of protobuf's JSON."""
-    return now - datetime.datetime.fromisoformat(text).timestamp() if text else 0.0
-
-
-def _traffic(row: dict[str, Any], way: str, key: str) -> Any:
-    """``?`` when its processor died and it is not known."""
-    return "?" if way not in row else size_text(row[way][key]) if key.endswith("bytes") else row[way][key]
-
-
-def _lost(close: dict[str, Any] | None) -> str:
-    return "-" if close is None else size_text(close["lost_bytes"]) if "lost_bytes" in close else "?"
-
-
-def _at(row: dict[str, Any], now: float) -> float:
-    """When it closed, or now."""
-    return datetime.datetime.fromisoformat(row["close"]["close_time"]).timestamp() if "close" in row else now
-
-
-def _age(text: str | None, now: float) -> str:
-    return age_text(_seconds(text, now)) if text else "-"
-
-
-def _waits(row: dict[str, Any], now: float) -> str:
-    """``admin; upstream: peer 12s``: the client is not read for the one cause, the upstream for the other, the older one for 12 s."""
-    since = max(_seconds(row.get("mute_time"), now), _seconds(row.get("upstream_mute_time"), now))
-    text = _both_mutes(row)
-    return text if text == "-" else f"{text} {age_text(since)}"
-
-
-def _rate(row: dict[str, Any], unit: str, *ways: str) -> str:
-    rates = [row.get(way, {}).get(f"{unit}_per_second") for way in ways]
-    if any(rate is None for rate in rates):
-        return "-"
-    total = round(sum(rates))
-    return f"{size_text(total)}/s" if unit == "bytes" else f"{total:,}/s"
-
-
-def _throttle(row: dict[str, Any]) -> str:
-    rates = row.get("throttle")
-    if rates is None:
-        return "-"
-    return " / ".join(f"{size_text(rate)}/s" if rate else "-" for rate in (rates["request_bytes_per_second"], rates["response_bytes_per_second"]))
-
-
-_BOTH: Final = ("request", "response")
-_CLOSE_CELLS: Final[dict[str, Callable[[dict[str, Any], float], Any]]] = {
-    "cause": lambda row, now: word(row["close"]["cause"], "CAUSE_") if "close" in row else "-",
-    "side": lambda row, now: word(row["close"]["side"], "SIDE_") if "close" in row else "-",
-    "lost": lambda row, now: _lost(row.get("close")),
-    "closed": lambda row, now: time_text(row.get("close", {}).get("close_time")),
-    "detail": lambda row, now: row.get("close", {}).get("detail") or "-",
-}
-_CELLS: Final = {
-    "id": lambda row, now: row["id"],
-    "listener": lambda row, now: row["listener"],
-    "address": lambda row, now: row["peer_address"],
-    "principal": lambda row, now: row["principal"] or "-",
-    "client_id": lambda row, now: row["client_id"] or "-",
-    "software": lambda row, now: f"{row['client_software_name']} {row['client_software_version']}".strip() or "-",
-    "upstream": lambda row, now: row["upstream"],
-    "endpoint": lambda row, now: row["upstream_endpoint"] or "-",
-    "state": lambda row, now: word(row["state"], "STATE_"),
-    "waiting": _waits,
-    "age": lambda row, now: _age(row.get("open_time"), _at(row, now)),
-    "idle": lambda row, now: _age(row.get("last_active_time"), now),
-    "in_flight": lambda row, now: row["in_flight_count"],
-    "oldest": lambda row, now: _age(row.get("oldest_request_time"), now),
-    "held": lambda row, now: size_text(row["leased_bytes"]),
-    "unsent": lambda row, now: size_text(sum(row[way]["unsent_bytes"] for way in _BOTH if way in row)),
-    "request_bytes": lambda row, now: _traffic(row, "request", "total_bytes"),
-    "response_bytes": lambda row, now: _traffic(row, "response", "total_bytes"),
-    "request_frames": lambda row, now: _traffic(row, "request", "frame_count"),
-    "response_frames": lambda row, now: _traffic(row, "response", "frame_count"),
-    "bytes_rate": lambda row, now: _rate(row, "bytes", *_BOTH),
-    "request_bytes_rate": lambda row, now: _rate(row, "bytes", "request"),
-    "response_bytes_rate": lambda row, now: _rate(row, "bytes", "response"),
-    "frames_rate": lambda row, now: _rate(row, "frames", *_BOTH),
-    "request_frames_rate": lambda row, now: _rate(row, "frames", "request"),
-    "response_frames_rate": lambda row, now: _rate(row, "frames", "response"),
-    "throttle": lambda row, now: _throttle(row),
-    "limit_rule": lambda row, now: row["limit_rule"] or "-",
-    "certificate": lambda row, now: (row.get("tls") or {}).get("certificate_fingerprint") or "-",
-    "opened": lambda row, now: time_text(row.get("open_time")),
-    **_CLOSE_CELLS,
-}
-"""The columns by name; ``now`` is in seconds since 1970."""
-_COLUMNS: Final = (
-    "id", "listener", "address", "client_id", "upstream", "state", "waiting", "in_flight", "held", "request_frames", "response_frames",
-    "request_bytes", "response_bytes", "age",
-)  # fmt: skip
-WIDE_COLUMNS: Final = (
-    "id", "listener", "address", "principal", "client_id", "software", "endpoint", "state", "age", "request_bytes_rate", "response_bytes_rate",
-    "request_frames_rate", "response_frames_rate", "in_flight", "oldest", "held", "waiting",
-)  # fmt: skip
-_CLOSED_COLUMNS: Final = ("id", "listener", "address", "cause", "side", "request_frames", "response_frames", "lost", "closed", "detail")
-_WIDE_CLOSED_COLUMNS: Final = (
-    "id", "listener", "address", "principal", "client_id", "software", "endpoint", "cause", "side", "request_frames", "response_frames",
-    "request_bytes", "response_bytes", "lost", "age", "closed", "detail",
-)  # fmt: skip
-
-
-def channel_cells(row: dict[str, Any], names: Sequence[str], now: float) -> Sequence[Any]:
-    """The cells of a channel, in columns of these names. ``now``: seconds since 1970."""
-    return [_CELLS[name](row, now) for name in names]
 
 
 @channels.command(epilog=example("framegate channels describe 0-1-42"))
@@ -280,7 +152,7 @@ def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     tls = row.get("tls")
     yield from (
         ("id", row["id"]), ("listener", row["listener"]), ("peer", row["peer_address"]), ("principal", row["principal"] or "-"),
-        ("mechanism", row["sasl_mechanism"] or "-"), ("client id", row["client_id"] or "-"), ("software", _CELLS["software"](row, 0)),
+        ("mechanism", row["sasl_mechanism"] or "-"), ("client id", row["client_id"] or "-"), ("software", CELLS["software"](row, 0)),
         ("tls", f"{tls['version']} {tls['cipher']}" if tls else "-"),
         ("server certificate", tls["certificate_fingerprint"] or "-" if tls else "-"),
         ("upstream", f"{row['upstream']} {row['upstream_endpoint']}".strip()), ("state", word(row["state"], "STATE_")),
@@ -291,16 +163,16 @@ def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     close = row.get("close")
     if close is None:
         yield from (
-            ("last active", time_text(row.get("last_active_time"))), ("muted by", _mutes(row) or "-"), ("mute reason", row["mute_reason"] or "-"),
-            ("upstream muted by", _upstream_mutes(row) or "-"), ("requests in flight", row["in_flight_count"]),
-            ("oldest request", time_text(row.get("oldest_request_time"))), ("unsent", _CELLS["unsent"](row, 0)), ("throttle", _throttle(row)),
+            ("last active", time_text(row.get("last_active_time"))), ("muted by", mutes(row) or "-"), ("mute reason", row["mute_reason"] or "-"),
+            ("upstream muted by", upstream_mutes(row) or "-"), ("requests in flight", row["in_flight_count"]),
+            ("oldest request", time_text(row.get("oldest_request_time"))), ("unsent", CELLS["unsent"](row, 0)), ("throttle", throttle_text(row)),
             ("limit rule", row["limit_rule"] or "-"),
             ("pending send", size_text(row["pending_send_bytes"])), ("leased", size_text(row["leased_bytes"])),
         )  # fmt: skip
         return
     yield from (
         ("closed", time_text(close.get("close_time"))), ("cause", word(close["cause"], "CAUSE_")), ("side", word(close["side"], "SIDE_")),
-        ("last state", word(close["state"], "STATE_")), ("detail", close["detail"] or "-"), ("lost", _lost(close)),
+        ("last state", word(close["state"], "STATE_")), ("detail", close["detail"] or "-"), ("lost", lost_text(close)),
     )  # fmt: skip
     for mute in close["mutes"]:
         yield f"muted by {word(mute['cause'], 'MUTE_CAUSE_')}", f"{counted(mute['count'], 'time')}, {mute['duration']}"
@@ -482,7 +354,7 @@ def actions(address: str, output: str) -> None:
 
 
 def _action_cells(row: dict[str, Any]) -> Sequence[Any]:
-    rates = _throttle({"throttle": row}) if row["verb"] == "VERB_THROTTLE" else "-"
+    rates = throttle_text({"throttle": row}) if row["verb"] == "VERB_THROTTLE" else "-"
     times = time_text(row.get("create_time")), time_text(row.get("expire_time"))
     return row["id"], word(row["verb"], "VERB_"), row["filter"] or "-", "yes" if row["standing"] else "no", rates, *times, row["reason"] or "-"
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from framegate.control.cli.kinds import DURATION
 from framegate.control.cli.options import EXIT_INTERRUPTED, example
 from framegate.control.cli.output import exit_unwritten, print_line, print_note, write_error, write_text
 
@@ -47,6 +48,14 @@ _PAGES: Final = {
     **dict.fromkeys(("tap", "taps"), "tap"),
 }
 """The page of the manual that the help of a command names."""
+
+_LINE: Final = "framegate.line"
+_OVER_PODS: Final = (("status",), ("channels", "list"), ("drain",))
+"""Commands that ``--kube`` runs; each is decorated with ``pods.over_pods``."""
+_NAMES_OVER_PODS: Final = ", ".join(map(" ".join, _OVER_PODS))
+_INJECTED: Final = "framegate.io/sidecar=true"
+"""The label of pods that got framegate by inject, the webhook or the Kustomize component; ``kubernetes.sidecar`` has it."""
+_POD_TIMEOUT_MS: Final = 30_000
 
 
 def version_text() -> str:
@@ -112,6 +121,11 @@ class _Commands(click.Group):
             command.epilog = manual + (command.epilog or "")
         return command
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of a command line, which is kept for ``--kube``."""
+        ctx.meta[_LINE] = tuple(args)
+        return super().resolve_command(ctx, args)
+
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """Read the options before the name of the command, such as ``--help``."""
         with _output_checked():
@@ -136,18 +150,42 @@ class _Commands(click.Group):
         "framegate serve --config demo/framegate.yaml > demo/framegate.log &",
         "python3 demo/client.py hello",
         "framegate channels list --address unix:demo/run/admin.sock",
+        "framegate --kube -n shop -l app=orders channels list --filter 'client_id=billing-*'",
     ),
 )
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version and the build.")
-def main() -> None:
+@click.option(
+    "--kube", is_flag=True, help=f"Run {_NAMES_OVER_PODS} in the framegate container of each chosen pod, by kubectl exec, and show one table."
+)
+@click.option("--selector", "-l", help=f"With --kube: the labels of the pods, for example app=orders.  [default: {_INJECTED}]")
+@click.option("--namespace", "-n", help="With --kube: the namespace of the pods.  [default: that of kubectl]")
+@click.option("--context", help="With --kube: a context of the kubeconfig.  [default: that of kubectl]")
+@click.option("--pod-timeout", type=DURATION, help="With --kube: time limit of each pod, without that of a drain.  [default: 30s]")
+def main(kube: bool, **chosen: Any) -> None:
     """A network proxy for protocols that send length-prefixed frames over TCP: TLS, frame size limits, bounded memory, control over gRPC, and a
     record of frames (the tap) that Spark reads.
 
     Exit codes: 0 success; 1 failure; 2 wrong usage or configuration; 3 not found; 4 conflict, nothing was changed; 5 the admin API cannot be
     reached. Other codes are in the help of the command.
 
+    With --kube, 3 means that no pod matches, 6 that some pods gave no good answer, and 5 that none did; each is named with the reason.
+
     Manual: README.md and the pages in deploy/docs.
     """
+    if not kube:
+        given = [f"--{name.replace('_', '-')}" for name, value in chosen.items() if value is not None]
+        if given:
+            raise click.UsageError(f"{', '.join(given)} needs --kube")
+        return
+    ctx = click.get_current_context()
+    line = ctx.meta[_LINE]
+    if not any(line[: len(words)] == words for words in _OVER_PODS):
+        raise click.UsageError(f"with --kube these commands run: {_NAMES_OVER_PODS}")
+    from framegate.control.cli.pods import Fleet, choose
+
+    line = tuple(word for word in line if word != "--yes")
+    timeout_s = (chosen["pod_timeout"] or _POD_TIMEOUT_MS) / 1000
+    choose(ctx, Fleet(chosen["selector"] or _INJECTED, chosen["namespace"], chosen["context"], timeout_s, line))
 
 
 @click.command(epilog=example('eval "$(framegate completion bash)"'))

@@ -1,5 +1,7 @@
 """``framegate status`` and ``framegate drain``."""
 
+import collections
+import functools
 import sys
 import time
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from framegate.control.cli.handlers import HANDLERS
 from framegate.control.cli.kinds import DURATION
 from framegate.control.cli.options import Change, admin_options, change_options, example
 from framegate.control.cli.output import age_text, as_dict, counted, field_word, print_fields, print_json, print_line, size_text, time_text
+from framegate.control.cli.pods import Table, over_pods
 from framegate.control.cli.pools import POOLS, origin_text
 
 if TYPE_CHECKING:
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["drain", "status"]
 
 _DIFFERENCES: Final = 5
+_LONGEST_DRAIN_S: Final = 600.0
+"""How long a drain of one of many pods is waited for, if no timeout is given: that of its configuration is not known here."""
+_STATUS_COLUMNS: Final = ("STATE", "VERSION", "STARTED", "OPEN CONNECTIONS", "PROCESSORS", "MEMORY POOL", "CONFIGURATION", "WARNINGS")
 EXIT_STARTING: Final = 1
 _SEVERITIES: Final = ("critical", "warning", "info")
 """With which a warning about a problem begins."""
@@ -32,6 +38,7 @@ _SERVICE: Final = Service("proxy")
 
 @click.command(epilog=example("framegate status"))
 @admin_options
+@over_pods(lambda **given: Table(_STATUS_COLUMNS, lambda document: [_status_cells(document)]))
 def status(address: str, output: str) -> None:
     """Show the state of a running framegate, and its warnings.
 
@@ -81,6 +88,24 @@ def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool", han
         yield "warnings", "no problems"
 
 
+def _status_cells(document: dict[str, Any]) -> list[Any]:
+    """The state of one of many pods, from its JSON; fields that only one of the two versions has are left out."""
+    from google.protobuf.json_format import ParseDict
+
+    from framegate.control.v1 import handler_service_pb2, pool_service_pb2, proxy_service_pb2
+
+    read = functools.partial(ParseDict, ignore_unknown_fields=True)
+    found = collections.defaultdict(list)
+    for name, value in _fields(
+        read(document, proxy_service_pb2.Proxy()),
+        read(document["memory_pool"], pool_service_pb2.MemoryPool()),
+        read(document["processor_pool"], pool_service_pb2.ProcessorPool()),
+        [read(item, handler_service_pb2.HandlerProcess()) for item in document["handler_processes"]],
+    ):
+        found["warnings" if name in (*_SEVERITIES, "warnings") else name].append(f"{name}: {value}" if name in _SEVERITIES else str(value))
+    return ["; ".join(found[name.lower()]) or "-" for name in _STATUS_COLUMNS]
+
+
 def _configuration_text(proxy: "Proxy") -> str:
     """Whether what runs is what is in the file."""
     found = proxy.configuration
@@ -125,6 +150,7 @@ def _memory_text(memory: "Memory") -> str:
 )
 @change_options("reason")
 @admin_options
+@over_pods(lambda **given: _drain_table(**given), question="Drain framegate")
 def drain(timeout: int | None, wait: bool, accept: str | None, change: Change, address: str, output: str) -> None:
     """Drain framegate: report not ready, accept no new connections and end the open ones when nothing is in flight.
 
@@ -140,15 +166,23 @@ def drain(timeout: int | None, wait: bool, accept: str | None, change: Change, a
     limit = None if timeout is None else {"seconds": timeout // 1000, "nanos": timeout % 1000 * 10**6}
     with calling(address, change=True) as channel:
         answer = _SERVICE.change(channel, "DrainProxy", change, None if wait else CALL_TIMEOUT_S, wait=wait, accept=chosen, timeout=limit)
-        accepting = not wait and output == "table" and _accepting(channel)
+        found = {**as_dict(answer), "accepting": not wait and _accepting(channel)}
     if output == "json":
-        print_json(as_dict(answer))
-        return
-    if accepting:
-        print_line("not ready; connections are accepted until SIGTERM, and those of other pods end one by one")
-        return
-    ended, left = counted(answer.closed_connection_count, "connection"), answer.open_connection_count
-    print_line(f"{'draining' if left else 'drained'}: {ended} ended, {left or 'none'} left")
+        print_json(found)
+    else:
+        print_line(_drain_text(found))
+
+
+def _drain_text(found: dict[str, Any]) -> str:
+    if found.get("accepting"):
+        return "not ready; connections are accepted until SIGTERM, and those of other pods end one by one"
+    ended, left = counted(found["closed_connection_count"], "connection"), found["open_connection_count"]
+    return f"{'draining' if left else 'drained'}: {ended} ended, {left or 'none'} left"
+
+
+def _drain_table(*, timeout: int | None, wait: bool, **given: Any) -> Table:
+    del given
+    return Table(("RESULT",), lambda found: [(_drain_text(found),)], 0.0 if not wait else _LONGEST_DRAIN_S if timeout is None else timeout / 1000)
 
 
 def _accepting(channel: "grpc.Channel") -> bool:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from framegate.control.cli.channels import TEXTS, WIDE_COLUMNS, channel_cells
+from framegate.control.cli.channel_columns import WIDE_COLUMNS, channel_cells, heads
+from framegate.control.cli.channels import TEXTS
 from framegate.control.cli.client import PAGE_SIZE, Service, calling
 from framegate.control.cli.kinds import DURATION
 from framegate.control.cli.options import admin_options, example
@@ -99,9 +100,7 @@ def _text(found: dict[str, Any], sort: str, view: str) -> str:
     count = f"{f'the first {shown:,} of ' if shown < total else ''}{counted(total, 'channel')} by {sort}"
     head = f"memory pool {size_text(pool['usage_bytes'])} of {size_text(pool['size_bytes'])}, {count}\n\n"
     now = time.time()
-    channels = table_text(
-        [name.upper().replace("_", " ") for name in WIDE_COLUMNS], [channel_cells(row, WIDE_COLUMNS, now) for row in found["channels"]]
-    )
+    channels = table_text(heads(WIDE_COLUMNS), [channel_cells(row, WIDE_COLUMNS, now) for row in found["channels"]])
     tables = [table_text(("PROCESSOR", "PID", "STATE", "IN USE", "SHARE", "WAITING", "RESTARTS"), processors)]
     tables += [channels] * (view != "clients") + list(map(_ranking, found["rankings"])) * (view != "channels")
     return head + "\n".join(filter(None, tables))

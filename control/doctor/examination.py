@@ -1,7 +1,8 @@
-"""All areas: first the configuration, then the framegate that runs, then everything else, then the upstreams' addresses.
+"""All areas: first the configuration, then everything else side by side.
 
-Each of the four steps ends at most ``timeout_s`` and a margin after its begin. Nothing is changed but for a file without a name in the tap's
-directory (and what ``framegate check`` tries), and no secret is in the findings.
+All ends at most ``timeout_s`` and a margin after the begin, whatever hangs. What waits for another look gets a share of the time, so that the rest
+is left for itself: the addresses of an upstream for its names, areas of the process for the framegate that runs. Nothing is changed but for a file
+without a name in the tap's directory (and what ``framegate check`` tries), and no secret is in the findings.
 """
 
 import dataclasses
@@ -19,8 +20,8 @@ from framegate.control.configuration.machine import IN_USE
 from framegate.control.configuration.reading import read_document
 from framegate.control.configuration.tls_rules import EXPOSED
 from framegate.control.doctor import certificates, collector, container, disk, machine, names, permissions
-from framegate.control.doctor.finding import Area, Finding, Level, Probe, judged, look_at_all, unknown
-from framegate.control.doctor.names import Lookups
+from framegate.control.doctor.finding import Area, Deadline, Finding, Level, Probe, judged, look_at_all, unknown
+from framegate.control.doctor.names import Lookups, literal_addresses
 from framegate.control.doctor.running import Running
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.control.doctor.upstreams import address_probes
@@ -43,6 +44,10 @@ _AREAS: Final[tuple[tuple[Area, str, Look], ...]] = (
     ("kubernetes", "pod", permissions.look_at_pod),
 )
 
+_OF_PROCESS: Final = ("limits", "memory", "cpu", "permissions")
+"""Areas that look at the process of the framegate that runs."""
+_WAITING: Final = 0.5
+"""The share of the time that is left for what others wait for."""
 _AREAS_OF_KEYS: Final[tuple[tuple[str, Area], ...]] = (
     (".tls", "certificates"),
     (".backlog", "kernel"),
@@ -77,21 +82,40 @@ def examine_all(
         version: of this program.
     """
     read: list[Findings] = []
-    early = [] if path is None else look_at_all([Probe("configuration", str(path), lambda: _read(path, read))], around.timeout_s)
+    deadline = Deadline(around.timeout_s)
+    reading_s = round(around.timeout_s * _WAITING, 2)
+    early = [] if path is None else look_at_all([Probe("configuration", str(path), lambda: _read(path, read))], reading_s, margin_s=0)
     found = read[0] if read else Findings(None, [], [])
     config = found.model if path is None or not read or found.model is not None else _right_part(path)
     address = address or (default if config is None else config.admin.address)
+    around = dataclasses.replace(around, config=config, timeout_s=round(deadline.left(), 2))
     running = Running(dataclasses.replace(around, config=found.model), address, why, version)
-    first = look_at_all([Probe("running", "control plane", running.look)], around.timeout_s)
-    around = dataclasses.replace(around, config=config, pid=running.pid)
+    probes = [Probe("running", "control plane", running.look)]
+    for area, subject, look in _AREAS:
+        probes.append(
+            Probe(area, subject, functools.partial(_of_process, around, running, look) if area in _OF_PROCESS else functools.partial(look, around))
+        )
+    probes += address_probes(around, literal_addresses(around))
+    probes.append(Probe("names", "names of upstreams", functools.partial(_named, around)))
+    rest = look_at_all(probes, around.timeout_s)
     if running.answered:  # it uses what is in use
         found = found._replace(warnings=[item for item in found.warnings if not item.reason.startswith(IN_USE)])
     of_file = early or list(checked(path, found, is_partly_right=config is not None))
-    lookups = Lookups(around)
-    probes = [Probe(area, subject, functools.partial(look, around)) for area, subject, look in _AREAS]
-    second = look_at_all([*probes, Probe("names", "names of upstreams", lookups.look)], around.timeout_s)
-    third = look_at_all(address_probes(around, lookups.addresses), around.timeout_s)
-    return Examination(_without_repetition([*of_file, *first, *second, *third]), address)
+    return Examination(_without_repetition([*of_file, *rest]), address)
+
+
+def _of_process(around: Surroundings, running: Running, look: Look) -> Iterator[Finding]:
+    """Look at what depends on the process of the framegate that runs; if that does not answer, at this one."""
+    running.identified.wait(around.timeout_s * _WAITING)
+    yield from look(dataclasses.replace(around, pid=running.pid))
+
+
+def _named(around: Surroundings) -> Iterator[Finding | Probe]:
+    """Look up the names of upstreams, then try their addresses."""
+    deadline = Deadline(around.timeout_s)
+    lookups = Lookups(dataclasses.replace(around, timeout_s=round(around.timeout_s * _WAITING, 2)))
+    yield from lookups.look()
+    yield from address_probes(dataclasses.replace(around, timeout_s=round(deadline.left(), 2)), lookups.addresses)
 
 
 def _read(path: Path, read: list[Findings]) -> Iterator[Finding]:

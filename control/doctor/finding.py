@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 __all__ = [
@@ -58,7 +58,7 @@ Figure = int | float | str
 LEVELS: Final[tuple[Level, ...]] = typing.get_args(Level)
 """The worst first. ``unknown``: it cannot be looked at from here, which is neither good nor bad."""
 AREAS: Final[tuple[Area, ...]] = typing.get_args(Area)
-MARGIN_S: Final = 0.5
+MARGIN_S: Final = 0.2
 """A probe bounds its own time; so much later it is left behind."""
 _SLICE_S: Final = 0.2
 """Of waiting: a signal that comes just before a wait does not interrupt it, so Ctrl-C is handled between two slices."""
@@ -144,46 +144,57 @@ class Probe(NamedTuple):
 
     area: Area
     subject: str
-    look: Callable[[], Iterable[Finding]]
+    look: "Callable[[], Iterable[Finding | Probe]]"
 
 
-def look_at_all(probes: Sequence[Probe], timeout_s: float) -> list[Finding]:
-    """Run each probe on a thread of its own; all findings, in the order of the probes, at most ``timeout_s`` and ``MARGIN_S`` later.
+def look_at_all(probes: Iterable[Probe], timeout_s: float, margin_s: float = MARGIN_S) -> list[Finding]:
+    """Run each probe on a thread of its own; all findings, in the order of the probes, at most ``timeout_s`` and ``margin_s`` later.
 
-    A probe that hangs is left behind with a fault of its own; what it found before is kept. Its thread does not keep the process alive.
+    A probe may give further probes, which are started at once. A probe that hangs is left behind with a fault of its own; what it found before is
+    kept. Its thread does not keep the process alive.
     """
-    results: queue.SimpleQueue[tuple[int, Finding | None]] = queue.SimpleQueue()
-    found: list[list[Finding]] = [[] for _ in probes]
+    deadline = Deadline(timeout_s + margin_s)
+    results: queue.SimpleQueue[tuple[int, Finding | Probe | None]] = queue.SimpleQueue()
+    started: list[Probe] = []
+    found: list[list[Finding]] = []
     open_: set[int] = set()
-    for number, probe in enumerate(probes):
+
+    def start(probe: Probe) -> None:
+        number = len(started)
+        started.append(probe)
+        found.append([])
         try:
             threading.Thread(target=_look, args=(number, probe, results), name=f"framegate-{probe.area}", daemon=True).start()
             open_.add(number)
         except RuntimeError as error:
             found[number].append(Finding(probe.area, probe.subject, "unknown", f"could not be looked at: {error}"))
-    deadline = Deadline(timeout_s + MARGIN_S)
+
+    for probe in probes:
+        start(probe)
     while open_:
         try:
-            number, finding = results.get(timeout=min(deadline.left(), _SLICE_S))
+            number, result = results.get(timeout=min(deadline.left(), _SLICE_S))
         except queue.Empty:
             continue
         except TimeoutError:
             break
-        if finding is None:
+        if result is None:
             open_.discard(number)
+        elif isinstance(result, Probe):
+            start(result)
         else:
-            found[number].append(finding)
+            found[number].append(result)
     for number in open_:
-        probe = probes[number]
+        probe = started[number]
         advice = "what hangs here would hold up framegate as well: find out why, or give it longer with --timeout"
         found[number].append(Finding(probe.area, probe.subject, "fault", f"did not answer within {timeout_s:g} s", advice))
     return [finding for each in found for finding in each]
 
 
-def _look(number: int, probe: Probe, results: "queue.SimpleQueue[tuple[int, Finding | None]]") -> None:
+def _look(number: int, probe: Probe, results: "queue.SimpleQueue[tuple[int, Finding | Probe | None]]") -> None:
     try:
-        for finding in probe.look():
-            results.put((number, finding))
+        for result in probe.look():
+            results.put((number, result))
     except Exception as error:  # of one probe; the others continue
         words = (
             f"{error.strerror or error}" if isinstance(error, OSError) else f"{type(error).__name__} (a fault of `framegate doctor` itself): {error}"

@@ -13,12 +13,12 @@ from framegate.control.doctor.surroundings import Surroundings
 from framegate.proxy.config.address import format_sockaddr, parse_address
 from framegate.proxy.config.model import UpstreamConfig
 
-__all__ = ["Lookups", "Resolver", "look", "resolver_of"]
+__all__ = ["Lookups", "Resolver", "literal_addresses", "look", "resolver_of"]
 
 _MANY: Final = 3
 _MOST_ASKED: Final = 3
 """glibc asks only so many name servers (MAXNS)."""
-_SLOW_S: Final = 1.0
+_SLOW_S: Final = 0.3
 _judged = functools.partial(judged, "names")
 
 
@@ -80,8 +80,16 @@ def _searched(host: str, resolver: Resolver) -> Finding:
     return _judged(host, words, {"searched": before}, warning=advice if many else None)
 
 
+def literal_addresses(around: Surroundings) -> dict[str, list[list[Any]]]:
+    """The addresses of the upstreams that have no names."""
+    named = {upstream.name for upstream, _, _ in _hosts(around)}
+    upstreams = () if around.config is None else around.config.upstreams
+    found = Names([item for item in upstreams if item.name not in named]).ask()
+    return {name: resolution.addresses for name, resolution in found.items()}
+
+
 class Lookups:
-    """After ``look``, ``addresses`` has those of each upstream in the form of ``Resolution``, with literal ones."""
+    """After ``look``, ``addresses`` has those of each upstream with a name, in the form of ``Resolution``, with its literal ones."""
 
     def __init__(self, around: Surroundings, lookup: Lookup = system_lookup) -> None:
         self.addresses: dict[str, list[list[Any]]] = {}
@@ -91,8 +99,8 @@ class Lookups:
 
     def look(self) -> Iterator[Finding]:
         """Look up all names at once."""
-        upstreams = () if self._around.config is None else self._around.config.upstreams
-        found = Names(upstreams, self._timed, self._around.timeout_s).ask()
+        named = {upstream.name: upstream for upstream, _, _ in _hosts(self._around)}
+        found = Names(named.values(), self._timed, self._around.timeout_s).ask()
         self.addresses = {name: resolution.addresses for name, resolution in found.items()}
         seen: set[str] = set()
         for upstream, endpoint, host in _hosts(self._around):

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib.metadata
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from framegate.control.configuration.difference import differences
 from framegate.control.configuration.load import judge
 from framegate.control.configuration.reading import parse_document
 from framegate.control.configuration.units import counted
-from framegate.control.doctor.finding import Figure, Finding, judged, unknown
+from framegate.control.doctor.finding import Deadline, Figure, Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.control.v1 import configuration_service_pb2, pool_service_pb2, proxy_service_pb2, upstream_service_pb2
 from framegate.control.v1.configuration_service_pb2_grpc import ConfigurationServiceStub
@@ -51,12 +52,13 @@ def own_version() -> str:
 class Running:
     """Asks the control plane at ``address``. ``why``: says why there is no answer from an address. ``version``: of this program; empty: not known.
 
-    ``answered``: whether there was an answer. ``pid``: of its process, if it can be seen from here.
+    ``answered``: whether there was an answer. ``pid``: of its process, if it can be seen from here. ``identified``: set when ``pid`` is final.
     """
 
     def __init__(self, around: Surroundings, address: str, why: Callable[[str], str], version: str) -> None:
         self.answered = False
         self.pid: int | None = None
+        self.identified: Final = threading.Event()
         self._around: Final = around
         self._address: Final = address
         self._why: Final = why
@@ -64,19 +66,22 @@ class Running:
 
     def look(self) -> Iterator[Finding]:
         """All findings about it."""
-        timeout_s = self._around.timeout_s
+        deadline = Deadline(self._around.timeout_s)
         try:
             with grpc.insecure_channel(self._address) as channel:
-                proxy = ProxyServiceStub(channel).GetProxy(proxy_service_pb2.GetProxyRequest(), timeout=timeout_s).proxy
+                proxy = ProxyServiceStub(channel).GetProxy(proxy_service_pb2.GetProxyRequest(), timeout=deadline.left()).proxy
                 self.answered = True
                 self.pid = proxy.pid if self._is_seen(proxy.pid) else None
+                self.identified.set()
                 pools = PoolServiceStub(channel)
-                processors = pools.GetProcessorPool(pool_service_pb2.GetProcessorPoolRequest(), timeout=timeout_s).processor_pool
+                processors = pools.GetProcessorPool(pool_service_pb2.GetProcessorPoolRequest(), timeout=deadline.left()).processor_pool
                 view = configuration_service_pb2.GetConfigurationRequest.VIEW_IN_FORCE
                 asked = configuration_service_pb2.GetConfigurationRequest(view=view)
-                in_force = ConfigurationServiceStub(channel).GetConfiguration(asked, timeout=timeout_s).configuration
-                upstreams = UpstreamServiceStub(channel).ListUpstreams(upstream_service_pb2.ListUpstreamsRequest(page_size=_PAGE), timeout=timeout_s)
+                in_force = ConfigurationServiceStub(channel).GetConfiguration(asked, timeout=deadline.left()).configuration
+                listed = upstream_service_pb2.ListUpstreamsRequest(page_size=_PAGE)
+                upstreams = UpstreamServiceStub(channel).ListUpstreams(listed, timeout=deadline.left())
         except grpc.RpcError as error:
+            self.identified.set()
             yield self._unanswered(error)
             return
         yield from self._state(proxy, processors)

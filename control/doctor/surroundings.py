@@ -18,7 +18,7 @@ class Surroundings:
 
     Attributes:
         config: without a fault; None when there is none, or it is faulty.
-        timeout_s: of each probe.
+        timeout_s: of each probe, from its begin.
         root: of the system's files.
         environment: variables.
         pid: of the framegate that runs here, if its process can be seen.

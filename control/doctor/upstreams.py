@@ -88,12 +88,13 @@ class _Attempt:
 
 
 def address_probes(around: Surroundings, addresses: Mapping[str, list[list[Any]]]) -> list[Probe]:
-    """One probe for each address of each upstream, ``MOST`` at most."""
+    """One probe for each of these addresses, by upstream, ``MOST`` at most."""
     config = around.config
     if config is None:
         return [_known(unknown("upstreams", "all", "none was met, for there is no valid configuration"))]
+    upstreams = [item for item in config.upstreams if item.name in addresses]
     kafka = {item.upstream for item in config.listeners if item.protocol == "kafka"}
-    pairs = [(item, wire) for item in config.upstreams for wire in addresses.get(item.name, [])]
+    pairs = [(item, wire) for item in upstreams for wire in addresses[item.name]]
     probes = [
         Probe("upstreams", f"{item.name}, {wire[2]}", functools.partial(_look, around, item, wire, addresses[item.name], item.name in kafka))
         for item, wire in pairs[:MOST]
@@ -101,11 +102,11 @@ def address_probes(around: Surroundings, addresses: Mapping[str, list[list[Any]]
     if len(pairs) > MOST:
         probes.append(_known(unknown("upstreams", "others", f"{len(pairs) - MOST} more not met")))
     advice = "see what is said of its names, or write addresses in endpoints"
-    unreached = [item for item in config.upstreams if not addresses.get(item.name)]
+    unreached = [item for item in upstreams if not addresses[item.name]]
     probes += [_known(judged("upstreams", item.name, "no endpoint has an address", fault=advice)) for item in unreached]
     words = "is not tried: it would count as one there, and a wrong password could lock the user out"
     advice = "framegate status, and the closed rows, tell how logins end (auth_failed)"
-    logins = [item for item in config.upstreams if item.sasl is not None]
+    logins = [item for item in upstreams if item.sasl is not None]
     return probes + [_known(unknown("upstreams", f"{item.name}, login", words, advice)) for item in logins]
 
 

@@ -1,8 +1,12 @@
 """``framegate doctor`` as it is typed."""
 
+import contextlib
 import json
 import os
+import random
 import re
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -119,6 +123,50 @@ def test_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
                 assert time.monotonic() - begun < 5
     assert (process.returncode, out, err.splitlines()[-1]) == (130, "", "framegate: interrupted")
     assert os.listdir(tmp_path / "tap") == []
+
+
+def in_own_mounts(*words: str) -> str:
+    """Why a file of the system cannot be replaced for one process; empty if it can."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        return "needs root and unshare"
+    done = subprocess.run(["unshare", "-m", "mount", "--bind", *words], capture_output=True, text=True, check=False)
+    return done.stderr.strip()
+
+
+@pytest.mark.slow
+def test_a_silent_name_server_upstream_and_admin_socket_take_the_time_once(tmp_path: Path) -> None:
+    """And one wrong key beside; what answers is looked at."""
+    resolver = tmp_path / "resolv.conf"
+    if fault := in_own_mounts(os.devnull, "/etc/resolv.conf"):
+        pytest.skip(fault)
+    with contextlib.ExitStack() as stack:
+        names = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        names.bind((f"127.53.{random.randrange(256)}.{random.randrange(1, 255)}", 53))
+        resolver.write_text(f"nameserver {names.getsockname()[0]}\n")
+        full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0)).getsockname()
+        for _ in range(2):
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(full)
+        admin = stack.enter_context(socket.socket(socket.AF_UNIX))
+        admin.bind(f"{tmp_path}/admin.sock")
+        admin.listen()
+        upstream = ScriptedUpstream(echo)
+        stack.callback(upstream.close)
+        endpoints = {"named": "broker.example:1", "full": f"127.0.0.1:{full[1]}", "up": upstream.address}
+        path = write(tmp_path, "", colour="red", upstreams=[{"name": name, "endpoints": [endpoint]} for name, endpoint in endpoints.items()])
+        command = [sys.executable, "-P", "-m", "framegate.control.cli", "doctor", "--config", path, "--output", "json"]
+        mounted = f"mount --bind {resolver} /etc/resolv.conf && exec {shlex.join(command)}"
+        begun = time.monotonic()
+        done = subprocess.run(["unshare", "-m", "sh", "-c", mounted], capture_output=True, text=True, timeout=30, check=False)
+        taken = time.monotonic() - begun
+    found = {row["subject"]: f"{row['level']}: {row['found']}" for row in rows(done.stdout)}
+    assert found["colour"].startswith("fault: ")
+    assert re.fullmatch(r"fault: cannot be looked up: no answer within 0.[45]\d* s", found["broker.example (upstream named)"])
+    assert re.fullmatch(r"fault: takes no connection within (0.[89]\d*|1) s", found[f"full, 127.0.0.1:{full[1]}"])
+    assert re.fullmatch(r"fault: what listens at \S+ did not answer within (0.[89]\d*|1) s", found["control plane"])
+    assert found[f"up, {upstream.address}"].startswith("ok: connected in ")
+    assert taken < 6, "it is 1 s and the start of a process: 1.3 s on an idle machine"
 
 
 def test_no_key_and_no_password_is_shown(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_problem_has_its_severity_before_it_and_another_warning_is_one(cli: Cl
 
 def test_drain_waits_unless_told_not_to(cli: Cli) -> None:
     cli.plane.add(channel_row("0-1-1"))
-    assert cli.json("drain", "--no-wait") == {"closed_connection_count": 0, "open_connection_count": 1}
+    assert cli.json("drain", "--no-wait") == {"closed_connection_count": 0, "open_connection_count": 1, "accepting": True}
     assert cli.plane.accepting
     assert cli("drain", "--no-wait", "--accept", "until-stop").stdout == UNTIL_STOP
     assert cli("drain", "--no-wait").stdout == UNTIL_STOP

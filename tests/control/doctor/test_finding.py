@@ -60,6 +60,17 @@ def test_probes_run_in_parallel_and_report_in_their_order() -> None:
     assert [item.subject for item in look_at_all(probes, 10)] == [text for number in range(8) for text in (str(number), f"{number} again")]
 
 
+def test_probes_that_a_probe_gives_are_started_while_it_runs() -> None:
+    met = threading.Event()
+
+    def look() -> Iterator[Finding | Probe]:
+        yield Probe("cpu", "second", lambda: [good("second" if met.set() is None else "")])
+        assert met.wait(10)
+        yield good("first")
+
+    assert [item.subject for item in look_at_all([Probe("cpu", "first", look)], 10)] == ["first", "second"]
+
+
 def test_a_probe_that_hangs_is_a_fault_and_keeps_its_earlier_findings() -> None:
     never = threading.Event()
 

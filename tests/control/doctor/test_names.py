@@ -7,7 +7,7 @@ from socket import AF_INET, AF_INET6, gaierror
 import pytest
 
 from framegate.control.doctor import names
-from framegate.control.doctor.names import Lookups, Resolver, look, resolver_of
+from framegate.control.doctor.names import Lookups, Resolver, literal_addresses, look, resolver_of
 from tests.fakes.surroundings import around, config_of, levels, one
 
 CLUSTER = "search default.svc.cluster.local svc.cluster.local cluster.local\nnameserver 10.96.0.10\noptions ndots:5\n"
@@ -62,6 +62,10 @@ def test_each_name_is_shown_with_its_addresses_and_its_time(tmp_path: Path, monk
     assert looked.addresses == {"up": [*named, ["10.0.0.9", AF_INET, "10.0.0.9", 1], ["", 1, "/x"]]}
     monkeypatch.setattr(names, "_SLOW_S", 0.0)
     assert levels(Lookups(around(tmp_path, config=config_of("broker:1")), answer).look()) == ["warning"]
+    assert literal_addresses(around(tmp_path, config=config)) == {}, "one that has names waits for them"
+    literal = around(tmp_path, config=config_of("10.0.0.9:1"))
+    assert literal_addresses(literal) == {"up": [["10.0.0.9", AF_INET, "10.0.0.9", 1]]}
+    assert (list(Lookups(literal, answer).look()), Lookups(literal, answer).addresses) == ([], {})
     none = Lookups(around(tmp_path))
     assert (list(none.look()), none.addresses) == ([], {})
 
