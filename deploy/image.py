@@ -1,6 +1,7 @@
 """Build framegate's container images with podman, check them, and try them.
 
-``python3 deploy/image.py [--target framegate|spark|all] [--archive DIR] [--twice] [--base IMAGE] [--fresh] [--mirror URL]`` (``make image ARGS="…"``)
+``python3 deploy/image.py [--target framegate|spark|all] [--archive DIR] [--twice] [--base IMAGE] [--fresh] [--mirror URL]
+[--key FILE]`` (``make image ARGS="…"``)
 
 If there is no podman, it is installed (as root). The base image is the one that
 ``deploy/Containerfile`` names, if a registry can be reached; otherwise mmdebstrap makes one from Debian's packages, once (``--fresh``: again;
@@ -9,7 +10,9 @@ steps are not built again.
 
 Then each image is checked against the rules of ``image_archive.py`` (user, folders, no shell, size, times, nothing of this machine) and tried in a
 container (``image_trial.py``), and its sizes and digest are printed. Its archive, in OCI's layout, and its bill of materials are in ``.cache/image``;
-``--archive`` copies both. ``--twice`` builds again without cached steps and compares the two images, file by file if they differ.
+``--archive`` copies both. With ``--key``, a private key in PEM, each copy has its signature beside it, ``FILE.sig`` (of SHA-256, in base64, as
+``cosign verify-blob`` and ``openssl dgst -verify`` expect it). ``--twice`` builds again without cached steps and compares the two images, file by file
+if they differ.
 
 Exit codes: 1 a step failed or a rule is broken, 2 something is missing on this machine, 130 Ctrl-C, 143 SIGTERM.
 """
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import base64
 import contextlib
 import importlib.util
 import os
@@ -234,6 +238,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="image.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", choices=[*IMAGES, "all"], default="framegate", help="which image (default: %(default)s)")
     parser.add_argument("--archive", type=Path, metavar="DIR", help="where to copy each image's archive and bill of materials")
+    parser.add_argument("--key", type=Path, metavar="FILE", help="a private key in PEM, which signs what --archive copies")
     parser.add_argument("--twice", action="store_true", help="build again from nothing, and compare")
     parser.add_argument("--base", default="", metavar="IMAGE", help="a Debian 13 to build on, instead of the public one or one made here")
     parser.add_argument("--fresh", action="store_true", help="fetch or make the base again: newer packages of Debian")
@@ -244,6 +249,8 @@ def options(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> int:
     """Build the images, check them, try them, and print the results."""
     asked = options(arguments)
+    if asked.key and not (asked.archive and asked.key.is_file()):
+        environment.stop("--key signs what --archive copies, with a private key in a file")
     started = time.monotonic()
     with environment.one_at_a_time():
         FOLDER.mkdir(exist_ok=True)
@@ -256,19 +263,29 @@ def main(arguments: list[str]) -> int:
                 order = Order(target, f"{IMAGES[target]}:{version()}", names, files, epoch())
                 build(engine, order)
                 archive, image = archived(engine, order.image, target, words)
-                lines += [*checked(engine, order, image, words, twice=asked.twice), f"archive     {keep(archive, asked.archive)}"]
+                lines += [*checked(engine, order, image, words, twice=asked.twice), f"archive     {keep(archive, asked.archive, asked.key)}"]
     print("\n".join([*lines, f"time        {time.monotonic() - started:.0f} s"]))
     return 0
 
 
-def keep(archive: Path, folder: Path | None) -> Path:
-    """Copy an archive and its bill of materials into a folder, if there is one; returns the archive's place."""
+def keep(archive: Path, folder: Path | None, key: Path | None) -> Path:
+    """Copy an archive and its bill of materials into a folder, if there is one, and sign both, if there is a key; returns the archive's place."""
     if folder is None:
         return archive.relative_to(environment.ROOT)
     folder.mkdir(parents=True, exist_ok=True)
     for path in (archive, archive.with_suffix(".cdx.json")):
         shutil.copyfile(path, folder / path.name)
+        if key is not None:
+            sign(folder / path.name, key)
     return folder / archive.name
+
+
+def sign(path: Path, key: Path) -> None:
+    """Write the signature of a file beside it."""
+    target = path.with_name(path.name + ".sig")
+    command = ["openssl", "dgst", "-sha256", "-sign", str(key), "-out", str(target), str(path)]
+    environment.run_or_stop(command, "image-sign.log", f"signing {path.name}", f"{path.name} could not be signed")
+    target.write_bytes(base64.b64encode(target.read_bytes()) + b"\n")
 
 
 if __name__ == "__main__":

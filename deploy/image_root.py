@@ -38,8 +38,10 @@ CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 SBOM = Path("usr/share/sbom")
 DPKG_FORMAT = "${binary:Package}\t${Version}\t${Architecture}\t${source:Package}\t${source:Version}\n"
 RELEASE = "debian-13"
-# Modules of the standard library that the sidecar does not use: for tests, drawing, editing, installing, and linking Python into programs.
+# Modules of the standard library that the sidecar does not use: for tests, drawing, editing, debugging, installing, and linking Python into programs;
+# and those in Python that have the same in C.
 LEFT_OUT = {"test", "idlelib", "ensurepip", "tkinter", "turtle.py", "turtledemo", "pydoc_data", "venv", "curses", "sitecustomize.py", "__pycache__"}
+LEFT_OUT |= {"_pyrepl", "doctest.py", "pdb.py", "pydoc.py", "_pydatetime.py", "_pydecimal.py", "_pyio.py"}
 LEFT_OUT_PREFIXES = ("config-", "_test", "_tkinter", "_curses", "_dbm", "_gdbm", "_ctypes_test", "readline", "xxlimited", "_xx")
 # Files of the environment for compilers, type checkers and tests; and most lexers of pygments, with which rich would colour source code.
 UNREAD = ("__pycache__", "include", "testdata", "*.pyi", "*.pyx", "*.pxd", "*.h", "*.c", "*.proto")

@@ -12,7 +12,7 @@ order without an answer. But a client that does not try again has lost it. So th
    answer after which no request is open (``kafka``), or with which the client has received as many frames as it sent (``framed``, or after pairing is
    lost). In 1 and 2 it also ends when no byte passed for ``quiet_ns`` (``framed``: of the drain), and the upstream's kernel took what was sent.
 3. *The client is not read any more*, from a frame's boundary on, when a quarter of the time is left (``framed``: twice ``quiet_ns``, if more).
-   The pair ends as in 2. What this client sends now is not processed.
+   A client that comes later is read for ``quiet_ns``, if as much is left then. The pair ends as in 2. What this client sends now is not processed.
 4. At the deadline the pair ends as it is, ``drain_timeout``: what was received is written for a second more, as in every end.
 
 When the turn of a pair comes depends on the drain. ``start``, after which there are no new pairs: one after the other, at most 10 ms apart, within
@@ -93,7 +93,8 @@ class DrainTerms:
         client, upstream = pair.client.channel, pair.upstream.channel
         if client is None:
             return False
-        if now_ns >= (self._stop_ns if pair.counts_responses else self._stop_framed_ns):
+        stop_ns = self._stop_ns if pair.counts_responses else self._stop_framed_ns
+        if now_ns >= max(stop_ns, min(pair.opened_ns, self.until_ns - 2 * self._quiet_ns) + self._quiet_ns):
             client.mute(mute.DRAIN)
         last_ns = client.last_active_ns if upstream is None else max(client.last_active_ns, upstream.last_active_ns)
         is_over = self._holds(pair, client, now_ns) and self._client_waits(pair, client, now_ns - last_ns)

@@ -474,7 +474,7 @@ class Pair:
 
     def has_no_open_request(self) -> bool:
         """Whether nothing is in flight, as far as is known: no frame is begun, no request is open, nothing waits to be written or to be read, except
-        from a client that is muted for the drain or by an operator.
+        from a side that an operator muted, and a client that is muted for the drain.
         """
         client, upstream = self.client.channel, self.upstream.channel
         if client is None or (upstream is None and self.route.upstream is not None):
@@ -486,5 +486,7 @@ class Pair:
         if upstream is not None and (upstream.pending_send != 0 or upstream.read_half.receive.within):
             return False
         if self.counts_responses and self.pairing is not None and self.pairing.open > 0:
+            return False
+        if upstream is not None and not self.upstream.ended and upstream.mute_causes & ADMIN == 0 and not upstream.read_half.has_no_input():
             return False
         return self.client.ended or client.mute_causes & (DRAIN | ADMIN) != 0 or client.read_half.has_no_input()

@@ -1,7 +1,9 @@
 """`make image`: the base, what of this machine gets into a build and what not, the steps, and how each can fail. The engines here are scripts."""
 
+import base64
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
@@ -148,3 +150,21 @@ def checkout(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "deploy", root / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", root)
     return root
+
+
+def test_an_archive_and_its_bill_of_materials_are_signed_with_a_key(image: ModuleType, tmp_path: Path) -> None:
+    archive, key, public = tmp_path / "made" / "framegate-1.tar", tmp_path / "key.pem", tmp_path / "public.pem"
+    archive.parent.mkdir()
+    archive.write_bytes(b"archive")
+    archive.with_suffix(".cdx.json").write_bytes(b"{}")
+    subprocess.run(["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", str(key)], check=True)
+    subprocess.run(["openssl", "ec", "-in", str(key), "-pubout", "-out", str(public)], check=True, capture_output=True)
+    assert image.keep(archive, tmp_path / "dist", key) == tmp_path / "dist" / "framegate-1.tar"
+    for name in ("framegate-1.tar", "framegate-1.cdx.json"):
+        raw = tmp_path / "raw"
+        raw.write_bytes(base64.b64decode((tmp_path / "dist" / f"{name}.sig").read_bytes()))
+        subprocess.run(["openssl", "dgst", "-sha256", "-verify", str(public), "-signature", str(raw), str(tmp_path / "dist" / name)], check=True)
+    for words in (["--key", str(key)], ["--archive", str(tmp_path), "--key", str(tmp_path / "none")]):
+        with pytest.raises(SystemExit) as stopped:
+            image.main(words)
+        assert stopped.value.code == 2

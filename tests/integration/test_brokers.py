@@ -327,3 +327,35 @@ def test_standing_actions_stay_in_force_while_brokers_and_listeners_are_applied(
             assert proxy.cli("channels", "undo", action).returncode == 0
         assert not stands_still(near[0])
         assert proxy.json("channels", "actions") == []
+
+
+def test_before_the_stop_of_a_pod_connections_of_brokers_ports_end_too_and_no_listener_is_added(
+    tmp_path: Path, cluster: dict[int, KafkaBroker]
+) -> None:
+    """In the lead-in of its drain; those of the pod itself stay, and a configuration that is applied then is refused as a whole."""
+    first = first_of(free_ports(6))
+    config = config_of([broker.address for broker in cluster.values()], {"ports": f"{first + 1}-{first + 3}", "advertise": "127.0.0.1"})
+    (gateway,) = config["listeners"]
+    gateway["address"] = f"0.0.0.0:{first}"
+    config["upstreams"].append({"name": "one", "endpoints": [cluster[0].address]})
+    inner, added = ({"name": name, "upstream": "one", "address": address, "max_receive_size": "1MiB"} for name, address in
+                    (("inner", f"127.0.0.1:{first + 4}"), ("added", f"0.0.0.0:{first + 5}")))  # fmt: skip
+    config["listeners"].append(inner)
+    with Framegate(tmp_path, {**config, "drain": {"delay": "2s", "timeout": "2s", "quiet": "50ms"}}) as proxy, contextlib.ExitStack() as stack:
+
+        def client(at: int) -> socket.socket:
+            return stack.enter_context(socket.create_connection(("127.0.0.1", first + at), timeout=10))
+
+        until(lambda: reaches(first + 3))
+        ends, stays = [client(0), client(3)], client(4)
+        assert proxy.cli("drain", "--no-wait", "--reason", "preStop").returncode == 0
+        ends.append(client(1))
+        (tmp_path / "new.yaml").write_text(json.dumps({**proxy.config, "listeners": [gateway, inner, added]}))
+        done = proxy.cli("config", "apply", str(tmp_path / "new.yaml"))
+        assert (done.returncode, "(DRAINING)" in done.stderr, reaches(first + 5)) == (1, True, False)
+        assert all(told(sock) for sock in (*ends, stays))
+        assert [sock.recv(1) for sock in ends] == [b""] * 3
+        assert told(stays)
+        proxy.process.send_signal(signal.SIGTERM)
+        assert proxy.wait() == 0
+    assert {row["cause"] for row in proxy.events("closed") if row["frames"]["request"]} == {"drained"}

@@ -5,6 +5,7 @@ import socket
 import pytest
 
 from framegate.proxy.cause import Cause
+from framegate.proxy.config.limits import RateLimits
 from framegate.proxy.network import mute
 from framegate.proxy.relay import ending
 from framegate.proxy.server.pair_rows import open_row
@@ -12,6 +13,7 @@ from framegate.proxy.server.rows import ClosedRow
 from tests.fakes.cases import each_of
 from tests.fakes.crowd import set_send_buffer
 from tests.fakes.kafka_frames import answer, request
+from tests.fakes.limited import limits
 from tests.fakes.world import SECOND, World, frame
 from tests.proxy.relay.conftest import begin_drain, finish, open_pair, passes
 
@@ -404,6 +406,28 @@ def test_a_lead_in_leaves_local_connections_and_a_drain_follows_it(make):
     assert world.told.cut_off == [0]
 
 
+@each_of(("at_s", "read"), [(6.5, True), (6.9, True), (7.1, False)])
+def test_who_comes_when_others_are_not_read_any_more_is_read_while_a_quiet_time_is_left_behind(make, at_s, read):
+    """Where the address of a pod is used longer than its drain expects."""
+    world = make("kafka", quiet_s=1)
+    world.drain.lead_in(0, 8 * SECOND)
+    world.pass_time(at_s)
+    client, upstream, pair = world.pair()
+    world.pass_time(0.02)
+    assert open_row(pair, 0)["muted"] == ([] if read else ["drain"])
+    client.sendall(request(3, 9, 1))
+    if read:
+        assert world.read(upstream, len(request(3, 9, 1))) == request(3, 9, 1)
+        upstream.sendall(answer(1))
+        world.poll()
+        world.pass_time(0.03)
+    world.pass_time(0.03)
+    assert world.ended(client) == (answer(1) if read else b"")
+    upstream.close()
+    finish(world, client)
+    assert (world.row["cause"], world.row["frames"]["request"]) == ("drained", int(read))
+
+
 @each_of(("timeout_ns", "apart_ns"), [(30 * SECOND, 10_000_000), (80_000_000, 10_000_000), (40_000_000, 5_000_000)])
 def test_a_drain_ends_pairs_ten_ms_apart_or_within_half_of_its_time(make, timeout_ns, apart_ns):
     world = make("kafka", quiet_s=0)
@@ -417,3 +441,39 @@ def test_a_drain_ends_pairs_ten_ms_apart_or_within_half_of_its_time(make, timeou
     for sock in world.sockets[1:]:
         sock.close()
     world.until(lambda: len(world.rows) == 4)
+
+
+@each_of("protocol", ["framed", "kafka"])
+@each_of("counter", ["request_bytes_rate", "response_bytes_rate"])
+def test_what_a_quota_holds_back_is_read_and_answered_before_the_end(make, protocol, counter):
+    """The second request, or its answer, waits longer for its rate than ``quiet``, unread."""
+    kafka = protocol == "kafka"
+    world = make(protocol, quiet_s=1)
+    world.relay.pairs.quotas.set_limits(limits(listener=RateLimits(**{counter: 100})))
+    client, upstream, pair = world.pair()
+    asked, answered = (request(3, 9, 1, bytes(400)), answer(1, bytes(400))) if kafka else (frame(bytes(400)), frame(bytes(410)))
+    passes(world, client, upstream, asked)
+    passes(world, upstream, client, answered)
+    again, late = (request(3, 9, 2), answer(2)) if kafka else (frame(b"q"), frame(b"a"))
+    client.sendall(again)
+    if counter == "response_bytes_rate":
+        assert world.read(upstream, len(again)) == again
+        upstream.sendall(late)
+    world.poll()
+    throttled = pair.client if counter == "request_bytes_rate" else pair.upstream
+    assert throttled.channel.mute_causes & mute.THROTTLE
+    begin(world)
+    world.pass_time(1.5)
+    world.pass_time(1)
+    assert pair.state.value == "open", "unread, longer than the quiet time"
+    for _ in range(40):
+        world.pass_time(0.1)
+    if counter == "request_bytes_rate":
+        assert world.read(upstream, len(again)) == again
+        upstream.sendall(late)
+    for _ in range(3):
+        world.pass_time(0.1)
+    assert world.ended(client) == late
+    upstream.close()
+    finish(world, client)
+    assert (world.row["cause"], world.row["frames"]) == ("drained", {"request": 2, "response": 2})
