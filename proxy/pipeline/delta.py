@@ -122,7 +122,7 @@ class DeltaTables:
 
     Attributes:
         staging: files of the next batch are written here, as ``<table>/date=…/hour=…/….parquet``.
-        lock: held while files are in a table's folder and not yet in its log.
+        lock: held by a commit, from when its files are in their table's folder; by a deletion of rows; and by a removal of files.
     """
 
     def __init__(self, output: Path) -> None:
@@ -193,6 +193,7 @@ class DeltaTables:
             sync([*files, *{folder for file in files for folder in (file.parent, file.parent.parent)}, root])
             transactions = [Transaction(application, batch) for application in (APPLICATION, query) if application]
             properties = CommitProperties(app_transactions=transactions)
+            table.update_incremental()  # an append must not cross a deletion
             table.create_write_transaction([*added], "append", table.schema(), PARTITION_COLUMNS, commit_properties=properties)
         table.update_incremental()
         sync_log(root, table.version())
@@ -277,7 +278,8 @@ class Maintenance:
                 return
             table = DeltaTable((self._tables.output / name).absolute())
             if self._expire_after_s is not None:
-                _expire(table, datetime.datetime.fromtimestamp(self._clock() - self._expire_after_s, datetime.UTC))
+                with self._tables.lock:
+                    _expire(table, datetime.datetime.fromtimestamp(self._clock() - self._expire_after_s, datetime.UTC))
             compact(table, self._tables.output / name)
             if vacuum:
                 with self._tables.lock:
