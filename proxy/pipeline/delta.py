@@ -176,6 +176,7 @@ class DeltaTables:
             self.staging / name,
             basename_template=f"{secrets.token_hex(16)}-{{i}}.parquet",
             format="parquet",
+            existing_data_behavior="overwrite_or_ignore",  # names are new each time
             partitioning=pyarrow.dataset.partitioning(pa.schema([schema.field(column) for column in PARTITION_COLUMNS]), flavor="hive"),
             use_threads=False,
         )

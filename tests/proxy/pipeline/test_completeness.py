@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from framegate.proxy.pipeline import completeness
-from framegate.proxy.pipeline.completeness import SUMS
 from framegate.proxy.pipeline.columns import arrow_schema
+from framegate.proxy.pipeline.completeness import SUMS
 from framegate.proxy.tap.stream_totals import STATES
 
 if TYPE_CHECKING:
