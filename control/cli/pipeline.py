@@ -43,7 +43,7 @@ def pipeline() -> None:
     )
 )
 @click.option("--source", type=_FOLDER, required=True, help="The tap's directory.")
-@click.option("--output", type=_PLACE, required=True, help="Folder of the tables; with --format delta also a URI that Spark understands.")
+@click.option("--output", type=_PLACE, required=True, help="Folder of the tables.")
 @click.option("--available-now", is_flag=True, help="Read the log to its present end, then exit.  [default: continue until stopped]")
 @click.option("--trigger", "trigger_ms", type=DURATION, default="800ms", show_default=True, help="Interval between the starts of two batches.")
 @click.option(
@@ -52,7 +52,6 @@ def pipeline() -> None:
 @click.option(
     "--payload", metavar="none|SIZE|full", default="full", show_default=True, help="How much of each body to keep. full: as much as the heap allows."
 )
-@click.option("--format", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True, help="Format of the tables.")
 @click.option(
     "--compact-every", "compact_ms", type=DURATION, default="1m", show_default=True,
     help="Interval for joining small files of the tables; 0 means never.",

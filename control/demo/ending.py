@@ -69,12 +69,12 @@ def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
 def conclude(console: Console, place: Workspace, checks: Sequence[tuple[str, bool]], notes: Iterable[str] = ()) -> bool:
     """Print the checks (a text, and whether it is good), the notes and the last lines of a demo; whether every check is good."""
     good = all(fine for _, fine in checks)
-    look = f"SparkSession.builder.getOrCreate().read.parquet('{place.tables}/frames').groupBy('listener', 'direction').count().show()"
+    look = f"print(DeltaTable('{place.tables}/frames').to_pandas(columns=['listener', 'direction']).value_counts())"
     lines = [
         *(f"{'ok   ' if fine else 'WRONG'} {text}" for text, fine in checks),
         *notes,
-        f"Parquet tables: {place.tables}  (frames, requests, gaps, traffic_by_minute, completeness)",
-        f'PySpark:        {_typed(Path(sys.executable))} -c "from pyspark.sql import SparkSession; {look}"',
+        f"Delta tables:   {place.tables}  (frames, requests, gaps, traffic_by_minute, completeness)",
+        f'pandas:         {_typed(Path(sys.executable))} -c "from deltalake import DeltaTable; {look}"',
         f"tap's log:      {program()} tap verify {place.tap}    logs of every process: {place.logs}",
         f"try next:       {program()} check --config {place.configuration}",
         "                deploy/examples/framegate.yaml, the manual of every key",

@@ -226,11 +226,7 @@ class Stage:
 
     def table_rows(self) -> int:
         """Rows of the table ``frames`` so far."""
-        try:
-            progress = json.loads((self.workspace.tables / "_progress.json").read_text())
-        except FileNotFoundError:
-            return 0
-        return int(progress["total"]["frames"])
+        return max((row["total"]["frames"] for row in list(self.pipeline.rows) if row.get("event") == "batch"), default=0)
 
     def ask_tables(self, statements: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
         """Rows of SELECT statements over the tables. Raises ChildError: Spark failed."""

@@ -12,11 +12,9 @@ pyspark_framegate.py the one module that a job imports, and that Spark finds by 
 transforms.py    DataFrame to DataFrame: chunks to frames, gaps and totals
 derived.py       Arrow to Arrow: frames, gaps and totals to the other tables; partial_sums.py: sums by key
 completeness.py  the table and the view of completeness, by minute
-tables.py        the tables, and the writer of micro-batches; read it first
-layout.py        the tables' Parquet files: paths, publishing, deletion
-manifest.py      the list of the tables' files: one small file, replaced or appended to atomically
-compaction.py    compaction and expiry
-delta.py         the same tables as Delta Lake tables, wherever Spark can write
+tables.py        the writer of micro-batches; read it first
+columns.py       the columns of the tables, with types and descriptions
+delta.py         the tables as Delta Lake tables: commits, compaction and expiry
 views.py         reads the tables with Spark
 session.py       the Spark session with the settings of this pipeline
 memory.py        divides the job's heap

@@ -19,26 +19,11 @@ import pyarrow.compute as pc
 from framegate.proxy.pipeline.partial_sums import add_up, count, minute
 from framegate.proxy.tap.stream_totals import MAX_SPAN
 
-__all__ = ["SCHEMA", "SUMS", "VIEW", "merge", "of_frames", "of_gaps_and_totals", "states"]
+__all__ = ["SUMS", "VIEW", "merge", "of_frames", "of_gaps_and_totals", "states"]
 
-# How partial sums of each column are put together.
-SUMS: Final = {
-    "totals": "sum",  # totals rows of the log: how often the tally was stated
-    "seen": "sum",  # frames that a rule matched, as the totals say
-    "stored": "sum",  # frames whose bytes, a part, a hash or their length is in the log
-    "withheld": "sum",  # frames that are in the log as their length, because of credentials
-    "sampled": "sum",  # frames that a rule left out
-    "lost": "sum",  # frames that gaps count exactly
-    "at_most": "sum",  # frames that gaps count as an upper bound
-    "unknown": "sum",  # gaps without a count
-    "shared": "sum",  # frames of gaps over several minutes, counted in each
-    "first_offset": "min",  # of the blocks with frames, gaps or totals of this minute alone
-}
-# minute and until: the first and the last of a gap that lies over several; else one minute, twice.
-# state: of the row alone, see ``merge``; other rows may be of the same minute.
-_SUM_COLUMNS: Final = ", ".join(f"{name} bigint" for name in SUMS)
-SCHEMA: Final = f"stream string, listener string, direction string, minute timestamp, until timestamp, {_SUM_COLUMNS}, state string"
-_COUNTS: Final = tuple(name for name, how in SUMS.items() if how == "sum")
+# How partial sums of each column are put together; ``columns`` describes them.
+_COUNTED: Final = ("totals", "seen", "stored", "withheld", "sampled", "lost", "at_most", "unknown", "shared")
+SUMS: Final = {**dict.fromkeys(_COUNTED, "sum"), "first_offset": "min"}
 
 # stream: <node>.<slot>.<boot-id>; run: without the slot, which a processor's stream and its recovery have in common. The judgement is that of
 # ``verify`` but for two facts that only the ledger and the segments have: whether a stream is still being written (here: always, so its last two
@@ -46,12 +31,12 @@ _COUNTS: Final = tuple(name for name, how in SUMS.items() if how == "sum")
 VIEW: Final = f"""
 CREATE OR REPLACE TEMPORARY VIEW completeness AS
 WITH parts AS (
-  SELECT stream, listener, direction, {", ".join(_COUNTS)}, regexp_replace(stream, '[.][^.]+([.][^.]+)$', '$1') AS run,
+  SELECT stream, listener, direction, {", ".join(_COUNTED)}, regexp_replace(stream, '[.][^.]+([.][^.]+)$', '$1') AS run,
          stream RLIKE '[.]recovery[.][^.]+$' AS recovered, IF(minute = until, first_offset, NULL) AS first_offset, minute AS begun, until AS ended,
          unix_seconds(until) - unix_seconds(minute) < {MAX_SPAN * 60} AS short, explode(sequence(minute, until, INTERVAL 1 MINUTE)) AS at_minute
   FROM completeness_parts
 ), sums AS (
-  SELECT run, listener, direction, at_minute, {", ".join(f"sum({name}) AS {name}" for name in _COUNTS)},
+  SELECT run, listener, direction, at_minute, {", ".join(f"sum({name}) AS {name}" for name in _COUNTED)},
          max(IF(recovered, NULL, stream)) AS own, max(stream) AS any_stream, min(IF(recovered, NULL, first_offset)) AS first_offset
   FROM parts
   GROUP BY run, listener, direction, at_minute
@@ -67,7 +52,7 @@ WITH parts AS (
          difference < 0 AND at_minute >= newest - INTERVAL 1 MINUTE AS is_open
   FROM runs
 )
-SELECT stream, listener, direction, at_minute AS minute, {", ".join(name for name in _COUNTS if name != "totals")}, missing,
+SELECT stream, listener, direction, at_minute AS minute, {", ".join(name for name in _COUNTED if name != "totals")}, missing,
        CASE
          WHEN unknown > 0 THEN 'unknown'
          WHEN missing <> 0 AND NOT is_cut AND NOT is_open AND run_totals = 0 THEN 'unknown'

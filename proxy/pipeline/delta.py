@@ -1,200 +1,318 @@
-"""The tables as Delta Lake tables, wherever Spark can write: ``<output>/<table>``, partitioned by date and hour.
+"""The tables as Delta Lake tables: Spark and Arrow write the Parquet files, delta-rs commits them. No jar is needed.
 
-Each batch is in a table exactly once: its append names the streaming query and the batch (``txnAppId``, ``txnVersion``), and Delta passes over a
-batch that it has. The tables of a batch are committed one after the other: after a job is killed in between, some tables lack the batch until the
-replay. Readers see each version of a table whole.
+Layout of an output folder::
 
-Compaction is OPTIMIZE, expiry is a DELETE of whole partitions, and VACUUM, once an hour, removes old files after the grace time: all in a thread of
-the job.
+    <output>/<table>/_delta_log/                          Delta's log: which files a table has
+    <output>/<table>/date=YYYY-MM-DD/hour=H/….parquet     the files, by the UTC date and hour of the rows' time
+    <output>/_staging/                                    the batch that is being written; never read
+    <output>/_checkpoint/                                 Spark's log of offsets and commits (unless the job has another place for it)
 
-Delta Lake follows Spark release by release: ``PACKAGES`` has the pairs that work, and another Spark is refused before anything starts.
+The commit of a batch carries its number as the version of two application transactions: ``framegate``, by which readers know the last batch of a
+table, and the id of the streaming query, by which the job knows its own tables. The tables of a batch are committed one after the other, ``frames``
+last. So a batch that ``frames`` has is in all tables, and after a kill in between the replay commits it to those that lack it.
+
+A batch's files are on the disk before its commit, and its commits before Spark's. Folders and files are for owner and group, by the umask of the job.
 """
 
-import functools
-import importlib.metadata
+import contextlib
+import datetime
+import json
+import os
+import secrets
+import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset
+import pyarrow.parquet as pq
+from deltalake import ColumnProperties, CommitProperties, DeltaTable, Schema, Transaction, WriterProperties
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction
 
-from framegate.proxy.pipeline import derived, tables, transforms
-from framegate.proxy.pipeline.compaction import TARGET_BYTES
+from framegate.proxy.pipeline.columns import TABLE_SCHEMAS, TIME_COLUMNS, arrow_schema
+from framegate.proxy.pipeline.partial_sums import plain
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+__all__ = ["APPLICATION", "DeltaTables", "Maintenance", "TableError", "batch_of", "files_of", "has_batches", "open_table"]
 
-__all__ = ["PACKAGES", "DeltaMissingError", "DeltaWriter", "delta_settings"]
-
-# The Delta Lake that was tried with a release of Spark. With 4.3 none works yet: 4.4.0 fails in LogicalRDD (NoSuchMethodError).
-PACKAGES: Final = {"4.2": "io.delta:delta-spark_4.2_2.13:4.4.0"}
-_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
-_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+APPLICATION: Final = "framegate"
+STAGING: Final = "_staging"
+PARTITION_COLUMNS: Final = ["date", "hour"]
+GRACE_S: Final = 900
+"""Files that are in no table any more, and old versions of a table, stay this long for readers that began before."""
+TARGET_BYTES: Final = 64 << 20
+_PROPERTIES: Final = {
+    "delta.deletedFileRetentionDuration": f"interval {GRACE_S} seconds",
+    "delta.logRetentionDuration": f"interval {GRACE_S} seconds",  # a commit lists the log's folder
+}
+_COMPACTED: Final = WriterProperties(
+    compression="ZSTD", compression_level=1, column_properties={"payload": ColumnProperties(dictionary_enabled=False)}
+)
 _HOUR_S: Final = 3600
-_STOP_S: Final = 10.0
+_STATED_WITHIN: Final = datetime.timedelta(milliseconds=1)  # the log may state the greatest time in whole milliseconds
 
 
-class DeltaMissingError(ValueError):
-    """Delta Lake does not work with this Spark or session. The message is one line."""
+class TableError(ValueError):
+    """The tables of an output cannot be opened, or are of an earlier format. The message is one line."""
 
 
-def delta_settings(spark_version: str | None = None) -> dict[str, str]:
-    """The settings of a session with Delta Lake. Spark takes its jars from Maven Central, or from ``spark.jars`` if the user names them there.
+@contextlib.contextmanager
+def _one_line(path: Path) -> Iterator[None]:
+    """An error of delta-rs within the block becomes a TableError."""
+    try:
+        yield
+    except DeltaError as error:
+        raise TableError(f"{path}: {' '.join(str(error).split())}") from error
+
+
+def open_table(output: str | Path, name: str, newest: int | None = None) -> DeltaTable | None:
+    """A table as of now, or before the first batch behind ``newest``; None when there is none. Raises TableError: its log cannot be read."""
+    path = Path(output, name).absolute()
+    with _one_line(path):
+        if not DeltaTable.is_deltatable(str(path)):
+            return None
+        table = DeltaTable(path)
+        while newest is not None and _batch(table) > newest:
+            table.load_as_version(table.version() - 1)
+        return table
+
+
+def batch_of(output: str | Path) -> int:
+    """The last batch that all tables of an output have; -1 before the first. Raises TableError: as ``open_table``."""
+    frames = open_table(output, "frames")
+    return -1 if frames is None else _batch(frames)
+
+
+def _batch(table: DeltaTable, application: str = APPLICATION) -> int:
+    """The last batch of a table; -1 before the first."""
+    batch = table.transaction_version(application)
+    return -1 if batch is None else batch
+
+
+def files_of(table: DeltaTable, column: str, since: datetime.datetime | None, until: datetime.datetime | None) -> list[str]:
+    """The paths of the files of a table that may have rows with a time in ``[since, until)``."""
+    rows = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    return [
+        row["path"]
+        for row in rows
+        if (since is None or row[f"max.{column}"] + _STATED_WITHIN > since) and (until is None or row[f"min.{column}"] < until)
+    ]
+
+
+def has_batches(output: Path) -> bool:
+    """Whether an output has batches.
 
     Raises:
-        DeltaMissingError: no Delta Lake works with this version of PySpark; the installed one when None.
+        TableError: it has tables of an earlier format, or they cannot be read.
     """
-    version = spark_version or importlib.metadata.version("pyspark")
-    release = ".".join(version.split(".")[:2])
-    if release not in PACKAGES:
-        fits = " or ".join(f"Spark {known} (pip install 'pyspark=={known}.*') with {package}" for known, package in PACKAGES.items())
-        raise DeltaMissingError(f"--format delta does not work with Spark {version}: it needs {fits}")
-    return {
-        "spark.jars.packages": PACKAGES[release],
-        "spark.sql.extensions": _EXTENSION,
-        "spark.sql.catalog.spark_catalog": _CATALOG,
-        "spark.databricks.delta.snapshotPartitions": "2",  # tasks for each look at a table's log: 50 are for logs of millions of files
-        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",  # tasks of VACUUM's listing: 10,000 take minutes
-        "spark.databricks.delta.optimize.minFileSize": str(TARGET_BYTES // 4),  # what has come to this is not written again with each pass
-        "spark.databricks.delta.optimize.maxFileSize": str(TARGET_BYTES),
-    }
+    old = next((path for pattern in ("_manifest", "*/batch_id=*") for path in output.glob(pattern)), None)
+    if old is not None:
+        raise TableError(f"{output} has tables of an earlier format ({old.relative_to(output)}); name a new folder")
+    tables = [open_table(output, name) for name in TABLE_SCHEMAS]
+    return any(_batch(table) >= 0 for table in tables if table is not None)
 
 
-class DeltaWriter:
-    """The writer of Delta tables; a ``tables.Writer``.
+class DeltaTables:
+    """The tables of one output folder on a local disk; one process writes to them.
 
-    A batch reads its source twice, for the frames with their payload and for the tables that are made without it, and a third time when it has gaps
-    or totals.
+    Attributes:
+        staging: files of the next batch are written here, as ``<table>/date=…/hour=…/….parquet``.
+        lock: held by a commit, from when its files are in their table's folder; by a deletion of rows; and by a removal of files.
     """
 
-    def __init__(
-        self,
-        output: str,
-        *,
-        compact_ms: int = tables.COMPACT_MS,
-        expire_after_s: float | None = None,
-        grace_s: float = tables.GRACE_S,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """Read and write nothing yet; arguments as of ``tables.TableWriter``, but the output is any path of Spark's (``s3a://…``, ``hdfs://…``),
-        too.
+    def __init__(self, output: Path) -> None:
+        """Make the tables that are missing, and add the columns that are new in this version.
+
+        Raises:
+            TableError: as ``has_batches``.
+            OSError: the output cannot be written to.
         """
-        nothing = dict.fromkeys(tables.TABLE_SCHEMAS, 0)
-        self.progress = tables.Progress(-1, nothing, dict(nothing))
-        self.rows_of: dict[int, dict[str, int]] = {}
-        self.states_of: dict[int, dict[str, int]] = {}  # none: Spark would need another job to count them
-        self._output = output.rstrip("/")
-        self._compact_s = compact_ms / 1000
+        has_batches(output)
+        self.output = output
+        self.staging = output / STAGING
+        self.lock = threading.Lock()
+        self._tables = {name: self._prepare(name) for name in TABLE_SCHEMAS}
+
+    def _prepare(self, name: str) -> DeltaTable:
+        path, schema = (self.output / name).absolute(), Schema.from_arrow(arrow_schema(name))
+        with _one_line(path):
+            table = open_table(self.output, name)
+            if table is None:
+                return DeltaTable.create(path, schema, partition_by=PARTITION_COLUMNS, name=name, configuration=_PROPERTIES)
+            known = {field.name for field in table.schema().fields}
+            new = [field for field in schema.fields if field.name not in known]
+            if new:
+                table.alter.add_columns(new)
+                table.update_incremental()
+            return table
+
+    def batches(self, application: str = APPLICATION) -> dict[str, int]:
+        """The last batch of each table that has some."""
+        for table in self._tables.values():
+            table.update_incremental()
+        found = {name: _batch(table, application) for name, table in self._tables.items()}
+        return {name: batch for name, batch in found.items() if batch >= 0}
+
+    def rows(self) -> dict[str, int]:
+        """The number of rows by table."""
+        return {name: pc.sum(pa.table(table.get_add_actions())["num_records"]).as_py() or 0 for name, table in self._tables.items()}
+
+    def clear_staging(self) -> None:
+        """Delete what was staged."""
+        shutil.rmtree(self.staging, ignore_errors=True)
+
+    def stage(self, name: str, rows: pa.Table) -> None:
+        """Write rows of a table to the staging folder; their columns are those of the table, in any order."""
+        times = plain(rows[TIME_COLUMNS[name]])
+        dates, hours = pc.floor_temporal(times, unit="day").cast(pa.date32()), pc.hour(times).cast(pa.int32())
+        schema = arrow_schema(name).remove_metadata()
+        pyarrow.dataset.write_dataset(
+            rows.append_column("date", dates).append_column("hour", hours).select(schema.names).cast(schema),
+            self.staging / name,
+            basename_template=f"{secrets.token_hex(16)}-{{i}}.parquet",
+            format="parquet",
+            existing_data_behavior="overwrite_or_ignore",  # names are new each time
+            partitioning=pyarrow.dataset.partitioning(pa.schema([schema.field(column) for column in PARTITION_COLUMNS]), flavor="hive"),
+            use_threads=False,
+        )
+
+    def commit(self, name: str, batch: int, query: str) -> int:
+        """Add the staged files of a batch to a table. Returns the number of rows.
+
+        Args:
+            query: id of the streaming query; "" for none.
+        """
+        table, root = self._tables[name], self.output / name
+        with self.lock:
+            added = [_adopt(path, root / path.relative_to(self.staging / name)) for path in sorted((self.staging / name).glob("*/*/*.parquet"))]
+            files = [root / action.path for action in added]
+            sync([*files, *{folder for file in files for folder in (file.parent, file.parent.parent)}, root])
+            transactions = [Transaction(application, batch) for application in (APPLICATION, query) if application]
+            properties = CommitProperties(app_transactions=transactions)
+            table.update_incremental()  # an append must not cross a deletion
+            table.create_write_transaction([*added], "append", table.schema(), PARTITION_COLUMNS, commit_properties=properties)
+        table.update_incremental()
+        sync_log(root, table.version())
+        return sum(json.loads(action.stats)["numRecords"] for action in added)
+
+
+def _adopt(path: Path, place: Path) -> AddAction:
+    """Rename a finished file into its table, and describe it."""
+    date, hour = (folder.name.partition("=")[2] for folder in (path.parent.parent, path.parent))
+    footer, column = pq.read_metadata(path), TIME_COLUMNS[place.parents[2].name]
+    index = footer.schema.names.index(column)
+    bounds = [footer.row_group(group).column(index).statistics for group in range(footer.num_row_groups)]
+    stats = {
+        "numRecords": footer.num_rows,
+        "minValues": {column: min(bound.min for bound in bounds).isoformat()},
+        "maxValues": {column: max(bound.max for bound in bounds).isoformat()},
+        "nullCount": {column: 0},
+    }
+    size, modified_ms = path.stat().st_size, int(path.stat().st_mtime * 1000)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    path.rename(place)
+    return AddAction(str(place.relative_to(place.parents[2])), size, {"date": date, "hour": hour}, modified_ms, True, json.dumps(stats))
+
+
+def sync(paths: Iterable[Path]) -> None:
+    """Write files and folders to the disk."""
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def sync_log(table: Path, version: int) -> None:
+    """Write a version of a table's log to the disk."""
+    log = table / "_delta_log"
+    sync([log / f"{version:020}.json", log])
+
+
+class Maintenance:
+    """A thread beside the stream, from ``start`` to ``close``: joins small files, deletes old hours, and removes files that are in no table.
+
+    Attributes:
+        passes: the number of passes so far.
+    """
+
+    def __init__(self, tables: DeltaTables, *, every_s: float, expire_after_s: float | None, clock: Callable[[], float] = time.time) -> None:
+        """Start nothing yet.
+
+        Args:
+            every_s: between two passes; 0: no thread, the caller calls ``run_once``.
+            expire_after_s: hours that ended longer ago than this are deleted; None: never.
+            clock: wall clock, seconds of the epoch.
+        """
+        self.passes = 0
+        self._tables = tables
+        self._every_s = every_s
         self._expire_after_s = expire_after_s
-        self._grace_h = grace_s / _HOUR_S
         self._clock = clock
-        self._versions: dict[str, int] = {}
-        self._vacuumed = -float(_HOUR_S)
+        self._vacuumed_s = -float(_HOUR_S)
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
+        self._reported = ""
 
-    def __call__(self, chunks: "DataFrame", batch: int) -> None:
-        """Add a batch to every table that lacks it. Raises DeltaMissingError: the session has no Delta Lake."""
-        spark = chunks.sparkSession
-        if self.progress.batch < 0:
-            self._begin(spark)
-        rows = self._append_all(spark, chunks, batch)
-        total = {table: self.progress.total[table] + count for table, count in rows.items()}
-        self.progress = tables.Progress(batch, rows, total)
-        self.rows_of[batch] = rows
-        self.rows_of.pop(batch - tables.KEPT_RESULTS, None)
-
-    def close(self) -> None:
-        """End compaction after its current statement. The end of the session breaks that off without harm."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(_STOP_S)
-
-    def path(self, table: str) -> str:
-        """The path of a table."""
-        return f"{self._output}/{table}"
-
-    def _begin(self, spark: "SparkSession") -> None:
-        """Make the tables, count their rows, start compaction."""
-        if spark.conf.get("spark.sql.catalog.spark_catalog", "") != _CATALOG:
-            raise DeltaMissingError(f"the session has no Delta Lake: spark.sql.catalog.spark_catalog is not {_CATALOG}")
-        total = {}
-        for table, columns in tables.TABLE_SCHEMAS.items():
-            spark.sql(f"CREATE TABLE IF NOT EXISTS {self._name(table)} ({columns}, {tables.PARTITIONS}) USING delta PARTITIONED BY (date, hour)")
-            self._versions[table] = int(self._history(spark, table)[0]["version"])
-            total[table] = int(spark.sql(f"SELECT count(*) FROM {self._name(table)}").collect()[0][0])
-        self.progress = tables.Progress(-1, dict.fromkeys(total, 0), total)
-        if self._compact_s > 0:
-            self._thread = threading.Thread(target=self._run, args=(spark,), name="compaction", daemon=True)
+    def start(self) -> None:
+        """Start the thread."""
+        if self._every_s > 0:
             self._thread.start()
 
-    def _name(self, table: str) -> str:
-        return f"delta.`{self.path(table)}`"
+    def close(self) -> None:
+        """End after the current table."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
 
-    def _append_all(self, spark: "SparkSession", chunks: "DataFrame", batch: int) -> dict[str, int]:
-        application = tables.query_id(spark) or "framegate"
-        rows = dict.fromkeys(tables.TABLE_SCHEMAS, 0)
-        frames = transforms.frames(chunks)
-        rows["frames"] = self._append("frames", frames, application, batch)
-        kept = frames.drop("payload").persist()
-        stated = transforms.gaps_and_totals(chunks).persist()
-        try:
-            parts = [(table, kept, make) for table, make in derived.OF_FRAMES.items()]
-            if stated.head(1):
-                parts += [(table, stated, make) for table, make in derived.OF_GAPS_AND_TOTALS.items()]
-            for table in tables.TABLE_SCHEMAS:
-                made = [source.mapInArrow(derived.on_batches(make), tables.TABLE_SCHEMAS[table]) for name, source, make in parts if name == table]
-                if made:
-                    rows[table] = self._append(table, functools.reduce(DataFrame.unionByName, made).coalesce(1), application, batch)
-        finally:
-            kept.unpersist()
-            stated.unpersist()
-        return rows
-
-    def _append(self, table: str, rows: "DataFrame", application: str, batch: int) -> int:
-        """Append to a table, unless it has the batch. Returns the number of rows that were added."""
-        spark = rows.sparkSession
-        hour = transforms.hour_columns(tables.TIME_COLUMNS[table])
-        split = rows.selectExpr("*", f"{hour['date']} as date", f"cast({hour['hour']} as int) as hour")
-        options = {"txnAppId": f"framegate/{application}", "txnVersion": str(batch), "mergeSchema": "true"}  # columns that an older version had not
-        split.write.format("delta").mode("append").options(**options).save(self.path(table))
-        fresh = [step for step in self._history(spark, table) if step["version"] > self._versions[table]]
-        self._versions[table] = max([self._versions[table], *(int(step["version"]) for step in fresh)])
-        return sum(int(step["operationMetrics"].get("numOutputRows", 0)) for step in fresh if step["operation"] == "WRITE")
-
-    def _history(self, spark: "SparkSession", table: str) -> list[Any]:
-        """The last changes of a table, the last first; compaction makes a few between two batches."""
-        return spark.sql(f"DESCRIBE HISTORY {self._name(table)} LIMIT 20").collect()
-
-    def compact(self, spark: "SparkSession") -> None:
-        """One pass over all tables: expire, OPTIMIZE; once an hour VACUUM, which lists all files."""
-        now = self._clock()
-        vacuum = self._grace_h > 0 and now - self._vacuumed >= _HOUR_S
-        if vacuum:
-            self._vacuumed = now
-        for table in tables.TABLE_SCHEMAS:
+    def run_once(self) -> None:
+        """One pass over all tables; once an hour the removal of files, which lists all of them."""
+        vacuum = self._clock() - self._vacuumed_s >= _HOUR_S
+        for name in TABLE_SCHEMAS:
             if self._stop.is_set():
                 return
+            table = DeltaTable((self._tables.output / name).absolute())
             if self._expire_after_s is not None:
-                end = int(now - self._expire_after_s) // _HOUR_S  # hours of the epoch before this one have expired
-                spark.sql(f"DELETE FROM {self._name(table)} WHERE date < {_date(end)} OR (date = {_date(end)} AND hour < {end % 24})")
-            spark.sql(f"OPTIMIZE {self._name(table)}")
+                with self._tables.lock:
+                    _expire(table, datetime.datetime.fromtimestamp(self._clock() - self._expire_after_s, datetime.UTC))
+            compact(table, self._tables.output / name)
             if vacuum:
-                spark.sql(f"VACUUM {self._name(table)} RETAIN {self._grace_h:.4f} HOURS")
+                with self._tables.lock:
+                    table.vacuum(dry_run=False, full=True)
+        if vacuum:
+            self._vacuumed_s = self._clock()
+        self.passes += 1
 
-    def _run(self, spark: "SparkSession") -> None:
-        session = spark.newSession()
-        session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-        while not self._stop.wait(self._compact_s):
+    def _run(self) -> None:
+        while not self._stop.is_set():
             try:
-                self.compact(session)
-            except Exception as error:
-                if not self._stop.is_set():
-                    sys.stderr.write(f"framegate pipeline: compaction waits: {str(error).splitlines()[0]}\n")
+                self.run_once()
+            except (DeltaError, OSError) as error:  # such as a full disk: the tables stay as they are until the next pass
+                said = f"framegate pipeline: maintenance of the tables waits: {' '.join(str(error).split())}\n"
+                if said != self._reported:
+                    sys.stderr.write(said)
+                self._reported = said
+            self._stop.wait(self._every_s)
 
 
-def _date(hours: int) -> str:
-    """SQL for the date of an hour of the epoch."""
-    return f"date_from_unix_date({hours // 24})"
+def _expire(table: DeltaTable, before: datetime.datetime) -> None:
+    """Delete the hours that ended before a time."""
+    limit = (before.date(), before.hour)
+    files = pa.table(table.get_add_actions(flatten=True)).select(["partition.date", "partition.hour"]).to_pylist()
+    if any((file["partition.date"], file["partition.hour"]) < limit for file in files):
+        table.delete(f"date < '{before.date()}' OR (date = '{before.date()}' AND hour < {before.hour})")
+
+
+def compact(table: DeltaTable, root: Path) -> None:
+    """Join the files of each hour that are smaller than ``TARGET_BYTES``."""
+    metrics: dict[str, Any] = table.optimize.compact(target_size=TARGET_BYTES, max_concurrent_tasks=1, writer_properties=_COMPACTED)
+    if metrics["numFilesAdded"]:
+        log = (root / "_delta_log" / f"{table.version():020}.json").read_text()
+        sync([root / change["add"]["path"] for change in map(json.loads, log.splitlines()) if "add" in change])
+        sync_log(root, table.version())

@@ -4,7 +4,7 @@
 Arrow rather than Spark, because a plan for each table costs a small batch more than its rows: 0.2 to 0.3 s each on two cores (Spark 4.3).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from framegate.proxy.pipeline import completeness
 from framegate.proxy.pipeline.partial_sums import MICROSECONDS, add_up, count, minute
 from framegate.proxy.pipeline.transforms import FRAME_COLUMNS, PLACE
 
-__all__ = ["COLUMNS", "OF_FRAMES", "OF_GAPS_AND_TOTALS", "Maker", "gaps", "merge_traffic", "on_batches", "requests", "traffic", "traffic_lost"]
+__all__ = ["COLUMNS", "OF_FRAMES", "OF_GAPS_AND_TOTALS", "Maker", "gaps", "merge_traffic", "requests", "traffic", "traffic_lost"]
 
 # Rows of frames, or of gaps and totals, to rows of a table.
 Maker = Callable[[pa.Table], pa.Table]
@@ -81,13 +81,3 @@ def _traffic(rows: pa.Table, minutes: pa.ChunkedArray, sums: Mapping[str, pa.Chu
 
 OF_FRAMES: Final[dict[str, Maker]] = {"requests": requests, "traffic_by_minute": traffic, "completeness": completeness.of_frames}
 OF_GAPS_AND_TOTALS: Final[dict[str, Maker]] = {"gaps": gaps, "traffic_by_minute": traffic_lost, "completeness": completeness.of_gaps_and_totals}
-
-
-def on_batches(make: Maker) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """One of the makers as ``DataFrame.mapInArrow`` takes it."""
-
-    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield from make(pa.Table.from_batches([batch])).to_batches()
-
-    return each

@@ -6,24 +6,19 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["MICROSECONDS", "add_up", "count", "hours", "minute"]
+__all__ = ["MICROSECONDS", "add_up", "count", "minute", "plain"]
 
 MICROSECONDS: Final = pa.timestamp("us", "UTC")
 
 
 def minute(times: pa.ChunkedArray) -> pa.ChunkedArray:
     """The minute of each time."""
-    return pc.floor_temporal(_plain(times), unit="minute").cast(MICROSECONDS)
+    return pc.floor_temporal(plain(times), unit="minute").cast(MICROSECONDS)
 
 
-def _plain(times: pa.ChunkedArray) -> pa.ChunkedArray:
+def plain(times: pa.ChunkedArray) -> pa.ChunkedArray:
     """The times without their zone, so that Arrow needs no time zone database, which a small image may not have."""
     return times.cast(MICROSECONDS).cast(pa.int64()).cast(pa.timestamp("us"))
-
-
-def hours(times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Whole hours since the epoch, int64."""
-    return pc.divide(pc.floor_temporal(_plain(times), unit="hour").cast(pa.int64()), 3_600_000_000)
 
 
 def count(condition: pa.ChunkedArray) -> pa.ChunkedArray:

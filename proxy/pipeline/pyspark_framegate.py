@@ -12,7 +12,7 @@ options are in ``help(pyspark_framegate.DefaultSource)``. What is made of chunks
     register_views(spark, dir)   the tables of an output as views
     read_table(spark, dir, name) one of them as a DataFrame
     TABLE_SCHEMAS                their columns, by table
-    ManifestError                an output whose manifest is damaged, as the two above raise it
+    TableError                   tables whose log is damaged, as the two above raise it
 
 Spark imports every top-level module named ``pyspark_*`` when it starts and registers the Data Source named ``DefaultSource``: that is how it finds
 the source by itself, on Spark Connect too. So every Spark application that has framegate installed pays for this import: what needs numpy, pyarrow
@@ -28,8 +28,8 @@ from framegate.proxy.pipeline.source import FramegateDataSource as DefaultSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from framegate.proxy.pipeline.manifest import ManifestError
-    from framegate.proxy.pipeline.tables import TABLE_SCHEMAS
+    from framegate.proxy.pipeline.columns import TABLE_SCHEMAS
+    from framegate.proxy.pipeline.delta import TableError
     from framegate.proxy.pipeline.transforms import api_name, connection_text, explode_frames, frames
     from framegate.proxy.pipeline.views import read_table, register_views
 
@@ -37,7 +37,7 @@ __all__ = [
     "CHUNK_SCHEMA",
     "TABLE_SCHEMAS",
     "DefaultSource",
-    "ManifestError",
+    "TableError",
     "api_name",
     "connection_text",
     "explode_frames",
@@ -49,8 +49,8 @@ __all__ = [
 
 # Imported when asked for; the imports for type checkers above are the same.
 _LAZY: Final = {
-    "ManifestError": "framegate.proxy.pipeline.manifest",
-    "TABLE_SCHEMAS": "framegate.proxy.pipeline.tables",
+    "TABLE_SCHEMAS": "framegate.proxy.pipeline.columns",
+    "TableError": "framegate.proxy.pipeline.delta",
     "api_name": "framegate.proxy.pipeline.transforms",
     "connection_text": "framegate.proxy.pipeline.transforms",
     "explode_frames": "framegate.proxy.pipeline.transforms",

@@ -17,7 +17,7 @@ from framegate.proxy.tap.log_reader import segments
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from framegate.proxy.pipeline.tables import Writer
+    from framegate.proxy.pipeline.tables import TableWriter
     from framegate.proxy.pipeline.telemetry import Telemetry
 
 __all__ = ["BatchFacts", "Reporter", "distance", "segments_between", "streams_of"]
@@ -56,7 +56,7 @@ class Reporter:
     def __init__(
         self,
         settings: PipelineSettings,
-        writer: "Writer",
+        writer: "TableWriter",
         query: "StreamingQuery",
         emit: Callable[[dict[str, Any]], None],
         telemetry: "Telemetry | None" = None,
@@ -86,7 +86,7 @@ class Reporter:
                     self._emit({"event": "cut", "batch": batch, "frames": len(cut), "largest": max(cut), "kept": self._limit})
             rows = self._writer.rows_of.get(batch, {})
             self._last_lag = self.lag_bytes()
-            facts = {"rows": rows, "total": self._writer.progress.total, "bytes": size, "lag_bytes": self._last_lag}
+            facts = {"rows": rows, "total": self._writer.total, "bytes": size, "lag_bytes": self._last_lag}
             self._emit({"event": "batch", "batch": batch, **facts, "duration_ms": progress["batchDuration"], "at": progress["timestamp"]})
             if self._telemetry is not None:
                 self._telemetry.batch(

@@ -26,17 +26,16 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from framegate.proxy.pipeline.claims import UsageError, claim_name, claim_output
-from framegate.proxy.pipeline.manifest import ManifestError
 from framegate.proxy.pipeline.memory import Budget
 from framegate.proxy.pipeline.report import Reporter
-from framegate.proxy.pipeline.session import SparkLog, SparkMissingError, local_session, require_packages, spark_errors
+from framegate.proxy.pipeline.session import SparkLog, SparkMissingError, local_session, require_packages, restricted, spark_errors
 from framegate.proxy.pipeline.settings import CONSUMER_NAME, PipelineSettings, local_path, parse_time, wants_telemetry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from framegate.proxy.pipeline.tables import TableWriter, Writer
+    from framegate.proxy.pipeline.tables import TableWriter
     from framegate.proxy.pipeline.telemetry import Telemetry
 
 __all__ = ["EXIT_FAILED", "EXIT_OK", "EXIT_USAGE", "StoppedError", "Stopping", "run_pipeline", "start_query"]
@@ -116,7 +115,7 @@ def run_pipeline(settings: PipelineSettings, *, emit: Emit = print_event, make_w
     Args:
         settings: what to read and where to write.
         emit: takes the events.
-        make_writer: makes the object that writes batches; that of the format unless a test wraps it.
+        make_writer: makes the object that writes batches; a ``TableWriter`` unless a test wraps it.
 
     Returns:
         An exit code: 0; 1 when the query failed; 2 when it could not begin: no Java or PySpark, no source, an output that cannot be written to,
@@ -142,7 +141,7 @@ class _Job:
         try:
             with contextlib.redirect_stderr(self._log.stream):  # PySpark's threads print errors when the JVM goes
                 code, text = self._run()
-        except (UsageError, SparkMissingError, ManifestError) as error:
+        except (UsageError, SparkMissingError) as error:
             code, text = EXIT_USAGE, str(error)
         except StoppedError:
             code, text = self._stopping.exit_code, self._stopping.word
@@ -162,7 +161,9 @@ class _Job:
         settings = self._settings
         with contextlib.ExitStack() as held:
             held.enter_context(self._stopping.listening())
+            held.enter_context(restricted())  # of what delta-rs and Arrow write, too
             plan = _check(settings)
+            require_packages()
             self._telemetry = _telemetry(settings, self._emit)
             if self._telemetry is not None:
                 held.callback(self._telemetry.close)
@@ -170,30 +171,22 @@ class _Job:
             if not held.enter_context(claim_name(settings, self._emit)):
                 self._settings = dataclasses.replace(settings, consumer="")
             told = {**plan.settings, **settings.spark}
-            if settings.format == "delta":
-                require_packages()
-                from framegate.proxy.pipeline.delta import delta_settings
-
-                with _usage_errors("--format: "):
-                    told = {**plan.settings, **delta_settings(), **settings.spark}
             spark = held.enter_context(local_session("framegate pipeline", cores=plan.cores, memory=settings.memory, settings=told, log=self._log))
             with _usage_errors("--output: "):
                 writer = held.enter_context(contextlib.closing(self._writer()))
             return self._follow(spark, writer)
 
-    def _writer(self) -> "Writer":
-        from framegate.proxy.pipeline import delta, tables
+    def _writer(self) -> "TableWriter":
+        from framegate.proxy.pipeline.tables import TableWriter
 
         settings = self._settings
         output = local_path(settings.output)
-        if self._make_writer is not None and output is not None:
-            return self._make_writer(output)
-        if settings.format == "delta":
-            return delta.DeltaWriter(str(output or settings.output), compact_ms=settings.compact_ms, expire_after_s=settings.expire_after_s)
         assert output is not None, "claim_output refuses other places"
-        return tables.TableWriter(output, compact_ms=settings.compact_ms, expire_after_s=settings.expire_after_s)
+        if self._make_writer is not None:
+            return self._make_writer(output)
+        return TableWriter(output, compact_ms=settings.compact_ms, expire_after_s=settings.expire_after_s)
 
-    def _follow(self, spark: "SparkSession", writer: "Writer") -> tuple[int, str]:
+    def _follow(self, spark: "SparkSession", writer: "TableWriter") -> tuple[int, str]:
         """The query from its start to its end."""
         settings, stopping = self._settings, self._stopping
         stopping.in_order = True
@@ -201,7 +194,7 @@ class _Job:
         query = start_query(spark, settings, writer)
         reporter = Reporter(settings, writer, query, self._emit, self._telemetry)
         place = {"source": str(settings.source), "output": str(settings.output)}
-        self._emit({"event": "started", "pid": os.getpid(), **place, "total": writer.progress.total})
+        self._emit({"event": "started", "pid": os.getpid(), **place, "total": writer.total})
         while query.isActive and not stopping.asked.wait(POLL_S):
             reporter.report()
             self._log.trim()
@@ -216,7 +209,7 @@ class _Job:
         query.stop()
         reporter.report()
         reporter.register()
-        self._emit({"event": "stopped", "total": writer.progress.total, "lag_bytes": reporter.lag_bytes()})
+        self._emit({"event": "stopped", "total": writer.total, "lag_bytes": reporter.lag_bytes()})
         return self._stopped(through=through and failure is None)
 
     def _stopped(self, *, through: bool) -> tuple[int, str]:
@@ -275,7 +268,7 @@ def start_query(spark: "SparkSession", settings: PipelineSettings, writer: Calla
     Args:
         spark: a session that knows the source (``pyspark_framegate.register``).
         settings: memory, cores and spark describe the session; the sizes of batches and partitions are derived from them.
-        writer: takes each micro-batch: a ``Writer`` of the settings' output.
+        writer: takes each micro-batch: a ``TableWriter`` of the settings' output.
     """
     plan = settings.budget()
     options = {

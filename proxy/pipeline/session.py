@@ -37,7 +37,10 @@ from framegate.proxy.tap.record import FILE_MODE, FOLDER_MODE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkLog", "SparkMissingError", "local_session", "open_private", "remove_leftovers", "require_java", "require_packages", "spark_errors"]
+__all__ = [
+    *("SparkLog", "SparkMissingError", "local_session", "open_private", "remove_leftovers"),
+    *("require_java", "require_packages", "restricted", "spark_errors"),
+]
 
 MINIMUM_JAVA: Final = 17
 PRIVATE: Final = "/tmp/framegate-spark-"
@@ -69,7 +72,7 @@ def require_java() -> str:
 
 def require_packages() -> None:
     """Check that the Python packages of the extra ``spark`` are installed. Raises SparkMissingError, which names those that are not."""
-    missing = [name for name in ("pyspark", "pyarrow", "pandas", "numpy") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("pyspark", "deltalake", "pyarrow", "pandas", "numpy") if importlib.util.find_spec(name) is None]
     if missing:
         raise SparkMissingError(f"not installed: {', '.join(missing)}: pip install 'framegate[spark]'")
 
@@ -199,7 +202,7 @@ def open_private(path: Path) -> TextIO:
 
 
 @contextlib.contextmanager
-def _restricted() -> Iterator[str]:
+def restricted() -> Iterator[str]:
     """Processes that are started within the block have a umask for owner and group, or a stricter one. Gives the umask in octal."""
     before = os.umask(UMASK)
     os.umask(before | UMASK)
@@ -293,7 +296,7 @@ def local_session(
     before = set(_descendants())
     spark: SparkSession | None = None
     try:
-        with _restricted() as umask, _stdout_as_stderr(2 if log is None else log.fd), _home(Path(private), chosen):
+        with restricted() as umask, _stdout_as_stderr(2 if log is None else log.fd), _home(Path(private), chosen):
             builder = SparkSession.builder.appName(name).master(f"local[{slots}]")
             spark = builder.config(map={"spark.hadoop.fs.permissions.umask-mode": umask, **chosen}).getOrCreate()
         pyspark_framegate.register(spark)

@@ -24,12 +24,11 @@ class PipelineSettings:
 
     Attributes:
         source: the tap's directory; must exist.
-        output: the folder of the tables, on a file system of this host; created when missing. For format delta also any path of Spark's.
+        output: the folder of the tables, on a file system of this host; created when missing.
         available_now: read what is there, then end; otherwise go on until stopped.
         trigger_ms: a batch begins this long after the one before began, at the earliest; 0: at once.
         max_bytes_per_trigger: bytes of log in a batch; None: as the heap allows.
         payload: ``full``, as far as the heap allows; ``none``; or so many bytes of each frame's body (``64``, ``4k``).
-        format: of the tables: parquet, delta.
         compact_ms: small files of the tables are looked for this often; 0: never.
         expire_after_s: hours of the tables that ended longer ago than this are deleted; None: never.
         checkpoint: Spark's own log; ``<output>/_checkpoint`` when None. Output and checkpoint belong together.
@@ -49,7 +48,6 @@ class PipelineSettings:
     trigger_ms: int = 800
     max_bytes_per_trigger: int | None = None
     payload: str = "full"
-    format: str = "parquet"
     compact_ms: int = 60_000
     expire_after_s: float | None = None
     checkpoint: Path | str | None = None

@@ -109,9 +109,9 @@ def _with_all_columns(chunks: "DataFrame") -> "DataFrame":
 
 
 def hour_columns(time: str) -> dict[str, str]:
-    """SQL for the columns by which tables are partitioned: ``date``, and ``hour`` in two digits, UTC, whatever the session's time zone."""
+    """SQL for the columns by which tables are partitioned: ``date`` and ``hour``, UTC, whatever the session's time zone."""
     hours = f"unix_seconds({time}) div 3600"
-    return {"date": f"date_from_unix_date(cast({hours} div 24 as int))", "hour": f"lpad(cast(pmod({hours}, 24) as string), 2, '0')"}
+    return {"date": f"date_from_unix_date(cast({hours} div 24 as int))", "hour": f"cast(pmod({hours}, 24) as int)"}
 
 
 def api_name(key: str = "api_key") -> str:

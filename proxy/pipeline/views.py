@@ -1,8 +1,7 @@
-"""Reads the tables with Spark. They open from the manifest in a moment, however many files there are.
+"""Reads the tables with Spark, without Delta Lake's jar: delta-rs reads the log, Spark the files.
 
-A table is opened as the list of files that the manifest has at that moment; no folder is listed. Files that compaction takes out of the table
-meanwhile stay on the disk for the grace time (15 minutes unless the job was told otherwise). After that, and to see later batches, open the table
-again.
+A table is opened as the list of files that it has at that moment; no folder is listed. Files that leave the table meanwhile stay on the disk for 15
+minutes. After that, and to see later batches, open the table again.
 
 ``since`` and ``until`` take only files with rows of that time, before Spark sees any. With a predicate on ``date`` and ``hour`` (partition columns,
 UTC) Spark leaves files out while it plans. With one on ``capture_time`` or ``minute`` alone it reads the footer of every file, and then only the row
@@ -23,10 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as f
 
 from framegate.proxy.pipeline import completeness, transforms
-from framegate.proxy.pipeline.layout import FILES
-from framegate.proxy.pipeline.manifest import MANIFEST, Manifest, read_manifest
+from framegate.proxy.pipeline.columns import PARTITIONS, TABLE_SCHEMAS, TIME_COLUMNS
+from framegate.proxy.pipeline.delta import batch_of, files_of, open_table
 from framegate.proxy.pipeline.session import local_session
-from framegate.proxy.pipeline.tables import PARTITIONS, TABLE_SCHEMAS, TIME_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,18 +61,18 @@ def register_views(
     ``requests_by_api`` counts requests and gives their latency by listener, API and version.
 
     Args:
-        spark: any session that can read the output; for Delta tables one that has Delta Lake.
+        spark: any session that can read the output.
         output: as given to the job.
         since, until: rows of ``[since, until)`` only, with a time zone. ``completeness`` has all minutes nevertheless: its judgement needs them.
 
     Raises:
-        ManifestError: the manifest is damaged.
+        TableError: the log of a table cannot be read.
         ValueError: a time without a zone.
     """
-    manifest = _manifest(output)
+    newest = batch_of(output)
     for table in TABLE_SCHEMAS:
         bounds = (None, None) if table == "completeness" else (since, until)
-        _open(spark, output, manifest, table, *bounds).createOrReplaceTempView(_VIEWS.get(table, table))
+        _open(spark, output, table, *bounds, newest).createOrReplaceTempView(_VIEWS.get(table, table))
     for statement in (TRAFFIC_VIEW, REQUESTS_VIEW, completeness.VIEW):
         spark.sql(statement)
 
@@ -83,32 +81,29 @@ def read_table(
     spark: "SparkSession", output: str | Path, table: str, *, since: datetime.datetime | None = None, until: datetime.datetime | None = None
 ) -> "DataFrame":
     """The rows of one table, with the columns ``date`` and ``hour``, as of now; arguments and errors as of ``register_views``."""
-    return _open(spark, output, _manifest(output), table, since, until)
-
-
-def _manifest(output: str | Path) -> Manifest | None:
-    """None for Delta tables, which have a log of their own."""
-    if "://" in str(output) or (not Path(output, MANIFEST).exists() and Path(output, "frames", "_delta_log").exists()):
-        return None
-    return read_manifest(output)
+    return _open(spark, output, table, since, until)
 
 
 def _open(
-    spark: "SparkSession", output: str | Path, manifest: Manifest | None, table: str, since: datetime.datetime | None, until: datetime.datetime | None
+    spark: "SparkSession",
+    output: str | Path,
+    name: str,
+    since: datetime.datetime | None,
+    until: datetime.datetime | None,
+    newest: int | None = None,
 ) -> "DataFrame":
-    columns = f"{TABLE_SCHEMAS[table]}, {PARTITIONS}"
+    """``newest``: the last batch to read; None: all."""
+    columns = f"{TABLE_SCHEMAS[name]}, {PARTITIONS}"
     since_us, until_us = _micros(since), _micros(until)
-    if manifest is None:
-        rows = spark.read.format("delta").load(f"{output}/{table}")
-    else:
-        folder = Path(output).resolve() / FILES
-        paths = [str(folder / file.path) for file in manifest.of(table, since_us, until_us)]
-        if not paths:
-            pairs = (column.split() for column in columns.split(","))
-            return spark.range(0).selectExpr(*(f"cast(null as {kind}) as {name}" for name, kind in pairs))
-        with _listed_here(spark, len(paths)):
-            rows = spark.read.schema(columns).option("basePath", str(folder / table)).parquet(*paths)
-    time = TIME_COLUMNS[table]
+    table = open_table(output, name, newest)
+    paths = [] if table is None else files_of(table, TIME_COLUMNS[name], since, until)
+    if not paths:
+        pairs = (column.split() for column in columns.split(","))
+        return spark.range(0).selectExpr(*(f"cast(null as {kind}) as {name}" for name, kind in pairs))
+    folder = Path(output, name).resolve()
+    with _listed_here(spark, len(paths)):
+        rows = spark.read.schema(columns).option("basePath", str(folder)).parquet(*(str(folder / path) for path in paths))
+    time = TIME_COLUMNS[name]
     for bound, sign in ((since_us, ">="), (until_us, "<")):
         if bound is not None:
             rows = rows.where(f.expr(f"{time} {sign} timestamp_micros({bound})"))

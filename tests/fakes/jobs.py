@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from framegate import proxy
 
@@ -66,10 +66,7 @@ def tell(job: "subprocess.Popen[str]", **told: Any) -> None:
     job.stdin.flush()
 
 
-def table(output: Path, name: str) -> list[dict[str, Any]]:
-    return [row for part in sorted((output / name).glob("date=*/hour=*/*.parquet")) for row in pq.ParquetFile(part).read().to_pylist()]
-
-
-def narrow(output: Path, columns: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Some columns of the table ``frames``, read without Spark."""
-    return [row for file in (output / "frames").rglob("*.parquet") for row in pq.ParquetFile(file).read(columns=list(columns)).to_pylist()]
+def table(output: Path, name: str, *columns: str) -> list[dict[str, Any]]:
+    """Some columns of a table, or all, read without Spark."""
+    rows: list[dict[str, Any]] = DeltaTable(output / name).to_pyarrow_table(columns=list(columns) or None).to_pylist()
+    return rows

@@ -37,7 +37,7 @@ def test_what_is_not_said_is_as_the_settings_have_it(asked: list[PipelineSetting
 
 
 def test_what_is_said_is_handed_on(asked: list[PipelineSettings]) -> None:
-    words = "--available-now --trigger 250ms --max-bytes-per-trigger 64MiB --payload 4k --format delta --compact-every 0 --expire-after 7d"
+    words = "--available-now --trigger 250ms --max-bytes-per-trigger 64MiB --payload 4k --compact-every 0 --expire-after 7d"
     more = "--checkpoint s3a://bucket/log --consumer sizes --from latest --go-on --memory 2g --cores 3 --conf spark.a=b=c --conf spark.d="
     assert run(*words.split(), *more.split(), "--output", "s3a://bucket/tables").exit_code == 7
     assert asked == [
@@ -48,7 +48,6 @@ def test_what_is_said_is_handed_on(asked: list[PipelineSettings]) -> None:
             trigger_ms=250,
             max_bytes_per_trigger=64 << 20,
             payload="4k",
-            format="delta",
             compact_ms=0,
             expire_after_s=7 * 86400,
             checkpoint="s3a://bucket/log",

@@ -69,7 +69,7 @@ def test_the_last_lines_have_the_checks_the_files_and_the_result(tmp_path: Path)
         lines = out.getvalue().splitlines()
         assert lines[:3] == ["ok    one", f"{'ok   ' if good else 'WRONG'} two", "a note"]
         assert lines[-1].startswith(last)
-        assert any(line.startswith("PySpark:") and f"{place.tables}/frames" in line for line in lines)
+        assert any(line.startswith("pandas:") and f"{place.tables}/frames" in line for line in lines)
         assert f"try next:       {program()} check --config {place.configuration}" in lines
 
 

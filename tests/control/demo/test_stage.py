@@ -56,11 +56,12 @@ def test_the_log_is_counted_by_walking_over_sizes(stage: Stage) -> None:
 
 def test_rows_are_waited_for_until_they_are_there_or_the_job_has_ended(stage: Stage) -> None:
     with stage:
-        stage.pipeline = stage.start("pipeline", ["sleep", "60"])
-        assert (stage.table_rows(), stage.wait_for_rows(1, 0.0)) == (0, False), "there is no table"
-        stage.workspace.tables.mkdir()
-        (stage.workspace.tables / "_progress.json").write_text('{"batch": 3, "rows": {}, "total": {"frames": 12}}')
-        assert (stage.table_rows(), stage.wait_for_rows(12, 0.0)) == (12, True)
+        batches = "".join(f'{{"event": "batch", "total": {{"frames": {count}}}}}\n' for count in (5, 12))
+        stage.pipeline = stage.start("pipeline", ["sh", "-c", f"read go; printf '%s' '{batches}'; exec sleep 60"])
+        assert (stage.table_rows(), stage.wait_for_rows(1, 0.0)) == (0, False), "there is no batch"
+        stage.pipeline.send({})
+        assert stage.wait_for_rows(12, 10.0)
+        assert stage.table_rows() == 12
         stage.pipeline.terminate()
         stage.pipeline.wait(10)
         with pytest.raises(ChildError, match="the pipeline ended"):

@@ -8,10 +8,11 @@ the object from standard input: the seconds that Spark takes to start pass while
 import json
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from framegate.proxy.pipeline.manifest import DataFile
+from framegate.proxy.pipeline import delta
 from framegate.proxy.pipeline.run import run_pipeline
 from framegate.proxy.pipeline.session import local_session
 from framegate.proxy.pipeline.settings import PipelineSettings
@@ -33,19 +34,20 @@ class PausingWriter(TableWriter):
         self._marker = Path(marker)
         self._pause_s = pause_s
         self._batch = -1
-        store: Any = self._store
-        take, show = store._take, store._show
+        tables: Any = self._tables
+        commit, sync = tables.commit, delta.sync
 
-        def take_and_pause(folder: Path, table: str, *facts: Any) -> list[DataFile]:
-            files: list[DataFile] = take(folder, table, *facts)
-            self._pause(f"taken {table}")
-            return files
+        def commit_and_pause(table: str, *facts: Any) -> int:
+            def sync_and_pause(paths: Iterable[Path]) -> None:
+                sync(paths)
+                self._pause(f"moved {table}")  # and, behind the commit, of its log; then this has been reached before
 
-        def pause_and_show(files: list[DataFile]) -> None:
-            self._pause("committed")
-            show(files)
+            delta.sync = sync_and_pause
+            rows: int = commit(table, *facts)
+            self._pause(f"committed {table}")
+            return rows
 
-        store._take, store._show = take_and_pause, pause_and_show
+        tables.commit = commit_and_pause
 
     def __call__(self, chunks: "DataFrame", batch: int) -> None:
         self._batch = batch
@@ -53,10 +55,9 @@ class PausingWriter(TableWriter):
         super().__call__(chunks, batch)
         self._pause("published")
 
-    def _write_frames(self, chunks: "DataFrame") -> Path:
-        folder = super()._write_frames(chunks)
+    def _write_frames(self, chunks: "DataFrame") -> None:
+        super()._write_frames(chunks)
         self._pause("staged frames")
-        return folder
 
     def _pause(self, place: str) -> None:
         if self._batch >= self._from and place == self._at:

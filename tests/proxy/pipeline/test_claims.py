@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from framegate.proxy.pipeline.manifest import ManifestLog
+from framegate.proxy.pipeline.delta import DeltaTables
 from framegate.proxy.pipeline.run import EXIT_USAGE, run_pipeline
 from framegate.proxy.pipeline.settings import PipelineSettings
 from framegate.proxy.tap.consumer import claim_consumer, write_consumer
@@ -33,9 +33,29 @@ def test_an_output_has_one_job(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert "another job writes" in refusal(capsys, source=tmp_path, output=tmp_path)
 
 
-def test_batches_without_their_checkpoint_are_not_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ManifestLog(tmp_path).close()
+def test_batches_without_their_checkpoint_are_not_continued(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "_lock").touch()
+    tables = DeltaTables(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
+        assert "Spark needs Java" in refusal(capsys, source=tmp_path, output=tmp_path), "tables without batches need none"
+    tables.commit("gaps", 0, "query")
     assert "there is no checkpoint" in refusal(capsys, source=tmp_path, output=tmp_path)
+
+
+@pytest.mark.parametrize("old", ["_manifest", "frames/batch_id=3"])
+def test_tables_of_an_earlier_format_are_refused(tmp_path: Path, old: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / old).mkdir(parents=True)
+    said = refusal(capsys, source=tmp_path, output=tmp_path)
+    assert said == f"--output: {tmp_path} has tables of an earlier format ({old}); name a new folder"
+
+
+def test_tables_that_cannot_be_read_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    DeltaTables(tmp_path)
+    (tmp_path / "gaps" / "_delta_log" / f"{0:020}.json").write_text("torn\n")
+    assert refusal(capsys, source=tmp_path, output=tmp_path).startswith(f"--output: {tmp_path}/gaps: ")
 
 
 def test_an_output_that_is_no_folder_or_holds_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

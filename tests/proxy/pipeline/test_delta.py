@@ -1,151 +1,256 @@
-"""Delta Lake tables; written for real where Spark 4.2 and Delta Lake's jars are: FRAMEGATE_DELTA_JARS names the folder of the jars."""
+"""The tables without Spark: what is committed, what other programs read, and what goes again."""
 
 import contextlib
+import datetime
+import errno
 import os
-from collections.abc import Iterator
+import threading
+import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import Any
 
-import pyspark
+import duckdb
+import polars
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
-from framegate.proxy.pipeline import delta
-from framegate.proxy.pipeline.delta import PACKAGES, DeltaMissingError, DeltaWriter, delta_settings
-from framegate.proxy.pipeline.tables import TABLE_SCHEMAS
-from framegate.proxy.pipeline.views import read_table, register_views
-from framegate.proxy.tap import record
-from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor
+from framegate.proxy.pipeline import columns, delta
+from framegate.proxy.pipeline.columns import TABLE_SCHEMAS, TIME_COLUMNS, arrow_schema
+from framegate.proxy.pipeline.delta import APPLICATION, DeltaTables, Maintenance, TableError, batch_of, files_of, open_table
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-JARS = os.environ.get("FRAMEGATE_DELTA_JARS", "")
-RELEASE = ".".join(pyspark.__version__.split(".")[:2])
-WHY_NOT = "Delta Lake needs Spark 4.2 and its jars" if RELEASE not in PACKAGES or not JARS else ""
+START = datetime.datetime(2023, 11, 14, 22, 13, 20, 999_999, tzinfo=datetime.UTC)
+HOUR = datetime.timedelta(hours=1)
+MICROSECOND = datetime.timedelta(microseconds=1)
 
 
-def test_a_spark_that_delta_does_not_work_with_is_one_line() -> None:
-    for version in ("4.3.0", "4.3.1", "4.1.0"):
-        with pytest.raises(DeltaMissingError) as said:
-            delta_settings(version)
-        assert str(said.value) == (
-            f"--format delta does not work with Spark {version}: "
-            "it needs Spark 4.2 (pip install 'pyspark==4.2.*') with io.delta:delta-spark_4.2_2.13:4.4.0"
-        )
+def rows(*times: datetime.datetime, table: str = "frames", **more: Any) -> pa.Table:
+    """Rows of a table with these times, and null in the other columns."""
+    schema = pa.schema([field for field in arrow_schema(table) if field.name not in ("date", "hour")])
+    return pa.Table.from_pylist([dict.fromkeys(schema.names) | {TIME_COLUMNS[table]: at} | more for at in times], schema=schema)
 
 
-def test_a_spark_that_it_works_with_is_told_how() -> None:
-    assert delta_settings("4.2.0")["spark.jars.packages"] == "io.delta:delta-spark_4.2_2.13:4.4.0"
-    if RELEASE not in PACKAGES:
-        with pytest.raises(DeltaMissingError, match=f"does not work with Spark {pyspark.__version__}"):
-            delta_settings()
+def write(tables: DeltaTables, batch: int, *times: datetime.datetime, query: str = "query", **more: Any) -> int:
+    """Add a batch to ``frames``."""
+    tables.clear_staging()
+    if times:
+        tables.stage("frames", rows(*times, **more))
+    return tables.commit("frames", batch, query)
 
 
-def test_the_writer_of_a_url_touches_nothing() -> None:
-    writer = DeltaWriter("s3a://bucket/tables/")
-    assert writer.path("frames") == "s3a://bucket/tables/frames"
-    assert writer.progress.batch == -1
-    writer.close()
+def frames(output: Path) -> list[dict[str, Any]]:
+    read: list[dict[str, Any]] = DeltaTable(output / "frames").to_pyarrow_table().to_pylist()
+    return read
 
 
-def test_hours_are_dates_to_delta() -> None:
-    assert delta._date(49) == "date_from_unix_date(2)"
+def on_disk(output: Path) -> set[str]:
+    """The Parquet files in the folder of ``frames``."""
+    return {str(path.relative_to(output / "frames")) for path in (output / "frames").glob("*/*/*.parquet")}
 
 
-def test_a_session_without_delta_is_said() -> None:
-    session = SimpleNamespace(conf=SimpleNamespace(get=lambda key, default: default))
-    with pytest.raises(DeltaMissingError, match="the session has no Delta Lake"):
-        DeltaWriter("file:/nowhere")(SimpleNamespace(sparkSession=session), 0)  # type: ignore[arg-type]
+def test_rows_are_in_their_hours_and_the_log_says_what_the_files_have(tmp_path: Path) -> None:
+    tables = DeltaTables(tmp_path)
+    assert write(tables, 0, START, START + HOUR, START + 2 * HOUR, START + MICROSECOND, payload=b"x") == 4
+    assert sorted(path.rpartition("/")[0] for path in on_disk(tmp_path)) == [
+        "date=2023-11-14/hour=22", "date=2023-11-14/hour=23", "date=2023-11-15/hour=0",
+    ]  # fmt: skip
+    assert {(row["capture_time"], row["date"], row["hour"]) for row in frames(tmp_path)} == {
+        (at, at.date(), at.hour) for at in (START, START + HOUR, START + 2 * HOUR, START + MICROSECOND)
+    }
+    assert tables.rows() == {**dict.fromkeys(TABLE_SCHEMAS, 0), "frames": 4}
+    assert not list(tables.staging.rglob("*.parquet"))
 
 
-@pytest.fixture(scope="module")
-def lake() -> "Iterator[SparkSession]":
-    """A session with Delta Lake; it must be the first of its process."""
-    from pyspark.sql import SparkSession
+@pytest.mark.parametrize("compacted", [False, True])
+def test_files_without_rows_of_the_time_are_left_out(tmp_path: Path, compacted: bool) -> None:
+    tables = DeltaTables(tmp_path)
+    for batch in range(2):
+        write(tables, batch, START, START + 1000 * MICROSECOND)
+    if compacted:
+        delta.compact(DeltaTable(tmp_path / "frames"), tmp_path / "frames")
+    table, count, last = DeltaTable(tmp_path / "frames"), 1 if compacted else 2, START + 1000 * MICROSECOND
+    for since, until, found in (
+        (None, None, count),
+        (START, START + MICROSECOND, count),
+        (None, START.replace(microsecond=999_000), 0),  # delta-rs states times in whole milliseconds
+        (last, None, count),
+        (last + datetime.timedelta(milliseconds=1), None, 0),
+    ):
+        assert len(files_of(table, "capture_time", since, until)) == found
 
-    from framegate.proxy.pipeline.session import local_session
 
-    if SparkSession.getActiveSession() is not None:
-        pytest.skip("Delta Lake needs a run of its own: pytest tests/proxy/pipeline/test_delta.py")
-    settings = {key: value for key, value in delta_settings().items() if key != "spark.jars.packages"}
-    settings["spark.jars"] = ",".join(str(jar) for jar in sorted(Path(JARS).glob("*.jar")))
-    with local_session("framegate delta tests", cores=2, settings=settings) as session:
-        yield session
+def test_a_commit_names_its_batch_and_its_query_even_without_rows(tmp_path: Path) -> None:
+    tables = DeltaTables(tmp_path)
+    assert (batch_of(tmp_path), tables.batches(), tables.batches("query")) == (-1, {}, {})
+    assert (write(tables, 0), write(tables, 1, START, query=""), tables.commit("gaps", 5, "other")) == (0, 1, 0)
+    assert batch_of(tmp_path) == 1
+    assert (tables.batches(), tables.batches("query"), tables.batches("other")) == ({"frames": 1, "gaps": 5}, {"frames": 0}, {"gaps": 5})
+    assert DeltaTables(tmp_path).batches() == tables.batches()
 
 
-@pytest.mark.extended
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
-class TestForReal:
-    @pytest.fixture
-    def log(self, tmp_path: Path) -> Path:
-        processor = FakeProcessor(tmp_path / "log")
-        processor.block([b"one", b"two"])
-        processor.block([b"later"], at_ns=START_NS + 60 * MINUTE_NS)
-        processor.send([b"yes"], direction="response", protocol="kafka", keys=[3 << 16], latencies=[9], at_ns=START_NS + 60 * MINUTE_NS)
-        processor.point(1, "request").lose(record.REASON_QUEUE_FULL, 4, 40, 2, START_NS)
-        processor.close()
-        return tmp_path / "log"
+def test_a_table_opens_before_a_batch(tmp_path: Path) -> None:
+    tables = DeltaTables(tmp_path)
+    for batch in range(3):
+        write(tables, batch, START)
+    delta.compact(DeltaTable(tmp_path / "frames"), tmp_path / "frames")
+    for newest, count in ((None, 3), (3, 3), (2, 3), (1, 2), (0, 1), (-1, 0)):
+        table = open_table(tmp_path, "frames", newest)
+        assert table is not None
+        assert table.to_pyarrow_table().num_rows == count
+    assert open_table(tmp_path / "nowhere", "frames") is None
 
-    def write(self, spark: "SparkSession", log: Path, output: str, *batches: int) -> DeltaWriter:
-        with contextlib.closing(DeltaWriter(output, compact_ms=0, expire_after_s=None, grace_s=0)) as writer:
-            for batch in batches:
-                writer(spark.read.format("framegate").load(str(log)), batch)
-        return writer
 
-    def test_a_batch_written_twice_is_there_once(self, lake: "SparkSession", log: Path, tmp_path: Path) -> None:
-        output = f"file:{tmp_path}/out"
-        first = self.write(lake, log, output, 0, 1)
-        again = self.write(lake, log, output, 1)
-        assert first.rows_of[1] | {"completeness": 0} == {"frames": 4, "requests": 1, "gaps": 1, "traffic_by_minute": 4, "completeness": 0}
-        assert again.rows_of == {1: dict.fromkeys(TABLE_SCHEMAS, 0)}
-        assert again.progress.total == first.progress.total
-        register_views(lake, tmp_path / "out")
-        assert [tuple(row) for row in lake.sql("select hour, count(*) from frames group by 1 order by 1").collect()] == [(22, 4), (23, 4)]
-        assert lake.sql("select sum(requests) from requests_by_api").collect()[0][0] == 2
-        assert lake.sql("select sum(frames), sum(lost_frames) from traffic_by_minute").collect()[0] == (8, 8)
-        assert lake.sql("select sum(stored) from completeness").collect()[0][0] == 8
+def test_a_kill_before_the_commit_leaves_files_that_nobody_reads_and_that_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
 
-    def test_a_batch_that_is_in_some_tables_comes_to_the_others(
-        self, lake: "SparkSession", log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        output = str(tmp_path / "out")
-        append = DeltaWriter._append
+    def kill(*_: object) -> None:
+        raise Killed
 
-        def crash(self: DeltaWriter, table: str, *facts: object) -> int:
-            if table != "frames":
-                raise KeyboardInterrupt
-            return append(self, table, *facts)  # type: ignore[arg-type]
+    with monkeypatch.context() as patch:
+        patch.setattr(delta, "sync", kill)
+        with contextlib.suppress(Killed):
+            write(DeltaTables(tmp_path), 0, START)
+    assert (frames(tmp_path), len(on_disk(tmp_path))) == ([], 1)
+    tables = DeltaTables(tmp_path)
+    assert write(tables, 0, START) == len(frames(tmp_path)) == 1
+    now = time.time()
+    for age, left in ((delta.GRACE_S - 60, 2), (delta.GRACE_S + 1, 1)):
+        for path in on_disk(tmp_path):
+            os.utime(tmp_path / "frames" / path, (now - age, now - age))
+        Maintenance(tables, every_s=0, expire_after_s=None).run_once()
+        assert (len(on_disk(tmp_path)), len(frames(tmp_path))) == (left, 1)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(DeltaWriter, "_append", crash)
-            with pytest.raises(KeyboardInterrupt):
-                self.write(lake, log, output, 0)
-        assert read_table(lake, output, "frames").count() == 4
-        assert read_table(lake, output, "requests").count() == 0
-        self.write(lake, log, output, 0)
-        assert read_table(lake, output, "frames").count() == 4
-        assert read_table(lake, output, "requests").count() == 1
 
-    def test_compaction_and_expiry(self, lake: "SparkSession", log: Path, tmp_path: Path) -> None:
-        output = str(tmp_path / "out")
-        self.write(lake, log, output, *range(3))
-        before = read_table(lake, output, "frames").selectExpr("count(*)", "sum(crc32(payload))").collect()
-        writer = DeltaWriter(output, compact_ms=0, expire_after_s=None, grace_s=0)
-        writer.compact(lake)
-        assert read_table(lake, output, "frames").selectExpr("count(*)", "sum(crc32(payload))").collect() == before
-        assert len(read_table(lake, output, "frames").inputFiles()) == 2, "one for each hour"
-        two_hours_later = START_NS / 1e9 + 2 * 3600
-        DeltaWriter(output, compact_ms=0, expire_after_s=3600, grace_s=0, clock=lambda: two_hours_later).compact(lake)
-        assert {row.hour for row in read_table(lake, output, "frames").collect()} == {23}
+def test_a_table_gets_the_columns_of_a_later_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = DeltaTables(tmp_path)
+    write(tables, 0, START, size=1)
+    monkeypatch.setitem(columns._COLUMNS, "colour", ("string", "of the frame"))
+    with monkeypatch.context() as later:
+        later.setitem(TABLE_SCHEMAS, "frames", f"{TABLE_SCHEMAS['frames']}, colour string")
+        write(DeltaTables(tmp_path), 1, START, size=2, colour="red")
+        assert {(row["size"], row["colour"]) for row in frames(tmp_path)} == {(1, None), (2, "red")}
+        fields = {field.name: field for field in DeltaTable(tmp_path / "frames").schema().fields}
+        assert fields["colour"].metadata == {"comment": "of the frame"}
+    write(DeltaTables(tmp_path), 2, START, size=3)  # the version before again
+    delta.compact(DeltaTable(tmp_path / "frames"), tmp_path / "frames")
+    assert {(row["size"], row["colour"]) for row in frames(tmp_path)} == {(1, None), (2, "red"), (3, None)}
 
-    def test_small_files_go_when_no_reader_needs_them(self, lake: "SparkSession", log: Path, tmp_path: Path) -> None:
-        output = tmp_path / "out"
-        self.write(lake, log, str(output), *range(3))
-        many = len(list((output / "frames").rglob("*.parquet")))
-        lake.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-        DeltaWriter(str(output), compact_ms=0, expire_after_s=None, grace_s=0.001).compact(lake)
-        assert len(list((output / "frames").rglob("*.parquet"))) < many
-        assert read_table(lake, output, "frames").count() == 12
+
+def test_every_column_is_described_and_times_are_utc(tmp_path: Path) -> None:
+    DeltaTables(tmp_path)
+    assert columns._COLUMNS.keys() == {name for table in TABLE_SCHEMAS for name in arrow_schema(table).names}
+    for table in TABLE_SCHEMAS:
+        found = DeltaTable(tmp_path / table)
+        assert (found.metadata().name, found.metadata().partition_columns) == (table, ["date", "hour"])
+        assert [(field.name, field.metadata["comment"]) for field in found.schema().fields] == [
+            (field.name, field.metadata[b"comment"].decode()) for field in arrow_schema(table)
+        ]
+        assert "timestamp_ntz" not in found.schema().to_json()
+
+
+@pytest.mark.parametrize("table", TABLE_SCHEMAS)
+def test_other_programs_read_the_tables_with_rows_and_without(tmp_path: Path, table: str) -> None:
+    tables = DeltaTables(tmp_path)
+    names = arrow_schema(table).names
+    for count in (0, 2):
+        if count:
+            tables.stage(table, rows(START, START + HOUR, table=table))
+            tables.commit(table, 0, "query")
+        found = DeltaTable(tmp_path / table)
+        by_polars = polars.read_delta(str(tmp_path / table))
+        by_pandas = found.to_pandas()
+        by_duckdb = duckdb.arrow(found.to_pyarrow_dataset()).fetchall()
+        assert by_polars.columns == list(by_pandas.columns) == names
+        assert by_polars.height == len(by_pandas) == len(by_duckdb) == count
+        times = by_polars.sort(TIME_COLUMNS[table])[TIME_COLUMNS[table]]
+        assert times.to_list() == [START, START + HOUR][:count]
+        assert times.dtype == polars.Datetime("us", "UTC")
+
+
+def test_small_files_become_one_and_go_after_the_grace_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(delta._PROPERTIES, "delta.deletedFileRetentionDuration", "interval 0 seconds")
+    now = time.time()
+    tables, size = DeltaTables(tmp_path), 40_000
+    for batch in range(6):
+        write(tables, batch, START + batch * MICROSECOND, START + HOUR, payload=os.urandom(size))
+    before = sorted(frames(tmp_path), key=str)
+    work = Maintenance(tables, every_s=0, expire_after_s=None, clock=lambda: now)
+    work.run_once()
+    assert len(on_disk(tmp_path)) == len(DeltaTable(tmp_path / "frames").file_uris()) == 2
+    assert sorted(frames(tmp_path), key=str) == before
+    write(tables, 6, START)
+    monkeypatch.setattr(delta, "TARGET_BYTES", 4 * size)
+    for later, left in ((3599, 3), (3600, 3)):
+        now += later
+        work.run_once()
+        assert len(on_disk(tmp_path)) == left, "a file above the target stays as it is"
+    monkeypatch.setattr(delta, "TARGET_BYTES", 64 << 20)
+    work.run_once()
+    assert (len(on_disk(tmp_path)), len(DeltaTable(tmp_path / "frames").file_uris())) == (4, 2), "files are removed once an hour"
+    now += 3600
+    work.run_once()
+    assert len(on_disk(tmp_path)) == 2
+
+
+def test_hours_that_ended_long_ago_expire_whole(tmp_path: Path) -> None:
+    tables = DeltaTables(tmp_path)
+    hour = START.replace(minute=0, second=0, microsecond=0)
+    times = [hour, hour + HOUR - MICROSECOND, hour + HOUR, hour + 2 * HOUR]
+    for batch, at in enumerate(times):
+        write(tables, batch, at)
+    now = (hour + 3 * HOUR).timestamp()
+    for ago_s, left in ((2 * 3600 + 1, times), (2 * 3600, times[2:]), (3600, times[3:]), (3600, times[3:])):
+        Maintenance(tables, every_s=0, expire_after_s=ago_s, clock=lambda: now).run_once()
+        assert sorted(row["capture_time"] for row in frames(tmp_path)) == left
+    assert write(tables, 4, hour) == 1
+
+
+def test_the_thread_works_beside_the_batches_and_ends_when_it_is_told(tmp_path: Path) -> None:
+    tables = DeltaTables(tmp_path)
+    work = Maintenance(tables, every_s=0.001, expire_after_s=None)
+    work.start()
+    for batch in range(20):
+        write(tables, batch, START + batch * MICROSECOND)
+    behind = work.passes + 2
+    deadline = time.monotonic() + 30
+    while work.passes < behind and time.monotonic() < deadline:
+        time.sleep(0.01)
+    work.close()
+    assert sorted(row["capture_time"] for row in frames(tmp_path)) == [START + batch * MICROSECOND for batch in range(20)]
+    assert len(DeltaTable(tmp_path / "frames").file_uris()) == 1
+    assert "maintenance" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_full_disk_is_said_once_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    tries = threading.Semaphore(0)
+
+    def full(*_: object) -> None:
+        tries.release()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    work = Maintenance(DeltaTables(tmp_path), every_s=0.001, expire_after_s=None)
+    with monkeypatch.context() as patch:
+        patch.setattr(delta, "compact", full)
+        work.start()
+        for _ in range(3):
+            assert tries.acquire(timeout=10)
+    deadline = time.monotonic() + 30
+    while work.passes == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    work.close()
+    assert work.passes
+    assert capsys.readouterr().err == "framegate pipeline: maintenance of the tables waits: [Errno 28] No space left on device\n"
+
+
+def test_a_log_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    DeltaTables(tmp_path)
+    (tmp_path / "frames" / "_delta_log" / f"{0:020}.json").write_text("torn\n")
+    with pytest.raises(TableError, match=f"^{tmp_path}/frames: [^\n]+$"):
+        DeltaTables(tmp_path)
+
+
+def test_a_retention_is_written_to_new_tables(tmp_path: Path) -> None:
+    DeltaTables(tmp_path)
+    assert DeltaTable(tmp_path / "gaps").metadata().configuration["delta.logRetentionDuration"] == f"interval {delta.GRACE_S} seconds"
+    assert APPLICATION == "framegate", "readers of the tables know it"

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from framegate.proxy.pipeline import derived, transforms
-from framegate.proxy.pipeline.tables import TABLE_SCHEMAS
 from tests.proxy.pipeline.test_transforms import chunks, write_mixed
 
 if TYPE_CHECKING:
@@ -68,17 +67,3 @@ def test_a_gap_names_what_is_missing_and_why(spark: "SparkSession", mixed: Path)
     (row,) = derived.gaps(transforms.gaps_and_totals(chunks(spark, mixed)).toArrow()).to_pylist()
     names = ("connection", "direction", "first_sequence", "lost_frames", "lost_bytes", "reason", "certainty")
     assert tuple(row[name] for name in names) == ("0-0-2", "request", 2, 7, 70, "queue_full", "exact")
-
-
-def test_spark_makes_the_same_of_them_where_it_writes_the_tables(spark: "SparkSession", mixed: Path) -> None:
-    source = chunks(spark, mixed).cache()
-    for rows, makers in (
-        (transforms.frames(source).drop("payload"), derived.OF_FRAMES),
-        (transforms.gaps_and_totals(source), derived.OF_GAPS_AND_TOTALS),
-    ):
-        rows = rows.repartition(1)
-        for table, make in makers.items():
-            by_spark = rows.mapInArrow(derived.on_batches(make), TABLE_SCHEMAS[table]).toArrow()
-            here = make(rows.toArrow()).select(by_spark.column_names).cast(by_spark.schema)
-            assert by_spark.num_rows
-            assert sorted(map(repr, by_spark.to_pylist())) == sorted(map(repr, here.to_pylist()))

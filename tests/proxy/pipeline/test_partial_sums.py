@@ -1,8 +1,6 @@
-import datetime
-
 import pyarrow as pa
 
-from framegate.proxy.pipeline.partial_sums import MICROSECONDS, add_up, count, hours, minute
+from framegate.proxy.pipeline.partial_sums import MICROSECONDS, add_up, count, minute
 from tests.fakes.cases import each_of
 
 MINUTE_US = 60_000_000
@@ -14,11 +12,6 @@ def test_a_minute_is_that_of_utc(at: int, begun: int, zone: str) -> None:
     times = pa.chunked_array([pa.array([at, None]).cast(pa.timestamp("us", zone))])
     assert minute(times).type == MICROSECONDS
     assert minute(times).cast(pa.int64()).to_pylist() == [begun, None]
-
-
-def test_hours_are_counted_from_the_epoch() -> None:
-    times = [datetime.datetime(1970, 1, 2, 1, 59, 59, tzinfo=datetime.UTC), datetime.datetime(1969, 12, 31, 23, 30, tzinfo=datetime.UTC)]
-    assert hours(pa.chunked_array([pa.array(times, pa.timestamp("us", "UTC"))])).to_pylist() == [25, -1]
 
 
 def test_a_condition_that_is_null_does_not_hold() -> None:

@@ -41,7 +41,7 @@ from pyspark_framegate import *
 from pyspark_framegate import explode_frames, register
 
 print(register.__module__, explode_frames.__module__, explode_frames is pyspark_framegate.explode_frames, api_name("k")[:8], len(CHUNK_SCHEMA) > 20)
-print(sorted(TABLE_SCHEMAS), issubclass(ManifestError, Exception), callable(register_views), callable(read_table))
+print(sorted(TABLE_SCHEMAS), issubclass(TableError, Exception), callable(register_views), callable(read_table))
 """
 
 

@@ -1,64 +1,28 @@
 import contextlib
 import datetime
-import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
 import pyarrow as pa
-import pyarrow.dataset
-import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
-from framegate.proxy.pipeline import completeness
-from framegate.proxy.pipeline.manifest import ManifestError, ManifestLog, read_manifest
-from framegate.proxy.pipeline.tables import RULES, TABLE_SCHEMAS, TIME_COLUMNS, BatchError, Progress, TableWriter
-from framegate.proxy.pipeline.views import register_views
+from framegate.proxy.pipeline import completeness, tables
+from framegate.proxy.pipeline.columns import TABLE_SCHEMAS
+from framegate.proxy.pipeline.delta import DeltaTables, compact
+from framegate.proxy.pipeline.tables import BatchError, TableWriter
+from framegate.proxy.pipeline.views import read_table, register_views
 from framegate.proxy.tap import record
-from tests.fakes.tap_log import START_NS, FakeProcessor
+from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-spark_test = [pytest.mark.extended, pytest.mark.spark, pytest.mark.slow]
 NONE = dict.fromkeys(TABLE_SCHEMAS, 0)
 
 
 def counts(**some: int) -> dict[str, int]:
     return {**NONE, **some}
-
-
-def test_tables_of_an_earlier_layout_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "frames" / "batch_id=3").mkdir(parents=True)
-    with pytest.raises(ManifestError, match=r"layout before this one \(frames/batch_id=3\); name a new folder"):
-        TableWriter(tmp_path)
-
-
-def test_each_table_can_be_read_by_its_folder_before_it_has_rows(tmp_path: Path) -> None:
-    for _ in range(2):  # again, by a job that begins anew
-        TableWriter(tmp_path, compact_ms=0).close()
-        for table, columns in TABLE_SCHEMAS.items():
-            files = sorted(tmp_path.glob(f"{table}/date=*/hour=*/*.parquet"))
-            rows = pq.read_table(files)
-            assert (rows.num_rows, rows.column_names) == (0, [column.split()[0] for column in columns.split(", ")] + ["date", "hour"])
-
-
-def test_progress_is_what_the_manifest_says(tmp_path: Path) -> None:
-    assert Progress.of(read_manifest(tmp_path)) == Progress(-1, NONE, NONE)
-    log = ManifestLog(tmp_path)
-    log.commit(batch=4, query="q", rows={"frames": 1}, total={"frames": 9, "gaps": 2}, add=[])
-    assert Progress.of(read_manifest(tmp_path)) == Progress(4, counts(frames=1), counts(frames=9, gaps=2))
-    Progress.of(read_manifest(tmp_path)).write(tmp_path)
-    assert json.loads((tmp_path / "_progress.json").read_text()) == {"batch": 4, "rows": counts(frames=1), "total": counts(frames=9, gaps=2)}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["_manifest", "_progress.json"]
-
-
-def test_every_table_has_its_time_and_its_columns_for_sums() -> None:
-    assert TIME_COLUMNS.keys() == TABLE_SCHEMAS.keys()
-    for table, column in TIME_COLUMNS.items():
-        assert f"{column} timestamp" in TABLE_SCHEMAS[table]
-    assert {table for table, rules in RULES.items() if rules.merge is not None} == {"traffic_by_minute", "completeness"}
 
 
 def test_what_a_row_of_completeness_says_by_itself_is_in_the_file() -> None:
@@ -74,9 +38,10 @@ def test_what_a_row_of_completeness_says_by_itself_is_in_the_file() -> None:
     assert dict(zip(again["minute"].to_pylist(), again["state"].to_pylist(), strict=True)) == {1: "complete", 2: "complete", 3: "partial", 4: "lost"}
 
 
+@pytest.mark.extended
+@pytest.mark.spark
+@pytest.mark.slow
 class TestWithSpark:
-    pytestmark = spark_test
-
     def write(self, spark: "SparkSession", log: Path, output: Path, *batches: int) -> TableWriter:
         """A job that writes these batches and ends."""
         with contextlib.closing(TableWriter(output, compact_ms=0)) as writer:
@@ -100,10 +65,11 @@ class TestWithSpark:
 
     def test_a_batch_written_twice_is_there_once(self, spark: "SparkSession", tmp_path: Path, log: Path) -> None:
         output = tmp_path / "out"
-        for batch in (0, 1, 1):
-            writer = self.write(spark, log, output, batch)
-        assert writer.progress == Progress.of(read_manifest(output))
-        assert writer.rows_of == {1: counts(frames=3, requests=1, gaps=1, traffic_by_minute=2, completeness=writer.progress.rows["completeness"])}
+        first = self.write(spark, log, output, 0, 1)
+        again = self.write(spark, log, output, 1)
+        assert first.rows_of[1] == counts(frames=3, requests=1, gaps=1, traffic_by_minute=2, completeness=first.rows_of[0]["completeness"])
+        assert first.total == {table: 2 * count for table, count in first.rows_of[1].items()}
+        assert (again.rows_of, again.total) == ({1: NONE}, first.total)
         assert self.rows(spark, output, "select count(*), count(distinct date, hour), min(date), min(hour) from frames") == [
             (6, 1, datetime.date(2023, 11, 14), 22)
         ]
@@ -113,17 +79,45 @@ class TestWithSpark:
         ]
         assert self.rows(spark, output, "select api, requests, latency_us_p50, answer_bytes from requests_by_api") == [("Metadata", 2, 9, 6)]
 
+    @pytest.mark.parametrize("committed", range(len(TABLE_SCHEMAS)))
+    def test_a_batch_that_some_tables_have_is_in_no_view_and_comes_to_the_others(
+        self, spark: "SparkSession", tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch, committed: int
+    ) -> None:
+        output = tmp_path / "out"
+        self.write(spark, log, output, 0)
+        commit, calls = DeltaTables.commit, iter(range(100))
+
+        def crash(self: DeltaTables, *facts: object) -> int:
+            if next(calls) == committed:
+                raise KeyboardInterrupt
+            return commit(self, *facts)  # type: ignore[arg-type]
+
+        names = ("frames", "requests", "gaps", "traffic_by_minute_parts", "completeness_parts")
+
+        def seen() -> list[int]:
+            register_views(spark, output)
+            return [spark.table(name).count() for name in names]
+
+        before = seen()
+        with monkeypatch.context() as patch:
+            patch.setattr(DeltaTables, "commit", crash)
+            with pytest.raises(KeyboardInterrupt):
+                self.write(spark, log, output, 1)
+        assert sum(read_table(spark, output, table).count() for table in TABLE_SCHEMAS) >= sum(before) + committed
+        assert seen() == before
+        self.write(spark, log, output, 1)
+        assert seen() == [2 * count for count in before]
+
     def test_a_batch_of_another_query_is_refused(self, spark: "SparkSession", tmp_path: Path, log: Path) -> None:
         output = tmp_path / "out"
-        self.write(spark, log, output, 0, 1)
-        with pytest.raises(BatchError, match="has batches up to 1, and batch 0 comes again"):
-            self.write(spark, log, output, 0)
-        spark.sparkContext.setLocalProperty("sql.streaming.queryId", "one")
         try:
-            self.write(spark, log, output, 2)
+            spark.sparkContext.setLocalProperty("sql.streaming.queryId", "one")
+            self.write(spark, log, output, 0, 1)
+            with pytest.raises(BatchError, match="has batches up to 1, and batch 0 comes again"):
+                self.write(spark, log, output, 0)
             spark.sparkContext.setLocalProperty("sql.streaming.queryId", "two")
-            with pytest.raises(BatchError, match=r"the batches of another query \(one\)"):
-                self.write(spark, log, output, 3)
+            with pytest.raises(BatchError, match="the batches of another query"):
+                self.write(spark, log, output, 2)
         finally:
             spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
 
@@ -132,42 +126,42 @@ class TestWithSpark:
             chunks = spark.readStream.format("framegate").load(str(log))
             query = chunks.writeStream.foreachBatch(writer).option("checkpointLocation", str(tmp_path / "state")).trigger(availableNow=True).start()
             assert query.awaitTermination(60)
-        assert read_manifest(tmp_path / "out").query == query.id
+        assert DeltaTable(tmp_path / "out" / "frames").transaction_version(query.id) == 0
         assert self.rows(spark, tmp_path / "out", "select count(*) from frames") == [(3,)]
 
     def test_compacted_tables_say_the_same(self, spark: "SparkSession", tmp_path: Path, log: Path) -> None:
         output = tmp_path / "out"
         self.write(spark, log, output, *range(7))
         questions = [
-            "select count(*), sum(crc32(payload)), sum(size), count(distinct connection) from frames",
+            "select count(*), sum(crc32(payload)), sum(size), count(distinct connection), min(hour) from frames",
             "select count(*), sum(latency_us) from requests",
             "select count(*), sum(lost_frames), min(lost_from) from gaps",
             "select * from traffic_by_minute order by all",
             "select * from completeness order by all",
         ]
         before = [self.rows(spark, output, question) for question in questions]
-        many = len(read_manifest(output).files)
-        with contextlib.closing(TableWriter(output, compact_ms=3_600_000)) as writer:
-            deadline = time.monotonic() + 60
-            while writer._compactor.passes == 0 and time.monotonic() < deadline:
-                time.sleep(0.02)
-        assert len(read_manifest(output).files) < many / 4
+        for table in TABLE_SCHEMAS:
+            compact(DeltaTable(output / table), output / table)
+            assert len(DeltaTable(output / table).file_uris()) == 1, table
         assert [self.rows(spark, output, question) for question in questions] == before
 
-    def test_other_programs_read_the_folders(self, spark: "SparkSession", tmp_path: Path, log: Path) -> None:
-        output = tmp_path / "out"
-        self.write(spark, log, output, 0, 1)
-        table = pyarrow.dataset.dataset(output / "frames", partitioning="hive").to_table()
-        assert sorted(table.column("payload").to_pylist()) == sorted([b"one", b"two", b"yes"] * 2)
-        assert table.schema.field("capture_time").type == pa.timestamp("us", tz="UTC")
-        assert set(table.column("hour").to_pylist()) == {22}
-        assert pd.read_parquet(output / "requests", engine="pyarrow")["answer_size"].tolist() == [3, 3]
+    def test_frames_of_several_hours_are_in_their_hours(self, spark: "SparkSession", tmp_path: Path) -> None:
+        processor = FakeProcessor(tmp_path / "log")
+        hours = tables._WRITE_SETTINGS["spark.sql.maxConcurrentOutputFileWriters"]
+        for hour in range(int(hours) + 2):
+            processor.block([b"%d" % hour], at_ns=START_NS + hour * 60 * MINUTE_NS)
+        processor.close()
+        self.write(spark, tmp_path / "log", tmp_path / "out", 0)
+        wrong = "date <> to_date(capture_time) or hour <> hour(capture_time)"
+        assert self.rows(spark, tmp_path / "out", f"select count(*), count(distinct date, hour), count_if({wrong}) from frames") == [(26, 26, 0)]
 
     def test_views_of_an_output_without_batches_are_empty(self, spark: "SparkSession", tmp_path: Path) -> None:
-        for view in ("frames", "requests", "gaps", "traffic_by_minute", "requests_by_api", "completeness"):
-            assert self.rows(spark, tmp_path, f"select * from {view}") == []
+        for _ in range(2):
+            for view in ("frames", "requests", "gaps", "traffic_by_minute", "requests_by_api", "completeness"):
+                assert self.rows(spark, tmp_path, f"select * from {view}") == []
+            TableWriter(tmp_path, compact_ms=0).close()
 
-    def test_tables_have_the_columns_that_views_promise(self, spark: "SparkSession", tmp_path: Path, log: Path) -> None:
+    def test_files_have_the_columns_of_their_table(self, spark: "SparkSession", tmp_path: Path, log: Path) -> None:
         output = tmp_path / "out"
         self.write(spark, log, output, 0)
         for table, columns in TABLE_SCHEMAS.items():

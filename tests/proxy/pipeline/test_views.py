@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from framegate.control.demo.load import FRAME_HEADER
 from framegate.control.demo.report import CONTENT_QUERIES
 from framegate.proxy.pipeline import views
-from framegate.proxy.pipeline.layout import FILES
-from framegate.proxy.pipeline.manifest import DataFile, ManifestLog
-from framegate.proxy.pipeline.tables import TABLE_SCHEMAS, TIME_COLUMNS, TableWriter
+from framegate.proxy.pipeline.columns import TABLE_SCHEMAS, TIME_COLUMNS, arrow_schema
+from framegate.proxy.pipeline.delta import DeltaTables, compact
+from framegate.proxy.pipeline.tables import TableWriter
 from framegate.proxy.pipeline.views import ask, read_table, register_views
 from tests.fakes.tap_log import FakeProcessor
 
@@ -24,34 +24,23 @@ if TYPE_CHECKING:
 DAY = datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC)
 OVER, IN_HAND = 4, 20  # files of a table in an hour that is over, and in the last one
 GOAL_S = 2.0
-ARROW = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "binary": pa.binary(), "timestamp": pa.timestamp("us", tz="UTC")}
 
 
 def write_day(output: Path, *, rows: int, over: int = OVER, in_hand: int = IN_HAND) -> None:
     """A day as compaction leaves it: so many files an hour of each table, each with so many rows of its share of the hour."""
-    log = ManifestLog(output)
-    day_us = int(DAY.timestamp()) * 1_000_000
-    for table, columns in TABLE_SCHEMAS.items():
-        kinds = {name: ARROW[kind] for name, kind in (column.strip().split(" ") for column in columns.split(","))}
+    tables = DeltaTables(output)
+    for table in TABLE_SCHEMAS:
+        schema = pa.schema([field for field in arrow_schema(table) if field.name not in ("date", "hour")])
         for hour in range(24):
-            folder = f"{table}/date={DAY.date()}/hour={hour:02d}"
-            (output / FILES / folder).mkdir(parents=True)
-            added = []
-            files = in_hand if hour == 23 else over
-            share_us = 3_600_000_000 // files
+            share = datetime.timedelta(hours=1) / (files := in_hand if hour == 23 else over)
             for number in range(files):
-                first = day_us + hour * 3_600_000_000 + number * share_us
-                times = [first + row * share_us // rows for row in range(rows)]
-                data = {name: pa.nulls(rows, kind) for name, kind in kinds.items()}
-                data[TIME_COLUMNS[table]] = pa.array(times, type=ARROW["timestamp"])
+                first = DAY + datetime.timedelta(hours=hour) + number * share
+                data = {name: pa.nulls(rows, schema.field(name).type) for name in schema.names}
+                data[TIME_COLUMNS[table]] = pa.array([first + row * share / rows for row in range(rows)], pa.timestamp("us", "UTC"))
                 if table == "frames":
-                    data["payload"] = pa.array([b"p" * 100] * rows)
-                    data["size"] = pa.array([100] * rows, type=pa.int32())
-                path = f"{folder}/{number}.parquet"
-                pq.write_table(pa.table(data), output / FILES / path)
-                added.append(DataFile(path, rows, 1000, times[0], times[-1], 0))
-            log.commit(add=added, batch=86_399)
-    log.close()
+                    data |= {"payload": pa.array([b"p" * 100] * rows), "size": pa.array([100] * rows, pa.int32())}
+                tables.stage(table, pa.table(data))
+        tables.commit(table, 86_399, "query")
 
 
 def files_of(rows: "DataFrame") -> int:
@@ -64,15 +53,6 @@ def test_times_have_a_zone() -> None:
     assert views._micros(datetime.datetime(2300, 1, 1, microsecond=1, tzinfo=datetime.UTC)) == 10413792000000001
     with pytest.raises(ValueError, match="2026-11-22T00:00:00 has no time zone"):
         views._micros(DAY.replace(tzinfo=None))
-
-
-def test_what_is_not_on_this_host_is_delta(tmp_path: Path) -> None:
-    assert views._manifest("s3a://bucket/tables") is None
-    assert views._manifest(tmp_path) is not None
-    (tmp_path / "frames" / "_delta_log").mkdir(parents=True)
-    assert views._manifest(tmp_path) is None
-    ManifestLog(tmp_path).close()
-    assert views._manifest(tmp_path) is not None
 
 
 @pytest.fixture(scope="module")
@@ -132,13 +112,14 @@ class TestWithSpark:
         assert asked - opened < 5 * GOAL_S
 
     def test_a_view_outlives_compaction(self, spark: "SparkSession", tmp_path: Path) -> None:
-        write_day(tmp_path, over=1, in_hand=1, rows=2)
+        write_day(tmp_path, over=2, in_hand=2, rows=2)
         register_views(spark, tmp_path)
-        log = ManifestLog(tmp_path)
-        log.commit(remove=[file.path for file in log.state.of("frames")], at=0)
-        assert spark.sql("select count(*) from frames").collect()[0][0] == 48
+        compact(DeltaTable(tmp_path / "frames"), tmp_path / "frames")
+        assert spark.sql("select count(*) from frames").collect()[0][0] == 96
+        assert len(spark.table("frames").inputFiles()) == 48
         register_views(spark, tmp_path)
-        assert spark.sql("select count(*) from frames").collect()[0][0] == 0
+        assert spark.sql("select count(*) from frames").collect()[0][0] == 96
+        assert len(spark.table("frames").inputFiles()) == 24
 
     def test_views_of_a_time_have_rows_of_it(self, spark: "SparkSession", day: Path) -> None:
         register_views(spark, day, since=DAY + datetime.timedelta(hours=23))

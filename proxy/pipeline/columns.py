@@ -1,0 +1,102 @@
+"""The columns of the tables: names, types and descriptions.
+
+A column has one type wherever it occurs, and names do not change. A later version may add columns; the rows from before have null in them. Times are
+UTC, in microseconds.
+"""
+
+from typing import Final
+
+import pyarrow as pa
+
+from framegate.proxy.pipeline.partial_sums import MICROSECONDS
+
+__all__ = ["PARTITIONS", "TABLE_SCHEMAS", "TIME_COLUMNS", "arrow_schema"]
+
+_COLUMNS: Final = {
+    # of the place of a frame, an answer or a gap
+    "stream": ("string", "stream of the tap's log: <node>.<slot>.<boot-id>"),
+    "offset": ("bigint", "offset of the block in its stream; with stream, chunk_index and frame_index the key of a frame"),
+    "chunk_index": ("int", "position of the chunk in its block"),
+    "capture_time": ("timestamp", "wall clock of the proxy's read that brought the end of the frame, or the gap"),
+    "connection": ("string", "connection as logs and the CLI write it: slot-generation-counter; null: a gap over several"),
+    "connection_id": ("bigint", "the same as a number"),
+    "listener": ("string", "name of the listener"),
+    "principal": ("string", "authenticated client; null: it said no name"),
+    "peer": ("string", "address of the client, host:port"),
+    "rule": ("string", "tap rule that matched"),
+    "protocol": ("string", "framed or kafka"),
+    "framing": ("string", "form of the size before a frame: int32"),
+    "direction": ("string", "request (from the client) or response"),
+    # of a frame or an answer
+    "capture": ("string", "what the rule keeps: full, lengths or hash"),
+    "transfer_us": ("bigint", "microseconds from the first byte to the last of a frame that passed in pieces; null: it came whole"),
+    "frame_index": ("int", "position of the frame in its chunk"),
+    "sequence": ("bigint", "number of the frame on its connection and direction, from 0"),
+    "size": ("int", "bytes of the body on the wire"),
+    "kept_size": ("int", "bytes of the body that are in payload"),
+    "payload": ("binary", "the body without its size, as far as it was kept"),
+    "api_key": ("int", "Kafka API of the request, or of the request that is answered"),
+    "api_version": ("int", "version of that API"),
+    "latency_us": ("int", "microseconds from the request to the first byte of its answer"),
+    "request_time": ("timestamp", "when the request had come whole"),
+    "request_size": ("int", "bytes of the body of the request that is answered"),
+    "answer_size": ("int", "bytes of the body of the answer"),
+    "correlation_id": ("int", "Kafka's number of the request and its answer"),
+    # of a gap
+    "first_sequence": ("bigint", "number of the first missing frame on its connection and direction"),
+    "lost_from": ("timestamp", "when the first missing frame passed"),
+    "lost_until": ("timestamp", "when the last missing frame passed"),
+    "lost_frames": ("bigint", "frames that passed and are not in the log"),
+    "lost_bytes": ("bigint", "bytes of these frames"),
+    "reason": ("string", "why bytes or frames are missing; none"),
+    "certainty": ("string", "of the counts: exact; at_most, an upper bound; unknown"),
+    # sums by minute: rows of the same minute add up
+    "minute": ("timestamp", "begin of the minute"),
+    "until": ("timestamp", "the last minute of a gap over several; else the same as minute"),
+    "frames": ("bigint", "frames that were captured"),
+    "bytes": ("bigint", "bytes of these frames on the wire, with their sizes"),
+    "cut_bytes": ("bigint", "bytes of bodies that rules left out"),
+    "totals": ("bigint", "how often the log states the frames seen"),
+    "seen": ("bigint", "frames that a rule matched"),
+    "stored": ("bigint", "frames that are in the log whole, in part, as a hash or as their length"),
+    "withheld": ("bigint", "frames that are in the log as their length because of credentials"),
+    "sampled": ("bigint", "frames that a rule left out"),
+    "lost": ("bigint", "frames that gaps count exactly"),
+    "at_most": ("bigint", "frames that gaps count as an upper bound"),
+    "unknown": ("bigint", "gaps without a count"),
+    "shared": ("bigint", "frames of gaps over several minutes, counted in each"),
+    "first_offset": ("bigint", "least offset of the blocks of this minute alone"),
+    "state": ("string", "unknown, at_most, lost, complete or partial, as far as this row alone tells"),
+    # the partitions
+    "date": ("date", "UTC date of the row's time"),
+    "hour": ("int", "UTC hour of the row's time"),
+}
+_PLACE: Final = "stream offset chunk_index capture_time connection connection_id listener principal peer rule protocol framing direction"
+_TABLES: Final = {
+    "frames": f"{_PLACE} capture reason transfer_us frame_index sequence size kept_size payload api_key api_version latency_us request_size "
+    "correlation_id",
+    "traffic_by_minute": "minute listener principal direction frames bytes cut_bytes lost_frames lost_bytes",
+    "requests": f"{_PLACE} frame_index sequence api_key api_version correlation_id request_time request_size answer_size latency_us transfer_us",
+    "gaps": f"{_PLACE} first_sequence lost_from lost_until lost_frames lost_bytes reason certainty",
+    "completeness": "stream listener direction minute until totals seen stored withheld sampled lost at_most unknown shared first_offset state",
+}
+_ARROW: Final = {
+    "string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "binary": pa.binary(), "timestamp": MICROSECONDS, "date": pa.date32(),
+}  # fmt: skip
+
+
+def _sql(names: str) -> str:
+    return ", ".join(f"{name} {_COLUMNS[name][0]}" for name in names.split())
+
+
+PARTITIONS: Final = _sql("date hour")
+TABLE_SCHEMAS: Final = {table: _sql(names) for table, names in _TABLES.items()}
+"""The columns by table, as Spark SQL writes them; the partitions come behind them."""
+TIME_COLUMNS: Final = {table: "minute" if "minute" in names.split() else "capture_time" for table, names in _TABLES.items()}
+"""The column by which the rows of each table are partitioned."""
+
+
+def arrow_schema(table: str) -> pa.Schema:
+    """The columns and partitions of a table; the metadata of each field has its description, as ``comment``."""
+    fields = [column.split() for column in f"{TABLE_SCHEMAS[table]}, {PARTITIONS}".split(", ")]
+    return pa.schema([pa.field(name, _ARROW[kind], metadata={"comment": _COLUMNS[name][1]}) for name, kind in fields])
