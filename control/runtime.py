@@ -38,6 +38,7 @@ from framegate.proxy.config.model import ProxyConfig
 if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
     from framegate.control.tap.keeper import TapKeeper
+    from framegate.control.tap.shipping import ShippingProcess
 
 __all__ = ["Proxy"]
 
@@ -60,6 +61,7 @@ class Proxy:
         self._supervisor: Supervisor | None = None
         self._steering: Steering | None = None
         self._keeper: TapKeeper | None = None
+        self._shipping: ShippingProcess | None = None
         self._handlers: Handlers | None = None
         self._export: Export | None = None
         self._background: set[asyncio.Task[None]] = set()
@@ -75,6 +77,7 @@ class Proxy:
         if config.tap is not None:
             from framegate.control.tap.keeper import TapKeeper  # loaded only with a tap
 
+            self._on_stop(self._stop_shipping)  # after the keeper has finished the log
             self._keeper = TapKeeper(config, config.tap, meters, log, task_monitor, export.on_segment)
             self._on_stop(self._keeper.stop)
         acceptor = self._bind(config)
@@ -172,6 +175,7 @@ class Proxy:
         acceptor.start()
         rotation.start()
         steering.state.serving = True
+        self._start_shipping(config, supervisor, reaper)
         self._announce(acceptor, steering, addresses)
 
     def _audit_file(self, config: ProxyConfig) -> AuditFile | None:
@@ -184,6 +188,23 @@ class Proxy:
             self._log.write("audit_file", level="info" if error is None else "error", file=path, error=text)
 
         return AuditFile(path, changed, lambda: self._meters.add("audit.failures"))
+
+    def _start_shipping(self, config: ProxyConfig, supervisor: Supervisor, reaper: Reaper) -> None:
+        if config.tap is None or config.tap.ship is None:
+            return
+        from framegate.control.tap.shipping import Progress, ShippingProcess  # loaded only where it is used
+        from framegate.proxy.tap.record import stream_name
+
+        def progress() -> list[Progress]:
+            slots = [slot for slot in supervisor.slots.values() if slot.child is not None]
+            return [Progress(stream_name(config.node, str(slot.number), slot.boot_id), *slot.cells.tap_progress()) for slot in slots]
+
+        self._shipping = ShippingProcess(config.tap.directory, config.node, config.tap.ship, progress, reaper, self._log, self._task_monitor)
+        self._shipping.start()
+
+    async def _stop_shipping(self) -> None:
+        if self._shipping is not None:
+            await self._shipping.stop()
 
     async def _stop_handlers(self) -> None:
         if self._supervisor is not None and self._supervisor.handlers is not None:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
-USER_EXTRAS = "spark,otlp,prometheus,kafka"
+USER_EXTRAS = "spark,otlp,prometheus,kafka,ship"
 KINDS = {"run": (".venv", USER_EXTRAS), "test": (".venv-dev-{}.{}", USER_EXTRAS + ",dev"), "pure": (".venv-dev-{}.{}", USER_EXTRAS + ",dev")}
 """The folder and the extras of each kind of environment."""
 USUAL = {"compiling and building the wheel": "1 to 5 minutes", "installing what framegate needs": "about 60 s"}

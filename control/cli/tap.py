@@ -9,6 +9,7 @@ No command needs a running framegate. ``consumers remove`` and ``verify --accept
     tap_follow   reads what is appended
     tap_listing  lists streams, segments and consumers
     tap_verdict  prints the result of verify
+    tap_fleet    ships to an object store, and reads a fleet from there
 """
 
 import contextlib
@@ -16,7 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
@@ -30,13 +31,20 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 class _TapDirectory(click.Path):
-    """A directory of a tap, or an empty one. Any other directory is refused, so that a mistyped path is not taken for an empty log."""
+    """A directory of a tap, or an empty one. Any other directory is refused, so that a mistyped path is not taken for an empty log.
 
-    def __init__(self) -> None:
+    Args:
+        url: a URL of an object store will do.
+    """
+
+    def __init__(self, *, url: bool = False) -> None:
         super().__init__(exists=True, file_okay=False)
+        self._url = url
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path."""
+        """The path, or the URL."""
+        if self._url and "://" in str(value):
+            return _URL.convert(value, param, ctx)
         directory = str(super().convert(value, param, ctx))
         from framegate.proxy.tap.ledger import LEDGER_NAME
         from framegate.proxy.tap.log_reader import segments, streams
@@ -50,11 +58,42 @@ class _TapDirectory(click.Path):
         return directory
 
 
+class _Url(click.ParamType[str]):
+    """A URL of an object store."""
+
+    name = "url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The URL; obstore is installed."""
+        from framegate.proxy.tap.store import url_fault
+
+        fault = url_fault(str(value))
+        if fault:
+            self.fail(f"{value} {fault}", param, ctx)
+        return str(value).rstrip("/")
+
+
 _DIRECTORY: Final = _TapDirectory()
+_LOG: Final = _TapDirectory(url=True)
+_URL: Final = _Url()
 _EXIT_INCOMPLETE: Final = 1
 """A part of the log is missing or cannot be read."""
 _EXIT_UNWRITABLE: Final = 2
 _EXIT_USAGE: Final = 2
+
+
+def _roots(log: str) -> list[str]:
+    """The logs to read: the directory, or the nodes below a URL. Exits with 1 when the store cannot be read."""
+    if "://" not in log:
+        return [log]
+    from framegate.proxy.tap.fleet import nodes_of
+
+    with _reading(log):
+        roots = nodes_of(log)
+    if not roots:
+        print_note(f"{log} has no nodes")
+        sys.exit(_EXIT_INCOMPLETE)
+    return roots
 
 
 @contextlib.contextmanager
@@ -100,7 +139,7 @@ class _Log(click.Group):
 
 @click.group(cls=_Log, epilog=example("framegate tap ls var/tap", "framegate tap verify var/tap", "framegate tap follow var/tap"))
 def tap() -> None:
-    """Read and verify the tap's log on this machine. No running framegate is needed.
+    """Read and verify the tap's log on this machine, or a fleet's logs in an object store. No running framegate is needed.
 
     Exit code 1 is about the log. Exit code 2 means wrong usage, or that standard output cannot be written.
     """
@@ -109,7 +148,7 @@ def tap() -> None:
 @tap.command(
     short_help="List the streams of the log.", epilog=example("framegate tap ls var/tap", "framegate tap ls var/tap --segments --output json")
 )
-@click.argument("directory", metavar="DIR", type=_DIRECTORY)
+@click.argument("directory", metavar="DIR|URL", type=_LOG)
 @click.option("--segments", "each", is_flag=True, help="List segments instead of streams.")
 @output_option
 def ls(directory: str, each: bool, output: str) -> None:
@@ -118,10 +157,20 @@ def ls(directory: str, each: bool, output: str) -> None:
     A stream is the part of the log that one run of one processor wrote. Its states are open (being written, or its processor died), sealed, final
     (ended, and every frame is accounted for) and damaged. Counts come from block headers; `tap verify` reads everything.
 
+    With the URL of a fleet it lists the nodes: when each was heard, and until when its frames are complete. A node is running, stopped (in order) or
+    silent (not heard for three of its intervals). With the URL of a node it lists the node's streams; that reads every segment.
+
     Exit codes: 0 success; 1 a segment is damaged or cannot be read; 2 standard output cannot be written.
     """
     from framegate.control.cli.tap_listing import consumer_states, list_segments, print_segments, print_streams
 
+    if _roots(directory) != [directory]:
+        from framegate.control.cli.tap_fleet import list_nodes, print_nodes
+
+        with _reading(directory):
+            nodes = list_nodes(directory)
+        print_nodes(nodes, output)
+        return
     with _reading(directory):
         states = list_segments(directory)
         consumers = [] if each else consumer_states(directory)
@@ -144,7 +193,7 @@ def ls(directory: str, each: bool, output: str) -> None:
         "framegate tap verify var/tap", "framegate tap verify var/tap --output json", "framegate tap verify var/tap --accept 'disk was full, OPS-12'"
     ),
 )
-@click.argument("directory", metavar="DIR", type=_DIRECTORY)
+@click.argument("directory", metavar="DIR|URL", type=_LOG)
 @click.option(
     "--summary/--all", default=None, help="Show only windows that are not complete, or all.  [default: --summary on a terminal when there are many]"
 )
@@ -159,6 +208,9 @@ def verify(directory: str, summary: bool | None, reason: str | None, output: str
     --accept notes the present findings in the log's directory, with time, user and reason. They are still shown, but no longer change the exit code
     unless they become worse.
 
+    With the URL of a fleet, or of a node, it also judges each minute: complete; lost, with the number and the reasons; or open, because a node was
+    not heard since. A node that fell silent, and data that was deleted before it was shipped, count as missing frames.
+
     Exit codes: 0 complete, or all findings are accepted; 6 frames are lost, and the log says exactly how many; 1 frames are missing, counts are
     unknown, or the log is empty; 2 the log cannot be read, or standard output cannot be written.
     """
@@ -166,12 +218,56 @@ def verify(directory: str, summary: bool | None, reason: str | None, output: str
 
     if reason is not None and not reason.strip():
         raise click.BadParameter("give a reason", param_hint="--accept")
+    if "://" in directory:
+        if reason is not None:
+            raise click.BadParameter("findings are accepted in a directory, not in a store", param_hint="--accept")
+        _verify_fleet(directory, summary, output)
     verdict = check(directory)
     accepted = None if verdict is None else accepted_of(directory, verdict, reason)
     if verdict is None or accepted is None:
         sys.exit(_EXIT_USAGE)
     print_verdict(verdict, summary, output, accepted)
     sys.exit(exit_code(verdict, accepted))
+
+
+def _verify_fleet(url: str, summary: bool | None, output: str) -> NoReturn:
+    from framegate.control.cli.tap_fleet import fleet_exit_code, print_fleet, verify_fleet
+
+    _roots(url)
+    try:
+        fleet = verify_fleet(url)
+    except OSError as error:
+        print_note(f"{url} cannot be read: {error}")
+        sys.exit(_EXIT_USAGE)
+    print_fleet(fleet, summary, output)
+    sys.exit(fleet_exit_code(fleet))
+
+
+@tap.command(
+    short_help="Send a log to an object store.",
+    epilog=example("framegate tap ship var/tap s3://bucket/taps", "framegate tap ship var/tap file:///mnt/taps --node edge-1"),
+)
+@click.argument("directory", metavar="DIR", type=_DIRECTORY)
+@click.argument("url", metavar="URL", type=_URL)
+@click.option("--node", help="Name of the folder below the URL.  [default: the node whose streams are in the directory]")
+@click.option("--bandwidth", type=SIZE, default=0, help="Bytes sent per second at most.  [default: unlimited]")
+def ship(directory: str, url: str, node: str | None, bandwidth: int) -> None:
+    """Send the sealed segments and the ledger of a log to an object store, once, and check each object by reading it back.
+
+    What is there is not sent again; the command may be stopped and repeated at any time. A running framegate ships its log itself with tap.ship; of
+    its streams this command sends what is sealed, and cannot say until when they are complete.
+
+    Exit codes: 0 everything that is sealed is in the store; 1 the log or the store cannot be read, or the store cannot be written; 2 wrong usage;
+    4 another process ships the directory.
+    """
+    from framegate.control.cli import tap_fleet
+
+    names = [node] if node else tap_fleet.node_names(directory)
+    if len(names) != 1:
+        raise click.UsageError(f"--node is needed: {directory} has streams of {', '.join(names) or 'no node'}")
+    with _reading(url):
+        if not tap_fleet.ship(directory, f"{url}/{names[0]}", bandwidth):
+            sys.exit(EXIT_CONFLICT)
 
 
 @tap.group(
@@ -238,7 +334,7 @@ def remove(directory: str, name: str, yes: bool) -> None:
         "framegate tap cat var/tap --connection 0-1-42 --direction request --raw > bodies",
     ),
 )
-@click.argument("directory", metavar="DIR", type=_DIRECTORY)
+@click.argument("directory", metavar="DIR|URL", type=_LOG)
 @click.option("--since", type=MOMENT, help="Only frames captured at this time or later: 2027-01-15T08:00:00Z, or 10m for ten minutes ago.")
 @click.option("--until", type=MOMENT, help="Only frames captured before this time.")
 @_filters
@@ -246,7 +342,7 @@ def remove(directory: str, name: str, yes: bool) -> None:
 def cat(
     directory: str, since: int | None, until: int | None, streams: tuple[str, ...], limit: int | None, payload: int, raw: bool, **given: Any
 ) -> None:
-    """Show the frames of a tap's log, one per line, in order of time. No running framegate is needed.
+    """Show the frames of a tap's log, or of a fleet's logs in a store, one per line, in order of time. No running framegate is needed.
 
     A line has the time, the connection, the direction, the listener, the size of the body in bytes, Kafka's API, version, correlation id and client,
     the latency from request to response, the tap rule, and the first bytes of the body. Lines that begin with -- are about missing frames: gaps, and
@@ -261,7 +357,7 @@ def cat(
     writer = RawBodies() if raw else Lines(payload)
     wanted = filter_of(since, until, given)
     with _reading(directory):
-        cursors = cursors_of(directory, streams, since)
+        cursors = cursors_of(_roots(directory), streams, since)
         cut = show(merged(cursors, wanted), wanted, limit, writer)
     writer.end()
     if cut:

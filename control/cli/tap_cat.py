@@ -29,14 +29,14 @@ def filter_of(since_ns: int | None, until_ns: int | None, given: Mapping[str, An
     )
 
 
-def cursors_of(directory: str, patterns: Sequence[str], since_ns: int | None) -> list[Cursor]:
-    """A cursor for each stream; exits with 3 when a pattern matches none."""
-    names = streams(directory)
+def cursors_of(roots: Sequence[str], patterns: Sequence[str], since_ns: int | None) -> list[Cursor]:
+    """A cursor for each stream of some logs; exits with 3 when a pattern matches none."""
+    names = [(root, name) for root in roots for name in streams(root)]
     for pattern in patterns:
-        if not matching(names, [pattern]):
-            print_note(f"{directory} has no stream {pattern}; `framegate tap ls {directory}` lists the streams")
+        if not matching([name for _, name in names], [pattern]):
+            print_note(f"{roots[0]} has no stream {pattern}; `framegate tap ls {roots[0]}` lists the streams")
             sys.exit(EXIT_NOT_FOUND)
-    return [Cursor(directory, name, start_offset(directory, name, since_ns)) for name in matching(names, patterns)]
+    return [Cursor(root, name, start_offset(root, name, since_ns)) for root, name in names if matching([name], patterns)]
 
 
 def show(items: Iterable[Entry | Trouble], wanted: Wanted, limit: int | None, writer: "Lines | RawBodies") -> bool:

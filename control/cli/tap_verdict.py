@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from framegate.proxy.tap.acceptance import Accepted
     from framegate.proxy.tap.completeness import Verdict, WindowRow
 
-__all__ = ["EXIT_LOST", "Progress", "accepted_of", "check", "exit_code", "print_verdict"]
+__all__ = ["EXIT_LOST", "MANY_ROWS", "Progress", "accepted_of", "check", "exit_code", "print_rows", "print_verdict", "verdict_rows"]
 
 EXIT_LOST: Final = 6
 """Frames are lost, and the log says exactly how many, and why."""
@@ -98,19 +98,30 @@ def print_verdict(verdict: "Verdict", summary: bool | None, output: str, accepte
     """Print faults, then windows, then the conclusion."""
     if output == "json":
         faults = {fault: accepted.faults[fault] for fault in verdict.faults if fault in accepted.faults}
-        windows = []
-        for row in verdict.rows:
-            data = dataclasses.asdict(row)
-            data["window"] = moment_text(data.pop("window_ns"))
-            windows.append({**data, "accepted": accepted.reason(row)})
+        windows = verdict_rows(verdict, accepted)
         print_json({"complete": verdict.complete, "faults": verdict.faults, "accepted_faults": faults, "windows": windows})
         return
     for fault in verdict.faults:
         print_line(f"fault: {fault}" + (f" (accepted: {accepted.faults[fault]})" if fault in accepted.faults else ""))
+    print_rows(verdict, summary, accepted)
+    print_line(_conclusion(verdict, accepted))
+
+
+def verdict_rows(verdict: "Verdict", accepted: "Accepted") -> list[dict[str, Any]]:
+    """The windows for JSON."""
+    rows = []
+    for row in verdict.rows:
+        data = dataclasses.asdict(row)
+        data["window"] = moment_text(data.pop("window_ns"))
+        rows.append({**data, "reasons": sorted(row.reasons), "accepted": accepted.reason(row)})
+    return rows
+
+
+def print_rows(verdict: "Verdict", summary: bool | None, accepted: "Accepted") -> None:
+    """Print the windows. ``summary``: only those that are not complete; None: when there are many, and a terminal."""
     if summary is None:
         summary = len(verdict.rows) > MANY_ROWS and sys.stdout is not None and sys.stdout.isatty()
     print_table(_COLUMNS, (_cells(row, accepted) for row in verdict.rows if not summary or row.state != "complete"))
-    print_line(_conclusion(verdict, accepted))
 
 
 def _conclusion(verdict: "Verdict", accepted: "Accepted") -> str:

@@ -11,6 +11,7 @@ from framegate.control.configuration.schema import build_section, file_key
 from framegate.control.configuration.units import format_size
 from framegate.proxy.config.model import TapConfig, TapRule
 from framegate.proxy.config.selection import api_key, byte_range, overlap
+from framegate.proxy.tap.store import url_fault
 
 __all__ = ["tap_rule_faults", "tap_rules"]
 
@@ -25,6 +26,8 @@ def tap_rules(document: Document, tap: TapConfig, listeners: Mapping[str, bool])
         if low > high:
             key = small if ("tap", small) in document.texts else large
             document.add(("tap", key), f"{small} ({format_size(low)}) must not be larger than {large} ({format_size(high)})")
+    if tap.ship is not None and (fault := url_fault(str(tap.ship.to))):
+        document.add(("tap", "ship", "to"), fault)
     items = entries(("tap", "rules"), tap.rules)
     unique_names(document, items)
     for path, rule in items:

@@ -17,6 +17,7 @@ _FLUSHED: Final = "framegate.tap.flushed"
 _SEEN: Final = "framegate.tap.seen"
 _RESERVED: Final = "framegate.tap.reserved"
 _DROPPED: Final = "framegate.tap.dropped"
+_ERRORS: Final = "framegate.tap.write.errors"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,6 +110,17 @@ class SlotCells:
         self.reader.zero_gauges()
         seen, reserved = ({pair: counts[name, *pair] for pair in self._pairs} for name in (_SEEN, _RESERVED))
         return ProcessorTotals(connections, orderly, matched, seen, reserved, {reason: counts[_DROPPED, reason] for reason in TAP_DROP_REASONS})
+
+    def tap_progress(self) -> tuple[bool, int]:
+        """Whether all frames that tap rules have matched are in the log on disk, as frames or in gaps; and the number of failed writes.
+
+        What is published of a poll is read in this order: frames on disk; then per listener and direction those seen, and the bound of what is not
+        published yet; then all frames matched. So equal numbers are no coincidence of two polls.
+        """
+        flushed = self._get(_FLUSHED) - self._before[_FLUSHED,]
+        published = all(self._get(_SEEN, *pair) >= self._get(_RESERVED, *pair) for pair in self._pairs)
+        matched = self._get(_MATCHED) - self._before[_MATCHED,]
+        return published and flushed == matched, self._get(_ERRORS)
 
     def close(self) -> None:
         """Close the descriptor and this mapping, and drop ``reader``. Its mapping stays until its last reference is gone: another thread may be

@@ -262,6 +262,11 @@ _TAP: Final = {
     ),
     "tap_reserve_missing": Event("There is no room for the tap's reserve.", _WARNING, {"directory": str, "error": str}),
     "tap_sealed": Event("A segment without a writer was sealed.", _INFO, {"stream": str, "base": int, "cut_bytes": int}),
+    "tap_ship_died": Event(
+        "The process that ships the tap's log has ended; it is started again.", _ERROR, {"pid": int, "code": int, "delay_s": float}
+    ),
+    "tap_ship_failed": Event("The tap's log cannot be shipped; it is tried again.", _WARNING, {"to": str, "error": str}),
+    "tap_shipping": Event("The tap's log is shipped, or shipped again.", _INFO, {"to": str}),
 }
 _FAULTS: Final = {
     "control_lagged": Event("The control process did not run for seconds: it was stopped, or had no CPU.", _WARNING, {"seconds": float}),

@@ -36,6 +36,7 @@ from framegate.proxy.tap.log_reader import LogError, Segment, segments, streams,
 from framegate.proxy.tap.record import DIRECTIONS, stream_name
 from framegate.proxy.tap.recovery import ends_finally, seal_dead, seal_stream
 from framegate.proxy.tap.retention import Retention
+from framegate.proxy.tap.shipper import CONSUMER
 from framegate.proxy.tap.sums import segment_times
 
 __all__ = ["ProcessorExit", "TapKeeper", "tapped_pairs"]
@@ -133,7 +134,8 @@ class TapKeeper:
         self._settlement = Settlement(tap.directory, self._ledger, self._reserve, log)
         self._watch = None if on_segment is None else SegmentWatch(on_segment, lambda error: self._complain("segments", error))
         look = {} if self._watch is None else {"on_listed": self._watch.look}
-        self._retention = Retention(tap.directory, tap.budget, tap.max_age_ms, self._deleting, **look)
+        keep_for = CONSUMER if tap.ship is not None and tap.ship.keep == "shipped" else ""
+        self._retention = Retention(tap.directory, tap.budget, tap.max_age_ms, self._deleting, keep_for=keep_for, **look)
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._jobs.put(self._begin)
         if self._ledger.loss:

@@ -38,6 +38,7 @@ _DAY: Final = 24 * _HOUR
 Protocol = Literal["framed", "kafka"]
 Capture = Literal["full", "lengths", "hash"]
 OnFull = Literal["drop", "mute"]
+Keep = Literal["budget", "shipped"]
 BeforeData = Literal["close", "wait"]
 Direction = Literal["request", "response"]
 Forward = Literal["whole", "cut_through"]
@@ -285,6 +286,16 @@ class TapRule:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ShipConfig:
+    """Where the log is sent. Nodes have a folder each below ``to``."""
+
+    to: str
+    interval_ms: Annotated[int, Key("ms", (_SECOND, _HOUR))] = 60_000
+    bandwidth: Annotated[int, Key("bytes/s", (0, TIB))] = 0
+    keep: Keep = "budget"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TapConfig:
     """The segment log.
 
@@ -299,6 +310,7 @@ class TapConfig:
     flush_size: Annotated[int, Key("bytes", (4 * KIB, 64 * MIB))] = 256 * KIB
     flush_ms: Annotated[int, Key("ms", (1, 10 * _SECOND))] = 20
     queue_size: Annotated[int, Key("bytes", (64 * KIB, 4 * GIB))] = 8 * MIB
+    ship: ShipConfig | None = None
     rules: Annotated[tuple[TapRule, ...], Key(effect="now")] = ()
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from framegate.proxy.tap.completeness import Verdict
 from framegate.proxy.tap.ledger import DamageError, decode, encode
 from framegate.proxy.tap.record import FILE_MODE
+from framegate.proxy.tap.store import is_url
 from framegate.proxy.tap.stream_totals import WindowRow
 
 __all__ = ["ACCEPTED_NAME", "Accepted", "accept", "read_accepted"]
@@ -74,12 +75,14 @@ def accept(directory: str, verdict: Verdict, reason: str, who: str, now_ns: int)
 
 
 def read_accepted(directory: str) -> Accepted:
-    """The accepted findings of a tap directory.
+    """The accepted findings of a tap directory; none of a log in a store.
 
     Raises:
         OSError: the file exists and cannot be read.
     """
     found = Accepted({}, {})
+    if is_url(directory):
+        return found
     for record in _records(directory):
         reason = str(record.get("reason", ""))
         found.faults.update(dict.fromkeys(record.get("faults", ()), reason))

@@ -4,9 +4,7 @@ Every block is read and its CRC checked, each segment is read up to its seal, ea
 fault, and the frames that totals count in it are missing.
 """
 
-import contextlib
 import dataclasses
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
@@ -239,10 +237,9 @@ class _Reading:
             seal = segment_seal(segment)
         except LogError:
             return
-        if seal is not None and segment.sealed and not seal.flags & SEAL_CUT:
-            with contextlib.suppress(OSError):  # retention took it
-                if os.path.getsize(segment.path) > SEGMENT_HEADER_BYTES + seal.end - segment.base:
-                    self._found.append(f"{self._stream}: the segment at {segment.base} is longer than its seal says")
+        end = None if seal is None or not segment.sealed or seal.flags & SEAL_CUT else seal.end
+        if end is not None and segment.size > SEGMENT_HEADER_BYTES + end - segment.base:
+            self._found.append(f"{self._stream}: the segment at {segment.base} is longer than its seal says")
         if seal is None and segment.sealed:
             self._account.proves = False
             self._found.append(

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from framegate.proxy.tap.ledger import Ledger, StreamRecord
+from framegate.proxy.tap.ledger import Ledger, StreamRecord, read_ledger
 from framegate.proxy.tap.record import LOCK_NAME
+from framegate.proxy.tap.store import is_url
 
 __all__ = ["LIVE_S", "expected_end", "expected_start", "is_written", "ledger_faults"]
 
@@ -56,8 +57,11 @@ def ledger_faults(ledger: Ledger, strangers: Iterable[str]) -> Iterator[str]:
 
 def is_written(directory: str, sleep: Callable[[float], object] = time.sleep) -> bool:
     """Whether a framegate writes to the directory now, that is, holds the lock. Where that cannot be found out: whether the last heartbeat is recent
-    by our clock, or a heartbeat follows within 2 s.
+    by our clock, or a heartbeat follows within 2 s. In a store a log counts as written unless its framegate had ended in order.
     """
+    if is_url(directory):
+        shipped = read_ledger(directory).shipped
+        return shipped is None or not shipped.stopped
     path = os.path.join(directory, LOCK_NAME)
     try:
         with open(path, "rb") as lock:

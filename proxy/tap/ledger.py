@@ -12,6 +12,7 @@ for its end; and for what retention deletes, before it is deleted::
     deleted  "to": logical offset, "from_ns", "until_ns"    retention deletes what lies before; the times of that data (not in earlier versions)
     adopted  "end": logical offset                          it existed when the ledger was created: what it lacks is not known
     lost     "text"; without a stream                       lines before this one, or the whole ledger, were lost before a start
+    shipped  the fields of ``Shipped``; without a stream    the last line of a ledger in an object store (``shipper``)
 
 Numbers are consecutive, except before ``lost``, whose number is above all known ones. Bytes behind the last line feed were torn by a crash and do not
 count. Anything else that is not valid is damage (``Ledger.damage``): a line about some stream may be missing.
@@ -36,6 +37,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeGuard
 
 from framegate.proxy.tap.record import is_stream_name
+from framegate.proxy.tap.store import is_url, store_at
 
 __all__ = [
     "LEDGER_NAME",
@@ -45,8 +47,10 @@ __all__ = [
     "Ledger",
     "LedgerState",
     "Pair",
+    "Shipped",
     "Span",
     "StreamRecord",
+    "compacted",
     "content_of",
     "decode",
     "encode",
@@ -54,6 +58,7 @@ __all__ = [
     "is_recovery",
     "joined",
     "kept_record",
+    "ledger_of",
     "pairs",
     "read_ledger",
     "run_of",
@@ -168,6 +173,30 @@ class StreamRecord:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Shipped:
+    """What a shipper says of a node, in the store. Times are of the node's wall clock.
+
+    Attributes:
+        heard_ns: when it was written.
+        at_ns: every stream that began before this time is in the ledger.
+        stopped: the node's framegate had ended in order: no stream is being written.
+        interval_ms: how often it is written, at least.
+        writer: distinguishes shippers.
+        local_last: the number of the last line of the node's own ledger.
+        streams: by name, the logical offset up to which the stream is in the store; and the time before which all frames are, or what is known of
+            them, for a stream without an end in the ledger.
+    """
+
+    heard_ns: int
+    at_ns: int
+    stopped: bool
+    interval_ms: int
+    writer: str
+    local_last: int
+    streams: Mapping[str, tuple[int, int]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Ledger:
     """The contents of a ledger.
 
@@ -179,6 +208,8 @@ class Ledger:
         forgotten: streams born up to this number may be unknown although some consumer had not read them; 0: none.
         cut_from_ns, cut_until_ns: as in ``StreamRecord``, for deleted streams that are unknown here.
         lost: what was lost of it before a start, in words; empty: nothing.
+        shipped: for a ledger in a store; otherwise None.
+        sparse_to: the number of the last line before the last compaction; 0: none.
     """
 
     present: bool
@@ -189,6 +220,8 @@ class Ledger:
     cut_from_ns: int = 0
     cut_until_ns: int = 0
     lost: str = ""
+    shipped: Shipped | None = None
+    sparse_to: int = dataclasses.field(default=0, compare=False)
 
 
 class LedgerState:
@@ -207,6 +240,7 @@ class LedgerState:
         self.forgotten = 0
         self.cut: Span = NEVER
         self.lost = ""
+        self.shipped: Shipped | None = None
         self._sparse_to = 0
         self._sparse_lines = -1  # kept lines that are still expected; -1: not compacted
 
@@ -249,6 +283,8 @@ class LedgerState:
         event, number, stream = record["event"], record["n"], record.get("stream")
         if event == "lost":
             self.lost = self.lost or str(record.get("text", ""))
+        if event == "shipped":
+            self.shipped = _shipped(record)
         if event not in EVENTS or not _is_of_stream(stream):
             return
         known = self.streams.get(stream)
@@ -271,7 +307,7 @@ class LedgerState:
 
     def frozen(self, *, present: bool) -> Ledger:
         """The present state."""
-        return Ledger(present, self.last, self.damage, dict(self.streams), self.forgotten, *self.cut, self.lost)
+        return Ledger(present, self.last, self.damage, dict(self.streams), self.forgotten, *self.cut, self.lost, self.shipped, self._sparse_to)
 
 
 def _is_of_stream(stream: object) -> TypeGuard[str]:
@@ -316,6 +352,27 @@ def kept_record(stream: str, stream_record: StreamRecord, now_ns: int) -> dict[s
     return {"n": stream_record.born, "ns": now_ns, "event": "kept", "stream": stream, **members}
 
 
+def _shipped(record: Mapping[str, Any]) -> Shipped:
+    streams = record.get("streams")
+    if not isinstance(streams, dict):
+        raise DamageError("streams is no mapping")
+    return Shipped(
+        heard_ns=integer(record, "heard_ns"),
+        at_ns=integer(record, "at_ns"),
+        stopped=record.get("stopped") is True,
+        interval_ms=integer(record, "interval_ms"),
+        writer=str(record.get("writer")),
+        local_last=integer(record, "local_last"),
+        streams={stream: (integer(facts, "end"), integer(facts, "until_ns")) for stream, facts in streams.items()},
+    )
+
+
+def compacted(streams: Mapping[str, StreamRecord], now_ns: int, **members: Any) -> bytes:
+    """The content of a compacted ledger with these streams. ``members``: of its first line."""
+    lines = [encode(kept_record(stream, streams[stream], now_ns)) for stream in sorted(streams, key=lambda stream: streams[stream].born)]
+    return b"".join([encode({"n": 0, "ns": now_ns, "event": "compacted", "lines": len(lines), **members}), *lines])
+
+
 def _union(left: Iterable[Pair], right: Iterable[Pair]) -> list[Pair]:
     return list(dict.fromkeys([*left, *right]))
 
@@ -331,22 +388,28 @@ def run_of(stream: str) -> tuple[str, str]:
     return node, boot_id
 
 
-def content_of(path: str) -> bytes | None:
-    """The bytes of a ledger's file; None when it does not exist."""
+def content_of(directory: str) -> bytes | None:
+    """The bytes of the ledger of a log; None when it does not exist. Raises OSError: it exists and cannot be read."""
     try:
-        with open(path, "rb") as file:
+        if is_url(directory):
+            return store_at(directory).read(LEDGER_NAME)[0]
+        with open(os.path.join(directory, LEDGER_NAME), "rb") as file:
             return file.read()
     except FileNotFoundError:
         return None
 
 
-def read_ledger(directory: str) -> Ledger:
-    """The ledger of a tap directory. Damage, or a directory without a ledger, is not an error.
-
-    Raises:
-        OSError: the file exists and cannot be read.
-    """
-    content = content_of(os.path.join(directory, LEDGER_NAME))
+def ledger_of(content: bytes | None) -> Ledger:
+    """A ledger from its bytes; None: it does not exist. Damage is not an error."""
     state = LedgerState()
     state.read(content or b"")
     return state.frozen(present=content is not None)
+
+
+def read_ledger(directory: str) -> Ledger:
+    """The ledger of a log. Damage, or a log without a ledger, is not an error.
+
+    Raises:
+        OSError: it exists and cannot be read.
+    """
+    return ledger_of(content_of(directory))

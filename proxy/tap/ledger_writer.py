@@ -14,6 +14,7 @@ from framegate.proxy.tap.ledger import (
     Pair,
     Span,
     StreamRecord,
+    compacted,
     content_of,
     decode,
     encode,
@@ -50,7 +51,7 @@ class LedgerWriter:
         self._path = os.path.join(directory, LEDGER_NAME)
         self._lock = threading.Lock()
         self._state = LedgerState()
-        content = content_of(self._path)
+        content = content_of(directory)
         self.begun = content is None
         """The file did not exist."""
         self._size = self._state.read(content or b"")
@@ -149,7 +150,7 @@ class LedgerWriter:
             cut = self._state.cut
             for stream_record in (streams[stream] for stream in dropped):
                 cut = joined(cut, (stream_record.cut_from_ns, stream_record.cut_until_ns))
-            self._rewrite([lines[stream] for stream in sorted(lines, key=lambda stream: streams[stream].born)], dropped, forgotten, cut, now_ns)
+            self._rewrite(dropped, forgotten, cut, now_ns)
             return len(dropped)
 
     def close(self) -> None:
@@ -174,16 +175,15 @@ class LedgerWriter:
             self._state.last = record["n"]
             self._state.apply(decode(line[:-1]))
 
-    def _rewrite(self, lines: list[bytes], dropped: Set[str], forgotten: int, cut: Span, now_ns: int) -> None:
+    def _rewrite(self, dropped: Set[str], forgotten: int, cut: Span, now_ns: int) -> None:
         state = self._state
         kept = {stream: stream_record for stream, stream_record in state.streams.items() if stream not in dropped}
         damaged = any(
             stream_record.born <= state.damaged_at for stream_record in kept.values()
         )  # a stream that the damaged line may be about still exists
         damage, damaged_at = (state.damage, state.damaged_at) if damaged else ("", 0)
-        members = {"to": state.last, "lines": len(lines), "forgotten": forgotten, "damage": damage, "damaged_at": damaged_at}
-        times = {"cut_from_ns": cut[0], "cut_until_ns": cut[1], "lost": state.lost}
-        content = b"".join([encode({"n": 0, "ns": now_ns, "event": "compacted", **members, **times}), *lines])
+        members = {"to": state.last, "forgotten": forgotten, "damage": damage, "damaged_at": damaged_at}
+        content = compacted(kept, now_ns, **members, cut_from_ns=cut[0], cut_until_ns=cut[1], lost=state.lost)
         temporary = self._path + ".tmp"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)

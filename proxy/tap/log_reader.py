@@ -161,9 +161,12 @@ def walk_past(
 def _explain(segment: Segment, offset: int, following: int) -> None:
     """Raise the error for blocks that end before the next segment begins: the block is damaged, or blocks were deleted."""
     try:
-        size = os.stat(segment.path).st_size
+        fd = open_segment(segment.path)
     except FileNotFoundError:
         size = 0
+    else:
+        size = os.fstat(fd).st_size
+        os.close(fd)
     if segment.base + size - SEGMENT_HEADER_BYTES > offset:
         raise DamagedBlockError(segment.stream, offset, following, "its header is not a header, or it is cut short")
     raise OffsetVanishedError(segment.stream, offset, following)

@@ -1,5 +1,7 @@
 """The files of the tap's log, for readers: streams, segments, and the end that a segment's seal states.
 
+A log is a tap directory, or a node's folder in an object store, given as a URL (``store``). There all segments are sealed.
+
 Sealing renames a segment, so a path may be out of date when it is opened; the other name is tried then.
 """
 
@@ -7,11 +9,12 @@ import dataclasses
 import itertools
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from framegate.proxy.tap import record
 from framegate.proxy.tap.headers import Seal, decode_seal, decode_segment_header
+from framegate.proxy.tap.store import COPIES, is_url, store_at
 
 START: Final = 0
 LISTINGS: Final = 3
@@ -78,7 +81,9 @@ class Segment:
 
 
 def streams(root: str) -> list[str]:
-    """Names of the streams in a tap directory, sorted; none when it does not exist. Other folders are left out."""
+    """Names of the streams in a log, sorted; none when it does not exist. Other folders are left out."""
+    if is_url(root):
+        return [name for name in store_at(root).folders() if record.is_stream_name(name)]
     try:
         with os.scandir(root) as entries:
             return sorted(entry.name for entry in entries if record.is_stream_name(entry.name) and entry.is_dir())
@@ -92,16 +97,25 @@ def segments(root: str, stream: str, known: Mapping[int, Segment] | None = None)
     A file that is renamed during a listing may be missing from it, so a listing with a hole is repeated.
 
     Args:
-        root: the tap directory.
+        root: the tap directory, or a URL.
         stream: a stream's name.
         known: sealed segments of an earlier listing, by base. Those that still exist are not examined again.
     """
+    if is_url(root):
+        return list(_stored(root, stream))
     found: list[Segment] = []
     for _ in range(LISTINGS):
         found = _list(root, stream, known or {})
         if all(left.limit >= right.base for left, right in itertools.pairwise(found)):
             break
     return found
+
+
+def _stored(root: str, stream: str) -> Iterator[Segment]:
+    for name, size, modified_ns in store_at(root).items(stream):
+        stem, suffix = os.path.splitext(name)
+        if suffix == record.SEALED_SUFFIX and record.is_segment_stem(stem):
+            yield Segment(stream, f"{root.rstrip('/')}/{stream}/{name}", int(stem), True, size, modified_ns)
 
 
 def _list(root: str, stream: str, known: Mapping[int, Segment]) -> list[Segment]:
@@ -147,6 +161,8 @@ def open_segment(path: str) -> int:
     Raises:
         FileNotFoundError: it was deleted.
     """
+    if is_url(path):
+        return COPIES.open(path)
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -2,7 +2,8 @@
 
 Rules: only sealed segments are deleted, the oldest of a stream first. A segment older than ``max_age_ms`` is deleted. While all streams together are
 over the budget, segments that every registered consumer has read are deleted, oldest first; if that is not enough, also segments that some consumer
-needs, and these are counted: a consumer that has stopped must not fill the disk. Within the budget, read segments stay for other readers.
+needs, and these are counted: a consumer that has stopped must not fill the disk. Within the budget, read segments stay for other readers. Segments
+that the consumer ``keep_for`` has not read are never deleted.
 
 A consumer whose file cannot be read counts with its last known offsets, or as having read nothing. Each sweep leaves room for as much as the log grew
 since the last one, because writers do not wait for a sweep.
@@ -77,6 +78,7 @@ class Retention:
         max_age_ms: int,
         on_delete: Callable[[Sequence[Segment]], None] = lambda segments: None,
         on_listed: Callable[[Mapping[str, Sequence[Segment]]], None] = lambda listed: None,
+        keep_for: str = "",
     ) -> None:
         """Nothing is touched before ``sweep``.
 
@@ -86,12 +88,14 @@ class Retention:
             max_age_ms: since a sealed segment was last written; 0 for no bound.
             on_delete: gets the segments that a sweep will delete, in order within each stream.
             on_listed: gets all segments that a sweep found, before it deletes any.
+            keep_for: a consumer without whose reading nothing is deleted, registered or not; empty: there is none.
         """
         self._directory = directory
         self._budget = budget
         self._max_age_ns = max_age_ms * NS_PER_MS
         self._on_delete = on_delete
         self._on_listed = on_listed
+        self._keep_for = keep_for
         self._usage: int | None = None
         self._known: dict[str, dict[str, int]] = {}
         self._left: dict[str, list[Segment]] = {}
@@ -171,6 +175,9 @@ class Retention:
 
     def _due(self, listed: Mapping[str, list[Segment]], consumers: Mapping[str, Mapping[str, int]], excess: int, now_ns: int) -> list[Segment]:
         """The segments to delete, in order."""
+        if self._keep_for:
+            kept = consumers.get(self._keep_for, {})
+            listed = {stream: [segment for segment in found if segment.limit <= kept.get(stream, START)] for stream, found in listed.items()}
         due: list[Segment] = []
         oldest_ns = now_ns - self._max_age_ns if self._max_age_ns else 0
         for stream, found in listed.items():

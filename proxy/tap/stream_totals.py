@@ -39,6 +39,7 @@ class WindowRow:
         missing: seen, but neither stored nor lost; below 0: stored or lost, but not seen. 0 where totals are only due.
         state: of ``STATES``.
         cut: retention deleted some or all of the data. With a worse state: the counts are of the rest.
+        reasons: of the gaps with lost frames, also those that touch other windows.
         windows: number of windows in the row, from this one on. More than one only where all data about them is deleted: ``cut``, without counts.
     """
 
@@ -58,6 +59,7 @@ class WindowRow:
     state: str = ""
     cut: bool = False
     windows: int = 1
+    reasons: set[str] = dataclasses.field(default_factory=set)
 
     @property
     def last_window_ns(self) -> int:
@@ -110,6 +112,7 @@ class StreamTotals:
         at = self._at(block.word(row.listener), record.DIRECTIONS[row.direction], row.capture_ns // record.WINDOW_NS)
         if row.reason == record.REASON_PIECES_LOST:
             at.lost += row.frame_count
+            at.reasons.add(record.REASONS[row.reason])
             return
         withheld = _withheld(block, row)
         at.withheld += withheld
@@ -123,6 +126,8 @@ class StreamTotals:
                 at.sampled += gap.frames
             else:
                 at.lost += gap.frames
+                if gap.frames:
+                    at.reasons.add(gap.reason)
         else:
             self._spans.append((gap, first, last))
 
@@ -136,6 +141,8 @@ class StreamTotals:
             touched = {*whole, *(window for window in windows.get((what.listener, what.direction), []) if first <= window <= last)}
             for window in touched:
                 at = self._at(what.listener, what.direction, window)
+                if isinstance(what, GapRecord):
+                    at.reasons.add(what.reason)
                 if isinstance(what, TotalsRecord) or what.certainty == "unknown":
                     at.unknown += 1
                 elif what.certainty == "at_most":

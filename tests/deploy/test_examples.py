@@ -61,7 +61,9 @@ def test_the_manual_loads_and_says_what_it_says(installed: Callable[[Path], Path
     assert config.listeners[0].tls.client_auth == "required"
     assert config.tap is not None
     assert config.tap.segment_age_ms == 300_000
-    assert dataclasses.replace(config.tap, directory="", rules=()) == model.TapConfig(directory="")
+    assert dataclasses.replace(config.tap, directory="", rules=(), ship=None) == model.TapConfig(directory="")
+    assert config.tap.ship is not None
+    assert config.tap.ship == model.ShipConfig(to=config.tap.ship.to)
     assert config.listeners[2].brokers == model.BrokersConfig(ports="19100-19199", advertise="127.0.0.1")
     assert [upstream.kafka is not None for upstream in config.upstreams] == [False, False, True]
     header = model.HeaderConfig(size=8, offset=2, byte_order="little", counts="rest", other_bytes="set", fill="c0de0001")

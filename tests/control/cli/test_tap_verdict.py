@@ -62,6 +62,7 @@ def test_json_has_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown["windows"][1] == {
         "stream": "s", "listener": None, "direction": "request", "window": "2023-11-14T22:14:20.000000Z", "seen": 1, "stored": 0, "withheld": 0,
         "sampled": 0, "lost": 0, "at_most": 0, "unknown": 0, "shared": 0, "missing": 0, "state": "missing", "cut": False, "windows": 1,
+        "reasons": [],
         "accepted": "",
     }  # fmt: skip
 

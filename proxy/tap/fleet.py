@@ -1,0 +1,197 @@
+"""A fleet's logs in an object store: its nodes, and what is complete, by minute.
+
+A minute of the fleet has one of three states. *lost*: frames of a node are lost, or may be; with their number and the reasons. *open*: a node has not
+been heard since, so it is not known. *complete*: neither. Nodes that ended in order, and nodes that were never heard, are not waited for.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from framegate.proxy.tap.completeness import Verdict, WindowRow, verify
+from framegate.proxy.tap.expected import expected_end
+from framegate.proxy.tap.ledger import Ledger, content_of, read_ledger
+from framegate.proxy.tap.log_reader import segments
+from framegate.proxy.tap.record import WINDOW_NS
+from framegate.proxy.tap.store import COPIES, store_at
+
+__all__ = ["FOREVER_NS", "SILENT_INTERVALS", "Minute", "Node", "minutes", "node_at", "nodes_of", "verify_node"]
+
+FOREVER_NS: Final = 1 << 62
+SILENT_INTERVALS: Final = 3
+"""A node is silent when it has not been heard for so many of its intervals."""
+_SILENT_LEAST_NS: Final = 30_000_000_000
+_LOST: Final = ("lost", "at_most", "unknown", "missing", "cut")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """A node in the store. Times are of the node's clock, since 1970.
+
+    Attributes:
+        name: of its folder.
+        root: its URL, which readers take like a directory.
+        began_ns: when its first stream began; 0: not known.
+        heard_ns: when it was last heard; 0: never.
+        until_ns: before this time, all its frames are in the store, or what is known of them; ``FOREVER_NS``: it ended in order.
+        silent: it should have been heard since.
+        streams: number of its streams.
+        written: those without an end.
+        shipped: bytes in the store.
+        fault: why that is not known, in words; empty when it is.
+    """
+
+    name: str
+    root: str
+    began_ns: int = 0
+    heard_ns: int = 0
+    until_ns: int = 0
+    silent: bool = False
+    streams: int = 0
+    written: int = 0
+    shipped: int = 0
+    fault: str = ""
+
+    @property
+    def state(self) -> str:
+        """``running``, ``stopped`` (in order), ``silent`` or ``unknown``."""
+        return "unknown" if self.fault else "stopped" if self.until_ns == FOREVER_NS else "silent" if self.silent else "running"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Minute:
+    """A minute of a fleet.
+
+    Attributes:
+        window_ns: where it begins, wall clock.
+        state: ``complete``, ``lost`` or ``open``.
+        seen, lost, at_most: frames, of all nodes. Frames that are missing without a row about them count as lost.
+        reasons: why frames are lost, in words.
+        waiting: nodes that have not been heard since; also when it is ``lost``.
+    """
+
+    window_ns: int
+    state: str
+    seen: int
+    lost: int
+    at_most: int
+    reasons: list[str]
+    waiting: list[str]
+
+
+def nodes_of(url: str) -> list[str]:
+    """The URLs of the nodes below a prefix; of the node alone, if it is one. One request for 1,000 nodes.
+
+    Raises:
+        OSError: the store cannot be read.
+    """
+    if content_of(url) is not None:
+        return [url.rstrip("/")]
+    return [f"{url.rstrip('/')}/{name}" for name in store_at(url).folders()]
+
+
+def node_at(root: str, now_ns: int) -> Node:
+    """What the stored ledger says of a node: one request.
+
+    Args:
+        root: its URL.
+        now_ns: wall clock.
+
+    Raises:
+        OSError: the store cannot be read.
+    """
+    name, ledger = root.rsplit("/", 1)[-1], read_ledger(root)
+    shipped = ledger.shipped
+    if shipped is None:
+        return Node(name, root, fault="there is no ledger of a shipper, so it is not known what was shipped")
+    began = [stream_record.born_ns for stream_record in ledger.streams.values() if not stream_record.recovery]
+    unfinished = _unfinished(ledger)
+    until_ns = FOREVER_NS if shipped.stopped else min([shipped.at_ns, *(_until(ledger, stream) for stream in unfinished)])
+    silent_ns = max(SILENT_INTERVALS * shipped.interval_ms * 1_000_000, _SILENT_LEAST_NS)
+    return Node(
+        name,
+        root,
+        min(began, default=shipped.at_ns),
+        shipped.heard_ns,
+        until_ns,
+        not shipped.stopped and now_ns - shipped.heard_ns > silent_ns,
+        len(ledger.streams.keys() | shipped.streams.keys()),
+        len(unfinished),
+        sum(end for end, _ in shipped.streams.values()),
+        f"the ledger is damaged: {ledger.damage}" if ledger.damage else "",
+    )
+
+
+def _unfinished(ledger: Ledger) -> list[str]:
+    """Streams that may go on."""
+    names = ledger.streams.keys() | (ledger.shipped.streams.keys() if ledger.shipped else set())
+    return sorted(name for name in names if expected_end(ledger.streams.get(name)) is None)
+
+
+def _until(ledger: Ledger, stream: str) -> int:
+    stream_record = ledger.streams.get(stream)
+    assert ledger.shipped is not None, "it is of a store"
+    known_ns = ledger.shipped.streams.get(stream, (0, 0))[1]
+    return known_ns or (0 if stream_record is None else min(stream_record.born_ns, ledger.shipped.at_ns))
+
+
+def verify_node(
+    root: str, now_ns: int, progress: Callable[[int], object] = lambda size: None, sleep: Callable[[float], object] = time.sleep
+) -> tuple[Node, Verdict]:
+    """``completeness.verify`` for a node in the store. What the shipper says is read before the segments are listed, so they must be there.
+
+    Raises:
+        OSError: the store cannot be read.
+    """
+    COPIES.forget(root)  # what was damaged since is found
+    node = node_at(root, now_ns)
+    ledger = read_ledger(root)
+    faults = [node.fault] if node.fault else []
+    for stream, (end, _) in sorted(ledger.shipped.streams.items() if ledger.shipped else ()):
+        listed = segments(root, stream)
+        found = listed[-1].limit if listed else 0
+        if found < end:
+            faults.append(f"{stream}: it was shipped up to {end}, and is there up to {found} only")
+    verdict = verify(root, progress, sleep)
+    faults = [*verdict.faults, *(fault for fault in faults if fault not in verdict.faults)]
+    return node, dataclasses.replace(verdict, faults=faults, complete=verdict.complete and not faults)
+
+
+def minutes(found: Iterable[tuple[Node, list[WindowRow]]]) -> Iterator[Minute]:
+    """The minutes from the first to the last that any node has rows about, or was not heard since.
+
+    Args:
+        found: each node with its rows.
+    """
+    found = list(found)
+    rows: dict[int, list[WindowRow]] = {}
+    for _, node_rows in found:
+        for row in node_rows:
+            for number in range(row.windows):
+                rows.setdefault(row.window_ns // WINDOW_NS + number, []).append(row)
+    for window in range(min(rows), max(rows) + 1) if rows else ():
+        end_ns = (window + 1) * WINDOW_NS
+        here = rows.get(window, [])
+        waiting = sorted({node.name for node, _ in found if node.fault or node.until_ns < end_ns})
+        bad = [row for row in here if row.state in _LOST]
+        waiting = sorted({*waiting, *(row.stream for row in here if row.state == "open")})
+        yield Minute(
+            window * WINDOW_NS,
+            "lost" if bad else "open" if waiting else "complete",
+            sum(row.seen for row in here),
+            sum(row.lost + row.shared + abs(row.missing) for row in bad),
+            sum(row.at_most for row in bad),
+            sorted({reason for row in bad for reason in _reasons(row)}),
+            waiting,
+        )
+
+
+def _reasons(row: WindowRow) -> list[str]:
+    """Why frames of a row are lost."""
+    words = [*row.reasons]
+    if row.missing:
+        words.append("missing")
+    if row.cut or row.state == "cut":
+        words.append("deleted before it was shipped")
+    return words or [row.state]

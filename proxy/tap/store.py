@@ -1,0 +1,290 @@
+"""Objects of the tap's log in an object store, or below a ``file://`` URL. The only module that uses obstore, which is loaded when a URL is used.
+
+Where things are::
+
+    <prefix>/<node>/<stream>/<base>.seg       a sealed segment, the bytes of the file; never changes
+    <prefix>/<node>/_ledger.jsonl             the ledger, and how far the node has shipped (``ledger``); replaced as a whole
+
+``<prefix>/<node>`` is a log for readers, like a tap directory (``log_segments``). A reader opens a segment as a copy on the local disk (``Copies``):
+a segment is one request, and everything that reads files reads it.
+"""
+
+import atexit
+import collections
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import tempfile
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+__all__ = ["COPIES", "SCHEMES", "ConflictError", "Item", "Store", "StoreError", "is_url", "place_of", "store_at", "url_fault"]
+
+Found = TypeVar("Found")
+SCHEMES: Final = ("s3", "gs", "az", "file")
+WHOLE: Final = 8 << 20
+"""Objects up to this size are sent in one request, which is conditional; larger ones in parts of this size."""
+CHUNK: Final = 1 << 20
+COPIES_BYTES: Final = 2 << 30
+"""Copies of segments beyond this size in total are deleted, the ones used longest ago first."""
+_RETRIES: Final = 2
+_QUERY: Final = re.compile(r"\?[^\s\"')]*")
+_SHOWN: Final = 300
+
+
+class StoreError(OSError):
+    """A store refused a request, or did not answer. The message has no credentials."""
+
+
+class ConflictError(StoreError):
+    """The object exists, or is not the one that was expected."""
+
+
+class Item(NamedTuple):
+    """An object. ``modified_ns``: by the store's clock, since 1970."""
+
+    name: str
+    size: int
+    modified_ns: int
+
+
+def is_url(root: str) -> bool:
+    """Whether a log is in a store."""
+    return "://" in root
+
+
+def url_fault(url: str) -> str:
+    """What is wrong with a URL, in words; empty: nothing. No request is made."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+    except ValueError as error:
+        return f"is no URL: {error}"
+    if parts.scheme not in SCHEMES or "://" not in url:
+        return f"must begin with {', '.join(f'{scheme}://' for scheme in SCHEMES[:-1])} or {SCHEMES[-1]}://"
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        return "must have no user, query or fragment: credentials are taken from the environment"
+    if (parts.scheme == "file") == bool(parts.netloc) or (parts.scheme == "file" and not parts.path.strip("/")):
+        return "must be file:///, with an absolute path" if parts.scheme == "file" else "needs a bucket or container"
+    if importlib.util.find_spec("obstore") is None:
+        return "needs the package obstore: install framegate[ship]"
+    return ""
+
+
+def place_of(path: str) -> tuple[str, str]:
+    """The log's root and the object's name in it, of a segment's path."""
+    root, stream, name = path.rsplit("/", 2)
+    return root, f"{stream}/{name}"
+
+
+@functools.lru_cache(maxsize=64)
+def _client(base: str) -> "ObjectStore":
+    """One client for each bucket, so that its connections are shared. Credentials come from the environment, or from the machine's identity."""
+    from obstore.exceptions import BaseError
+    from obstore.store import LocalStore, from_url
+
+    try:
+        if base.startswith("file:"):
+            return LocalStore(urllib.parse.unquote(urllib.parse.urlsplit(base).path))
+        return from_url(base, client_options={"timeout": "5m", "connect_timeout": "10s"}, retry_config={"max_retries": _RETRIES})
+    except BaseError as error:
+        raise StoreError(f"{base}: {_clean(error)}") from None
+
+
+def _clean(error: BaseException) -> str:
+    """An error's first line without query strings, which may be signed, and without a store's answer, which may quote what was signed."""
+    text = _QUERY.sub("?…", str(error).partition("\n")[0]).partition("<")[0].rstrip(": ")
+    return text[:_SHOWN] or type(error).__name__
+
+
+class Store:
+    """What is below one URL. Thread safe; every call may block for minutes.
+
+    All raise FileNotFoundError when there is no such object, and StoreError otherwise.
+    """
+
+    def __init__(self, root: str, client: "ObjectStore", prefix: str) -> None:
+        """``client``: of the bucket; ``prefix``: of all names, without slashes at its ends."""
+        self.root = root
+        self._client = client
+        self._prefix = prefix
+
+    def _name(self, name: str) -> str:
+        return "/".join(filter(None, (self._prefix, name)))
+
+    def folders(self) -> list[str]:
+        """The names of the folders directly below, sorted: one request for 1,000."""
+        import obstore
+
+        found = self._wrapped(lambda: obstore.list_with_delimiter(self._client, self._prefix or None))
+        return sorted(path.rsplit("/", 1)[-1] for path in found["common_prefixes"])
+
+    def items(self, folder: str, after: str = "") -> list[Item]:
+        """The objects in a folder, sorted by name: one request for 1,000. ``after``: only names behind this one."""
+        import obstore
+
+        behind = f"{self._name(folder)}/{after}" if after else None
+        found = self._wrapped(lambda: [item for page in obstore.list(self._client, self._name(folder), offset=behind) for item in page])
+        return sorted(Item(item["path"].rpartition("/")[2], item["size"], int(item["last_modified"].timestamp() * 1e9)) for item in found)
+
+    def read(self, name: str) -> tuple[bytes, Mapping[str, Any]]:
+        """An object, and its version for ``replace``."""
+        import obstore
+
+        def whole() -> tuple[bytes, Mapping[str, Any]]:
+            found = obstore.get(self._client, self._name(name))
+            return bytes(found.bytes()), {"e_tag": found.meta["e_tag"], "version": found.meta["version"]}
+
+        return self._wrapped(whole)
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """An object in order, in parts of about ``CHUNK``."""
+        import obstore
+
+        found = self._wrapped(lambda: iter(obstore.get(self._client, self._name(name)).stream(min_chunk_size=CHUNK)))
+        while True:
+            chunk = self._wrapped(lambda: next(found, None))
+            if chunk is None:
+                return
+            yield bytes(chunk)
+
+    def create(self, name: str, chunks: Iterable[bytes], size: int, *, again: bool = False) -> None:
+        """Write an object that does not exist.
+
+        Args:
+            name: of the object.
+            chunks: its bytes.
+            size: of all of them. A larger object than ``WHOLE`` replaces one that exists.
+            again: replace one that exists.
+
+        Raises:
+            ConflictError: it exists.
+        """
+        if size > WHOLE:
+            self._put(name, iter(chunks), use_multipart=True, chunk_size=WHOLE, max_concurrency=1)
+        else:
+            self._put(name, b"".join(chunks), mode="overwrite" if again else "create", use_multipart=False)
+
+    def replace(self, name: str, data: bytes, version: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Write an object in the place of another one.
+
+        Args:
+            name: of the object.
+            data: its bytes.
+            version: of the other one; None: there is none. On a file system it is compared before, but not at the same time.
+
+        Returns:
+            The version.
+
+        Raises:
+            ConflictError: it has another version.
+        """
+        if version is not None and self.root.startswith("file:"):
+            if self.read(name)[1]["e_tag"] != version["e_tag"]:
+                raise ConflictError(f"{self.root}/{name}: it was replaced")
+            return self._put(name, data, use_multipart=False)
+        mode: Any = "create" if version is None else dict(version)
+        return self._put(name, data, mode=mode, use_multipart=False)
+
+    def _put(self, name: str, data: Any, **options: Any) -> Mapping[str, Any]:
+        import obstore
+
+        return self._wrapped(lambda: dict(obstore.put(self._client, self._name(name), data, **options)))
+
+    def _wrapped(self, call: Callable[[], Found]) -> Found:
+        from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+
+        try:
+            return call()
+        except (AlreadyExistsError, PreconditionError) as error:
+            raise ConflictError(f"{self.root}: {_clean(error)}") from None
+        except BaseError as error:
+            raise StoreError(f"{self.root}: {_clean(error)}") from None
+
+
+def store_at(root: str, *, create: bool = False) -> Store:
+    """What is below a URL.
+
+    Args:
+        root: the URL.
+        create: make the folder of a ``file://`` URL.
+
+    Raises:
+        StoreError: it is not valid, obstore is not installed, or the store cannot be used.
+    """
+    fault = url_fault(root)
+    if fault:
+        raise StoreError(f"{root} {fault}")
+    parts = urllib.parse.urlsplit(root.rstrip("/"))
+    if parts.scheme == "file":
+        if create:
+            os.makedirs(urllib.parse.unquote(parts.path), exist_ok=True)
+        return Store(root, _client(root.rstrip("/")), "")
+    return Store(root, _client(f"{parts.scheme}://{parts.netloc}"), parts.path.strip("/"))
+
+
+class Copies:
+    """Copies of segments on the local disk, in a folder that is deleted when the process ends. Thread safe."""
+
+    def __init__(self, most: int = COPIES_BYTES) -> None:
+        """``most``: bytes of all copies."""
+        self._most = most
+        self._lock = threading.Lock()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._sizes: collections.OrderedDict[str, int] = collections.OrderedDict()
+        self._bytes = 0
+        self._made = 0
+
+    def open(self, path: str) -> int:
+        """A descriptor of a copy, which is made unless it exists. Raises as ``Store``."""
+        with self._lock:
+            file = self._file(path)
+            if path in self._sizes:
+                self._sizes.move_to_end(path)
+                return os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            self._made += 1
+            part = f"{file}.{self._made}"
+        root, name = place_of(path)
+        try:
+            with open(part, "xb") as copy:
+                for chunk in store_at(root).chunks(name):
+                    copy.write(chunk)
+                size = copy.tell()
+            fd = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(part)
+            raise
+        with self._lock:
+            os.replace(part, file)
+            self._sizes[path] = size
+            self._bytes += size
+            while len(self._sizes) > 1 and self._bytes > self._most:
+                oldest, size = self._sizes.popitem(last=False)
+                self._bytes -= size
+                os.unlink(self._file(oldest))
+        return fd
+
+    def forget(self, root: str) -> None:
+        """Delete the copies of a log."""
+        with self._lock:
+            for path in [path for path in self._sizes if place_of(path)[0] == root]:
+                self._bytes -= self._sizes.pop(path)
+                os.unlink(self._file(path))
+
+    def _file(self, path: str) -> str:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="framegate-")
+            atexit.register(self._folder.cleanup)
+        return os.path.join(self._folder.name, hashlib.sha256(path.encode()).hexdigest())
+
+
+COPIES: Final = Copies()
+"""Of this process."""

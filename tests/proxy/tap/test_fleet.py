@@ -1,0 +1,167 @@
+"""A fleet in a store: its nodes, its minutes; and that damage of the store is never taken for completeness."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from framegate.proxy.tap.fleet import FOREVER_NS, minutes, node_at, nodes_of, verify_node
+from tests.fakes.kept_tap import START, in_segments
+from tests.fakes.shipped import MINUTE_NS, ShippedTap
+
+
+@pytest.fixture
+def edge(tmp_path: Path) -> Iterator[ShippedTap]:
+    (tmp_path / "tap").mkdir()
+    made = ShippedTap(tmp_path / "tap")
+    yield made
+    made.leave()
+
+
+@pytest.fixture
+def others(edge: ShippedTap, tmp_path: Path) -> Iterator[Callable[[str], ShippedTap]]:
+    """Makes further nodes."""
+    found: list[ShippedTap] = []
+
+    def make(node: str) -> ShippedTap:
+        found.append(other(edge, tmp_path, node))
+        return found[-1]
+
+    yield make
+    for made in found:
+        made.leave()
+
+
+def other(edge: ShippedTap, tmp_path: Path, node: str) -> ShippedTap:
+    (tmp_path / node).mkdir()
+    made = ShippedTap(tmp_path / node, node)
+    made.url, made.root = edge.url, f"{edge.url}/{node}"
+    made.store = type(made.store)(made.root)
+    made.restart()
+    return made
+
+
+def states(*taps: ShippedTap) -> list[str]:
+    found = [verify_node(tap.root, tap.now_ns) for tap in taps]
+    return [minute.state for minute in minutes((node, verdict.rows) for node, verdict in found)]
+
+
+def test_a_prefix_has_nodes_and_a_node_is_itself(edge: ShippedTap, others: Callable[[str], ShippedTap], tmp_path: Path) -> None:
+    edge.look()
+    others("b").look()
+    assert nodes_of(edge.url) == [f"{edge.url}/b", edge.root]
+    assert nodes_of(f"{edge.root}/") == [edge.root]
+    (tmp_path / "empty").mkdir()
+    assert nodes_of(f"file://{tmp_path}/empty") == []
+
+
+@pytest.mark.parametrize(("past_s", "state"), [(29.999, "running"), (30.0, "running"), (30.001, "silent")])
+def test_a_node_is_silent_after_three_intervals_and_at_least_30_s(edge: ShippedTap, past_s: float, state: str) -> None:
+    in_segments(edge.tap, 2)
+    edge.look()
+    assert node_at(edge.root, edge.now_ns + int(past_s * 1e9)).state == state
+
+
+def test_a_node_that_ended_in_order_is_not_waited_for(edge: ShippedTap) -> None:
+    edge.tap.end(in_segments(edge.tap, 2))
+    edge.look()
+    assert node_at(edge.root, 1 << 62).state == "silent", "its framegate goes on"
+    edge.leave()
+    edge.look()
+    node = node_at(edge.root, 1 << 62)
+    assert (node.state, node.until_ns, node.streams, node.written) == ("stopped", FOREVER_NS, 1, 0)
+
+
+def test_without_a_shipper_s_line_a_node_is_unknown(edge: ShippedTap) -> None:
+    edge.tap.end(in_segments(edge.tap, 1))
+    edge.look()
+    shutil.copy(edge.folder / "_ledger.jsonl", edge.root.removeprefix("file://"))
+    node, verdict, found = edge.verify()
+    assert (node.state, verdict.complete, found[0].state) == ("unknown", False, "open")
+
+
+def test_a_minute_is_open_while_any_node_was_not_heard_since_and_lost_if_any_lost(edge: ShippedTap, others: Callable[[str], ShippedTap]) -> None:
+    third = others("third")
+    edge.tap.end(in_segments(edge.tap, 3))
+    edge.leave()
+    edge.look()
+    second = others("second")
+    processor = in_segments(second.tap, 5, node="second")
+    second.look({processor.stream: (START + 2 * MINUTE_NS, 0)})
+    assert states(edge, second) == ["complete"] * 2 + ["open"] * 2
+    third.die(in_segments(third.tap, 1), 3)
+    third.leave()
+    third.look()
+    first, *_ = minutes([verify_node(tap.root, edge.now_ns)[0], verify_node(tap.root, edge.now_ns)[1].rows] for tap in (edge, third))
+    assert (first.state, first.at_most, first.reasons, first.waiting) == ("lost", 3, ["processor_died"], [])
+    assert states(edge, second, third)[1:] == ["complete", "open", "open"]
+
+
+# --- damage --------------------------------------------------------------------------------------------------------------------------
+
+
+def damages(edge: ShippedTap, former: dict[str, bytes]) -> Iterator[tuple[str, Path]]:
+    """Every object deleted, truncated, garbled, replaced by another one and by its former version, one after the other."""
+    objects = edge.objects()
+    for path in objects:
+        whole = path.read_bytes()
+        name = path.name
+        for what, content in (
+            ("deleted", None),
+            ("empty", b""),
+            ("truncated by a byte", whole[:-1]),
+            ("truncated by a block", whole[:-64]),
+            ("garbled", whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:]),
+            ("replaced", next(each for each in objects if (each != path and each.suffix == path.suffix) or each.suffix == ".jsonl").read_bytes()),
+            ("stale", former.get(name)),
+        ):
+            if what == "stale" and content in (None, whole):
+                continue
+            if content is None:
+                path.unlink()
+            elif content != whole:
+                path.write_bytes(content)
+            else:
+                continue
+            yield f"{name} {what}", path
+            path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_damage_of_any_object_is_never_complete(edge: ShippedTap, ended: bool) -> None:
+    processor = in_segments(edge.tap, 4)
+    facts = {processor.stream: (edge.now_ns, 0)}
+    edge.look(facts)
+    former = {path.name: path.read_bytes() for path in edge.objects()}
+    for number in range(4, 7):
+        processor.block([bytes(600)], at_ns=START + number * MINUTE_NS)
+    if ended:
+        edge.tap.end(processor)
+        edge.leave()
+    else:
+        processor.writer.thread.seal(False)
+    edge.look(facts)
+    _, verdict, found = edge.verify()
+    assert (verdict.complete, [minute.state for minute in found]) == (True, ["complete"] * 7 if ended else ["complete"] * 6 + ["open"])
+    taken_for_complete = []
+    for what, _ in damages(edge, former):
+        _, verdict, found = edge.verify()
+        # a stale ledger of a stream that goes on is a node that was not heard since
+        not_heard = "stale" in what and [minute.state for minute in found] == ["complete"] * 3 + ["open"] * 4
+        if verdict.complete and not not_heard:
+            taken_for_complete.append(what)
+    assert taken_for_complete == []
+
+
+def test_an_older_ledger_does_not_hide_streams_that_came_later(edge: ShippedTap) -> None:
+    edge.tap.end(in_segments(edge.tap, 1))
+    edge.look()
+    path = edge.objects()[0]
+    former = path.read_bytes()
+    edge.tap.end(in_segments(edge.tap, 1, boot_id="b1"))
+    edge.leave()
+    edge.look()
+    path.write_bytes(former)
+    _, verdict, _ = edge.verify()
+    assert ["not in the ledger" in fault for fault in verdict.faults] == [True]
