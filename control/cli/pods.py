@@ -5,6 +5,7 @@ needs the rights of ``kubectl exec`` alone. The answers become one table with a 
 or one JSON document: ``pods`` has each pod's JSON, ``failed`` what went wrong, both by the name of the pod.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -99,7 +100,7 @@ def over_pods(table: Callable[..., Table], question: str = "") -> Callable[[Call
 
 
 def _run(fleet: Fleet, table: Table, question: str, output: str, *, changes: bool) -> None:
-    """Ask all pods, print what they said, and exit."""
+    """Ask all pods, and print what they said."""
     import asyncio
 
     names, failed = _pods(fleet)
@@ -113,6 +114,11 @@ def _run(fleet: Fleet, table: Table, question: str, output: str, *, changes: boo
     except KeyboardInterrupt:
         print_note("interrupted" + ("; the change may have taken effect in some pods" if changes else ""))
         sys.exit(EXIT_INTERRUPTED)
+    _print(answers, failed, table, output)
+
+
+def _print(answers: dict[str, _Answer], failed: dict[str, str], table: Table, output: str) -> None:
+    """Print the answers, and what went wrong in which pods; exits if something did. ``failed``: the pods that were not asked, and why."""
     rows: list[Sequence[Any]] = []
     for name, answer in answers.items():
         try:
@@ -126,6 +132,8 @@ def _run(fleet: Fleet, table: Table, question: str, output: str, *, changes: boo
         print_json({"pods": good, "failed": dict(sorted(failed.items()))})
     else:
         print_table(("POD", *table.columns), rows)
+        if good and not rows:
+            print_note(f"nothing to show: {counted(len(good), 'pod')} answered")
     for name in sorted({*answers, *failed}):
         said = answers[name].notes if name in answers and name not in failed else [failed[name]]
         for line in said:
@@ -211,7 +219,8 @@ async def _ask(fleet: Fleet, name: str, timeout_s: float) -> _Answer:
         async with asyncio.timeout(timeout_s):
             out, said, code = await asyncio.gather(_read(process.stdout), _read(process.stderr), process.wait())
     except BaseException as error:
-        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         await asyncio.gather(_read(process.stdout), _read(process.stderr), process.wait())  # a process whose output is not read has not ended
         if isinstance(error, TimeoutError):
             return _Answer(None, f"it did not answer within {timeout_s:g} s")

@@ -191,6 +191,7 @@ def test_names_are_words_of_no_shell_and_escaped_on_a_terminal(cluster: Cluster)
     for name in names:
         cluster.add(name, prints([]))
     assert list(json.loads(cluster("channels", "list", "-o", "json").stdout)["pods"]) == sorted(names)
+    assert cluster("channels", "list").stderr == "framegate: nothing to show: 6 pods answered\n"
     for name in names:
         cluster.add(name, prints({"closed_connection_count": 0, "open_connection_count": 1}))
     text = cluster("-l", "--all;x in (a,b)", "-n", "-n", "drain", "--yes").stdout
