@@ -5,6 +5,7 @@ needs the rights of ``kubectl exec`` alone. The answers become one table with a 
 or one JSON document: ``pods`` has each pod's JSON, ``failed`` what went wrong, both by the name of the pod.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -34,6 +35,7 @@ LONGEST_ANSWER: Final = 64 << 20
 """Bytes of output that are kept of a pod."""
 _META: Final = "framegate.pods"
 _SHOWN: Final = 10
+_UNKNOWN: Final = "; the change may have taken effect"
 _LONGEST_REASON: Final = 300
 _KUBECTL_SAYS: Final = re.compile(r"command terminated with (non-zero )?exit code")
 _FORM_ERRORS: Final = (AttributeError, KeyError, IndexError, TypeError, ValueError)
@@ -55,11 +57,14 @@ class Fleet(NamedTuple):
 
 
 class Table(NamedTuple):
-    """How answers are shown. ``rows``: the rows of one pod, from its JSON; ``patience_s``: what the command itself may take, beside the timeout."""
+    """How answers are shown. ``rows``: the rows of one pod, from its JSON; ``patience_s``: what the command itself may take, beside the timeout;
+    ``changes``: the command changes something.
+    """
 
     columns: Sequence[str]
     rows: Callable[[Any], Sequence[Sequence[Any]]]
     patience_s: float = 0.0
+    changes: bool = False
 
 
 class _Answer(NamedTuple):
@@ -91,15 +96,15 @@ def over_pods(table: Callable[..., Table], question: str = "") -> Callable[[Call
             if fleet is None:
                 function(**values)
             else:
-                _run(fleet, table(**values), "" if sure else question, values["output"], changes=bool(question))
+                _run(fleet, table(**values), "" if sure else question, values["output"])
 
         return click.option("--yes", is_flag=True, help="With --kube: do not ask.")(command) if question else command
 
     return decorate
 
 
-def _run(fleet: Fleet, table: Table, question: str, output: str, *, changes: bool) -> None:
-    """Ask all pods, print what they said, and exit."""
+def _run(fleet: Fleet, table: Table, question: str, output: str) -> None:
+    """Ask all pods, and print what they said."""
     import asyncio
 
     names, failed = _pods(fleet)
@@ -109,10 +114,15 @@ def _run(fleet: Fleet, table: Table, question: str, output: str, *, changes: boo
     if question and names:
         _confirm(question, names)
     try:
-        answers = dict(zip(names, asyncio.run(_ask_all(fleet, names, table.patience_s)), strict=True))
+        answers = dict(zip(names, asyncio.run(_ask_all(fleet, names, table)), strict=True))
     except KeyboardInterrupt:
-        print_note("interrupted" + ("; the change may have taken effect in some pods" if changes else ""))
+        print_note("interrupted" + (_UNKNOWN if table.changes else ""))
         sys.exit(EXIT_INTERRUPTED)
+    _print(answers, failed, table, output)
+
+
+def _print(answers: dict[str, _Answer], failed: dict[str, str], table: Table, output: str) -> None:
+    """Print the answers, and what went wrong in which pods; exits if something did. ``failed``: the pods that were not asked, and why."""
     rows: list[Sequence[Any]] = []
     for name, answer in answers.items():
         try:
@@ -126,6 +136,8 @@ def _run(fleet: Fleet, table: Table, question: str, output: str, *, changes: boo
         print_json({"pods": good, "failed": dict(sorted(failed.items()))})
     else:
         print_table(("POD", *table.columns), rows)
+        if good and not rows:
+            print_note(f"nothing to show: {counted(len(good), 'pod')} answered")
     for name in sorted({*answers, *failed}):
         said = answers[name].notes if name in answers and name not in failed else [failed[name]]
         for line in said:
@@ -181,24 +193,25 @@ def _confirm(question: str, names: Sequence[str]) -> None:
         sys.exit(1)
 
 
-async def _ask_all(fleet: Fleet, names: Sequence[str], patience_s: float) -> list[_Answer]:
+async def _ask_all(fleet: Fleet, names: Sequence[str], table: Table) -> list[_Answer]:
     import asyncio
 
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def ask(name: str) -> _Answer:
         async with slots:
-            return await _ask(fleet, name, fleet.timeout_s + patience_s)
+            return await _ask(fleet, name, table)
 
     return await asyncio.gather(*map(ask, names))
 
 
-async def _ask(fleet: Fleet, name: str, timeout_s: float) -> _Answer:
+async def _ask(fleet: Fleet, name: str, table: Table) -> _Answer:
     """Run the command line in one pod. kubectl and what it started are killed when the time is over."""
     import asyncio
 
     from framegate.control.kubernetes.sidecar import CONTAINER
 
+    timeout_s = fleet.timeout_s + table.patience_s
     words = fleet.kubectl("exec", f"pod/{name}", f"--container={CONTAINER}", "--", "framegate", *fleet.line, "--output", "json")
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     try:
@@ -211,10 +224,11 @@ async def _ask(fleet: Fleet, name: str, timeout_s: float) -> _Answer:
         async with asyncio.timeout(timeout_s):
             out, said, code = await asyncio.gather(_read(process.stdout), _read(process.stderr), process.wait())
     except BaseException as error:
-        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         await asyncio.gather(_read(process.stdout), _read(process.stderr), process.wait())  # a process whose output is not read has not ended
         if isinstance(error, TimeoutError):
-            return _Answer(None, f"it did not answer within {timeout_s:g} s")
+            return _Answer(None, f"it did not answer within {timeout_s:g} s" + (_UNKNOWN if table.changes else ""))
         raise
     return _answer(out, said.decode("utf-8", "replace"), code)
 

@@ -182,7 +182,8 @@ def _drain_text(found: dict[str, Any]) -> str:
 
 def _drain_table(*, timeout: int | None, wait: bool, **given: Any) -> Table:
     del given
-    return Table(("RESULT",), lambda found: [(_drain_text(found),)], 0.0 if not wait else _LONGEST_DRAIN_S if timeout is None else timeout / 1000)
+    patience_s = 0.0 if not wait else _LONGEST_DRAIN_S if timeout is None else timeout / 1000
+    return Table(("RESULT",), lambda found: [(_drain_text(found),)], patience_s, changes=True)
 
 
 def _accepting(channel: "grpc.Channel") -> bool:

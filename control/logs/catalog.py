@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, NotRequired, get_type_hints
 
 from framegate.proxy.config.log import LogLevel
 from framegate.proxy.server.protocol import EVENTS as PROCESSORS
-from framegate.proxy.server.rows import AccessRow, ClosedRow, OpenedRow
+from framegate.proxy.server.rows import LEFT_OUT, AccessRow, ClosedRow, OpenedRow
 
 __all__ = ["COMMON", "EVENTS", "Event"]
 
@@ -51,8 +51,9 @@ _FOLLOWED: Final = dict[str, int | str | None]
 
 
 def _of_connection(row: Any) -> dict[str, Any]:
-    """The fields of a processor's row of a connection; in the log its id is text."""
-    return {**get_type_hints(row, include_extras=True), "id": str}
+    """The fields of a processor's row of a connection; in the log its id is text, and some are left out."""
+    hints = get_type_hints(row, include_extras=True)
+    return {**{name: NotRequired[hint] if name in LEFT_OUT else hint for name, hint in hints.items()}, "id": str}
 
 
 def _of_processor(row: Any) -> dict[str, Any]:

@@ -32,7 +32,7 @@ __all__ = ["Levels", "LibraryRows", "RowCopy", "RowLog", "audit_line", "check_si
 _ALWAYS: Final = "audit"
 """The event whose rows are always written: a change is made only if its row can be kept."""
 _SAMPLED: Final = "closed"
-_NOTHING_LOST: Final = '"lost": {"bytes": 0,'
+_LOST: Final = '"lost": {'
 _RANKS: Final[Mapping[str, int]] = {level: rank for rank, level in enumerate(LEVELS)}
 _CAPACITY: Final = 100_000
 _PLACES: Final = 1_000
@@ -227,7 +227,7 @@ class RowLog(Subscriber):
         """
         kept = []
         for line in lines:
-            if _NOTHING_LOST in line:
+            if _LOST not in line:
                 self._alike += 1
                 if random.random() >= self.levels.sample:
                     continue

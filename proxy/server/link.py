@@ -30,6 +30,7 @@ __all__ = [
     "LinkError",
     "LinkReader",
     "LinkWriter",
+    "complete",
     "decode_row",
     "encode",
     "receive_handovers",
@@ -163,10 +164,27 @@ def decode_row(event: str, number: int, text: str) -> dict[str, Any]:
     if type(row) is not dict or end != len(text):
         raise LinkError(f"the {event} row cannot be read: {text!r:.100} is no object, or has something behind it")
     row["id"] = number
+    complete(event, row)
     fault = schema_of(_ROWS[event]).fault(row)
     if fault:
         raise LinkError(f"the {event} row cannot be read: {event}{fault}")
     return row
+
+
+def complete(event: str, row: dict[str, Any]) -> None:
+    """Add the keys that the line of a row leaves out (``rows.LEFT_OUT``): there is none, it is empty, or it repeats other keys."""
+    row.setdefault("mechanism", None)
+    row.setdefault("tls", None)
+    connect_ns = row.get("connect_ns") if row.get("attempts") == 1 else None
+    row.setdefault("attempt_started_ns", None if connect_ns is None else row.get("connect_started_ns"))
+    row.setdefault("tcp_ns", connect_ns)
+    for name in ("tls_ns", "login_ns"):
+        row.setdefault(name, None if connect_ns is None else 0)
+    if event != "opened":
+        row.setdefault("lost", {"bytes": 0, "request": 0, "response": 0})
+        row.setdefault("mutes", {})
+    if event == "closed":
+        row.setdefault("detail", "")
 
 
 class LinkWriter:

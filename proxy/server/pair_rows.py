@@ -174,9 +174,8 @@ def access_line(pair: Pair, wall_offset_ns: i64) -> str:
     return (
         f'{pair.opened_ns} {pair.id} {_pair_head(pair, wall_offset_ns)}, "state": "{_state(pair)}", "muted": [{muted}], '
         f'"muted_upstream": [{muted_upstream}], "in_flight": {0 if pair.pairing is None else pair.pairing.open}, '
-        f'"last_active_ns": {last_active_ns(pair) + wall_offset_ns}, '
-        f'"lost": {_lost_text(pair.lost_bytes(pair.client), pair.lost_bytes(pair.upstream))}, '
-        f'"mutes": {{{_mutes_text(client)}}}}}'
+        f'"last_active_ns": {last_active_ns(pair) + wall_offset_ns}'
+        f"{_lost_text(pair.lost_bytes(pair.client), pair.lost_bytes(pair.upstream))}{_mutes_text(client)}}}"
     )
 
 
@@ -192,7 +191,7 @@ def closed_line(pair: Pair, wall_offset_ns: i64) -> str:
     error = None if pair.client.channel is None else pair.client.channel.error
     if isinstance(error, AuthenticationError) and error.attempted:
         names += f', "attempted_user": {_text(shown(error.attempted))}'
-    return f'{pair.opened_ns} {pair.id} {head}{names}, {end}, "lost": {lost}, "mutes": {{{_mutes_text(pair.client.channel)}}}}}'
+    return f"{pair.opened_ns} {pair.id} {head}{names}, {end}{lost}{_mutes_text(pair.client.channel)}}}"
 
 
 def refused_line(
@@ -208,16 +207,16 @@ def refused_line(
         endpoint="",
         principal="",
         mechanism="",
-        tls="null",
+        tls="",
         traffic=(0, 0, 0, 0),
         opening=_NEVER,
     )
     end = _end_text(cause, detail, "internal", PairState.HANDSHAKING, accepted_ns, now_ns, wall_offset_ns)
-    return f'{accepted_ns} {pair_id} {head}, {end}, "lost": {_lost_text(0, 0)}, "mutes": {{}}}}'
+    return f"{accepted_ns} {pair_id} {head}, {end}}}"
 
 
-_NO_ATTEMPT: Final = '"attempt_started_ns": null, "tcp_ns": null, "tls_ns": null, "login_ns": null'
-_NEVER: Final = f'"handshake_ns": null, "connect_ns": null, "connect_started_ns": null, "attempts": 0, {_NO_ATTEMPT}'
+_NO_ATTEMPT: Final = ', "attempt_started_ns": null, "tcp_ns": null, "tls_ns": null, "login_ns": null'
+_NEVER: Final = '"handshake_ns": null, "connect_ns": null, "connect_started_ns": null, "attempts": 0'
 
 
 def _pair_head(pair: Pair, wall_offset_ns: i64) -> str:
@@ -252,14 +251,15 @@ def _head(
     traffic: tuple[i64, i64, i64, i64],
     opening: str,
 ) -> str:
-    """The text of an ``OpeningRow``, without its end. Written by hand: an object and ``json``'s encoder would cost a tenth of a connection's CPU
-    time.
+    """The text of an ``OpeningRow``, without its end and without what ``link.complete`` adds. Written by hand: an object and ``json``'s encoder would
+    cost a tenth of a connection's CPU time.
     """
+    login = f', "mechanism": {_text(mechanism)}' if mechanism else ""
     reached = "" if route.brokers is None else f'"broker": {broker}, '
     return (
         f'{{"id": "{format_connection_id(int(number))}", "listener": {_text(route.listener)}, "peer": {_text(peer)}, '
         f'"upstream": {_text(_upstream_name(route))}, "endpoint": {_text(endpoint)}, '
-        f'"principal": {_text(principal) if principal else "null"}, "mechanism": {_text(mechanism) if mechanism else "null"}, "tls": {tls}, {reached}'
+        f'"principal": {_text(principal) if principal else "null"}{login}{tls}, {reached}'
         f'"frames": {{"request": {traffic[0]}, "response": {traffic[1]}}}, "bytes": {{"request": {traffic[2]}, "response": {traffic[3]}}}, '
         f'"opened_ns": {opened_ns}, {opening}'
     )
@@ -276,31 +276,37 @@ def _opening_text(pair: Pair, client: Channel | None, wall_offset_ns: i64) -> st
         if pair.attempt is None and pair.connect_ended_ns != 0:
             connect = str(pair.connect_ended_ns - pair.connect_began_ns)
     return (
-        f'"handshake_ns": {handshake}, "connect_ns": {connect}, "connect_started_ns": {started}, "attempts": {pair.attempts}, '
-        f"{_attempt_text(pair, wall_offset_ns)}"
+        f'"handshake_ns": {handshake}, "connect_ns": {connect}, "connect_started_ns": {started}, "attempts": {pair.attempts}'
+        f"{_attempt_text(pair, connect, wall_offset_ns)}"
     )
 
 
-def _attempt_text(pair: Pair, wall_offset_ns: i64) -> str:
-    """The parts of the last attempt that ended."""
+def _attempt_text(pair: Pair, connect: str, wall_offset_ns: i64) -> str:
+    """The parts of the last attempt that ended; empty if ``link.complete`` gives them: the only one, without TLS and login, or none."""
     began_ns, connected_ns, secured_ns, ready_ns = pair.attempt_ns
     if began_ns == 0:
-        return _NO_ATTEMPT
+        return _NO_ATTEMPT if pair.attempts == 1 and connect != "null" else ""
+    whole = began_ns == pair.connect_began_ns and ready_ns - began_ns == pair.connect_ended_ns - pair.connect_began_ns
+    if whole and pair.attempts == 1 and connect != "null" and connected_ns == secured_ns and secured_ns == ready_ns and ready_ns != 0:
+        return ""
     tcp = "null" if connected_ns == 0 else str(connected_ns - began_ns)
     tls = "null" if secured_ns == 0 else str(secured_ns - connected_ns)
     login = "null" if ready_ns == 0 else str(ready_ns - secured_ns)
-    return f'"attempt_started_ns": {began_ns + wall_offset_ns}, "tcp_ns": {tcp}, "tls_ns": {tls}, "login_ns": {login}'
+    return f', "attempt_started_ns": {began_ns + wall_offset_ns}, "tcp_ns": {tcp}, "tls_ns": {tls}, "login_ns": {login}'
 
 
 def _end_text(cause: Cause, detail: str, side: str, state: PairState, opened_ns: i64, closed_ns: i64, wall_offset_ns: i64) -> str:
+    words = f', "detail": {_text(detail)}' if detail else ""
     return (
-        f'"cause": "{_CAUSE_WORDS[cause]}", "detail": {_text(detail)}, "side": "{side}", "state": "{_STATE_WORDS[state]}", '
+        f'"cause": "{_CAUSE_WORDS[cause]}"{words}, "side": "{side}", "state": "{_STATE_WORDS[state]}", '
         f'"closed_ns": {closed_ns + wall_offset_ns}, "duration_ms": {(closed_ns - opened_ns) // NS_PER_MS}'
     )
 
 
 def _lost_text(requests: i64, responses: i64) -> str:
-    return f'{{"bytes": {requests + responses}, "request": {requests}, "response": {responses}}}'
+    if requests == 0 and responses == 0:
+        return ""
+    return f', "lost": {{"bytes": {requests + responses}, "request": {requests}, "response": {responses}}}'
 
 
 def _words_text(words: list[str]) -> str:
@@ -310,8 +316,8 @@ def _words_text(words: list[str]) -> str:
 def _tls_text(channel: Channel | None) -> str:
     identity = None if channel is None else channel.identity
     if identity is None or not identity.version:
-        return "null"
-    return f'{{"version": {_text(identity.version)}, "cipher": {_text(identity.cipher)}, "certificate": {_text(identity.shown)}}}'
+        return ""
+    return f', "tls": {{"version": {_text(identity.version)}, "cipher": {_text(identity.cipher)}, "certificate": {_text(identity.shown)}}}'
 
 
 def _mutes_text(client: Channel | None) -> str:
@@ -325,7 +331,7 @@ def _mutes_text(client: Channel | None) -> str:
             piece = f'"{mute.CAUSES[index][0]}": {{"count": {count}, "ns": {lasted_ns}}}'
             text = f"{text}, {piece}" if text else piece
         index += 1
-    return text
+    return f', "mutes": {{{text}}}'
 
 
 def holder_row(pair: Pair, channel: Channel, kind: str, size: i64, wall_offset_ns: i64) -> HolderRow:

@@ -8,12 +8,16 @@ Only types and certificate stores are here, because control imports this module;
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal, NotRequired, TypedDict, final
+from typing import Final, Literal, NotRequired, TypedDict, final
 
 RateLevel = Literal["node", "listener", "rule", "address"]
 EndpointState = Literal["up", "full", "failing", "down", "ejected"]
 """The last one is the worst."""
 RateCounter = Literal["request_bytes", "request_frames", "response_bytes", "response_frames"]
+
+
+LEFT_OUT: Final = ("mechanism", "tls", "attempt_started_ns", "tcp_ns", "tls_ns", "login_ns", "lost", "mutes", "detail")
+"""Keys of ``opened``, ``access`` and ``closed`` that a line has only if they say something: ``link.complete`` adds the others."""
 
 
 class TlsRow(TypedDict):

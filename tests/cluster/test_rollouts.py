@@ -1,8 +1,10 @@
 """A configuration that does not start ends its rollout by itself, and ``kubectl rollout undo`` brings the former one back."""
 
 import json
+import sys
 from typing import Any
 
+from framegate.control.kubernetes.sidecar import CONTAINER
 from tests.cluster.images import KAFKA
 from tests.cluster.node import wait_until
 from tests.cluster.room import Room
@@ -58,6 +60,11 @@ def test_a_bad_configuration_stops_its_rollout_and_undo_brings_the_former_one_ba
 
     wait_until(stands, "a new pod whose framegate does not start", 60.0, 0.5)
     assert ready(room) == before, "the former pods serve"
+    over_pods = (sys.executable, "-P", "-m", "framegate.control.cli", "--kube", "-n", room.name, "-l", "app=rolled")
+    found = room.command(*over_pods, "status")
+    rows = [line.split()[:2] for line in found.stdout.splitlines()[1:]]
+    assert (found.returncode, rows) == (6, [[name, "serving"] for name in sorted(before)]), found.stderr
+    assert f": its container {CONTAINER} does not run (" in found.stderr, "the new pod is named"
     room.kubectl("rollout", "undo", "deployment/rolled")
     room.kubectl(*status, "--timeout=120s", timeout_s=130.0)
     assert set(ready(room).values()) == set(before.values())
@@ -65,4 +72,11 @@ def test_a_bad_configuration_stops_its_rollout_and_undo_brings_the_former_one_ba
     room.kubectl(*status, "--timeout=120s", timeout_s=130.0)
     after = ready(room)
     assert (set(after.values()), after.keys() & before.keys()) == (set(before.values()), set())
-    assert "first" in json.dumps(json.loads(room.framegate(next(iter(after)), "status", "--output", "json")))
+    found = room.command(*over_pods, "status", "--output", "json")
+    document = json.loads(found.stdout)
+    assert (found.returncode, {name: row["node"] for name, row in document["pods"].items()}) == (0, dict.fromkeys(sorted(after), "first"))
+    found = room.command(*over_pods, "drain", "--yes", "--reason", "test")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert [line.split(maxsplit=1) for line in found.stdout.splitlines()[1:]] == [
+        [name, "drained: 0 connections ended, none left"] for name in sorted(after)
+    ]

@@ -20,6 +20,7 @@ import grpc
 
 from framegate.control.v1 import channel_service_pb2 as channels_pb2
 from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+from framegate.proxy.server.link import complete
 from tests.fakes.log import row_fault
 from tests.fakes.upstream import ask, peer_name
 
@@ -125,12 +126,13 @@ class Framegate:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             row = json.loads(line)
+            if fault := row_fault(row):
+                self._odd.setdefault(fault, row)
+            if row["event"] in ("opened", "access", "closed"):
+                complete(row["event"], row)
             with self._changed:
                 self.rows.append(row)
                 self._changed.notify_all()
-            fault = row_fault(row)
-            if fault:
-                self._odd.setdefault(fault, row)
         with self._changed:
             self._changed.notify_all()
 

@@ -55,13 +55,13 @@ async def test_a_closed_row_is_published_unread_if_its_connection_is_known(made:
     for accepted_ns in (5, 6):
         made.acceptor.listeners["a"].count.handed += 1
         made.acceptor.handed.append(PassedConnection(token, Handover(accepted_ns, socket.AF_INET, "a", "192.0.2.1:1")))
-    lines = [line_of(closed_row(id=1, listener="a"), 5), line_of(closed_row(id=2, listener="a"), 6).replace("mutes", "mutters")]
+    lines = [line_of(closed_row(id=1, listener="a"), 5), line_of(closed_row(id=2, listener="a"), 6).replace("frames", "framez")]
     made.supervisor._notice(processor, {"type": "closed", "rows": lines})
     assert made.acceptor.listeners["a"].open == 0
     assert processor.open == {}
     first, second = (item for item in made._subscription.take() if isinstance(item, Event) and item.name == "closed")
     assert (first.subject, first.row["id"], second.subject) == (1, 1, 2)
-    with pytest.raises(LinkError, match=r"closed\.mutes is missing"):
+    with pytest.raises(LinkError, match=r"closed\.frames is missing"):
         assert second.row
 
 
@@ -149,12 +149,12 @@ async def test_rows_of_connections_that_open_are_published_and_logged_if_configu
 @run_by(run, 1)
 async def test_a_row_that_cannot_be_read_is_reported_and_the_others_are_published(made: Fleet) -> None:
     processor = made.supervisor.running[0]
-    lines = ["nonsense", line_of(access_row(id=1, listener="a"), 5), line_of(access_row(id=2, listener="a"), 6).replace("mutes", "mutters")]
+    lines = ["nonsense", line_of(access_row(id=1, listener="a"), 5), line_of(access_row(id=2, listener="a"), 6).replace("frames", "framez")]
     made.supervisor._notice(processor, {"type": "access", "rows": lines})
     assert made.meters.value("task.failures", "slot") == 1
     first, second = (item for item in made._subscription.take() if isinstance(item, Event) and item.name == "access")
     assert (first.name, first.subject, first.row["id"], second.subject) == ("access", 1, 1, 2)
-    with pytest.raises(LinkError, match=r"access\.mutes is missing"):
+    with pytest.raises(LinkError, match=r"access\.frames is missing"):
         assert second.row
     assert made.acceptor.listeners["a"].open == 0, "nothing is booked, and nothing taken off the books"
 

@@ -184,7 +184,7 @@ async def test_a_failure_after_the_end_of_a_process_is_counted_and_the_next_star
 @run_by(run, 1)
 async def test_a_notice_that_cannot_be_read_is_reported_and_others_are_handled(made: Fleet) -> None:
     processor = made.supervisor.running[0]
-    lines = [line_of(closed_row(id=1, listener="a"), 5), line_of(closed_row(id=2, listener="a"), 6).replace("mutes", "mutters")]
+    lines = [line_of(closed_row(id=1, listener="a"), 5), line_of(closed_row(id=2, listener="a"), 6).replace("frames", "framez")]
     made.supervisor._notice(processor, {"type": "closed", "rows": ["nonsense", *lines]})
     fields = TapRuleOffRow(rule="all", cause="cpu", percent=50, limit=30)
     for row in ({}, {**fields, "percent": "50"}, {**fields, "colour": "red"}):
@@ -196,7 +196,7 @@ async def test_a_notice_that_cannot_be_read_is_reported_and_others_are_handled(m
     assert [event["id"] for event in made.events] == [1]
     assert made.meters.value("task.failures", "slot") == 8
     told = [row["error"] for row in made.log.events("task_failed") if row["task"] == "slot"]  # the acceptor, too, knows no connection 1
-    keys = ("closed row", "closed.mutes is missing", "tap_rule_off.rule is missing", ".percent must be float", ".colour is not known")
+    keys = ("closed row", "closed.frames is missing", "tap_rule_off.rule is missing", ".percent must be float", ".colour is not known")
     for key, text in zip((*keys, "log.level is missing", "no event dance", "drained.cut_off is missing"), told, strict=True):
         assert key in text
     assert [row["type"] for row in made.log.events("link_unknown")] == ["dance"]

@@ -5,7 +5,7 @@ import os
 import resource
 import socket
 from array import array
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,7 +22,7 @@ from framegate.proxy.server.link import (
     send_handovers,
     split_line,
 )
-from framegate.proxy.server.rows import ClosedRow
+from framegate.proxy.server.rows import LEFT_OUT, ClosedRow
 from tests.fakes.cases import each_of
 from tests.fakes.rows import access_row, closed_row, decode_line, line_of, opened_row
 
@@ -251,7 +251,16 @@ def test_what_is_no_row_is_an_error_for_who_reads_it(text: str) -> None:
         decode_row("closed", 1, text)
 
 
-@each_of("key", sorted(ClosedRow.__required_keys__ - {"id"}))
+def test_what_a_line_leaves_out_is_there_for_who_reads_it() -> None:
+    nothing = {"mechanism": None, "tls": None, "detail": "", "lost": {"bytes": 0, "request": 0, "response": 0}, "mutes": {}}
+    for attempts, connect_ns, parts in ((1, 7, (9, 7, 0, 0)), (1, None, (None,) * 4), (0, None, (None,) * 4), (2, 7, (None,) * 4)):
+        row = closed_row(attempts=attempts, connect_ns=connect_ns, connect_started_ns=9)
+        (line,) = sent_lines(cast(ClosedRow, {name: value for name, value in row.items() if name not in LEFT_OUT}))
+        attempt = zip(("attempt_started_ns", "tcp_ns", "tls_ns", "login_ns"), parts, strict=True)
+        assert decode_line(line) == {**row, **nothing, **dict(attempt)}, (attempts, connect_ns)
+
+
+@each_of("key", sorted(ClosedRow.__required_keys__ - {"id", *LEFT_OUT}))
 def test_a_row_that_lacks_a_key_is_refused_with_its_name(key: str) -> None:
     row: Any = {name: value for name, value in closed_row().items() if name != key}
     with pytest.raises(LinkError, match=rf"cannot be read: closed\.{key} is missing$"):
