@@ -120,7 +120,7 @@ _UNREADY: Final = total("ready", where={PROBE: "readiness"}).equals(0.0)
 
 
 def _answers(*by: str) -> Condition:
-    """What has connections, and has answered in the last 20 s. (A processor that saw it fail does not try it again before a client comes to that one.)"""
+    """What has connections, and has answered in the last 20 s. (A processor that saw it fail tries it again when it has a client.)"""
     used = total("upstream.connection.count", *by, where={STATE: "used"}) > 0.0
     return used & (total("upstream.answer.recent", *by) > 0.0)
 
