@@ -117,11 +117,20 @@ _LOGIN_ENDS: Final = f"{_CLOSED} --filter cause=auth_failed"
 _DOWN, _ADDRESSES = (total(f"upstream.endpoint.{name}", UPSTREAM) for name in ("down", "count"))
 _UNREADY: Final = total("ready", where={PROBE: "readiness"}).equals(0.0)
 """Also while no processor runs, which would count addresses."""
-_GONE: Final = _DOWN >= _ADDRESSES
+
+
+def _answers(*by: str) -> Condition:
+    """What has connections, and has answered in the last 20 s. (A processor that saw it fail tries it again when it has a client.)"""
+    used = total("upstream.connection.count", *by, where={STATE: "used"}) > 0.0
+    return used & (total("upstream.answer.recent", *by) > 0.0)
+
+
+_GONE: Final = (_DOWN >= _ADDRESSES).unless(_answers(UPSTREAM))
 _HALF_DOWN: Final = (_DOWN >= _ADDRESSES * 0.5) & (_DOWN > 0.0) & (_DOWN < _ADDRESSES)
+_LEFT_OUT: Final = (total("upstream.endpoint.down", *ENDPOINT) > 0.0).unless(_answers(*ENDPOINT))
 _UNRESOLVED: Final = (total("upstream.endpoint.count", *ENDPOINT).equals(0.0) & (_ADDRESSES > 0.0)).unless(_UNREADY)
 _OF_LISTENERS: Final = largest("listener.upstream", LISTENER, UPSTREAM)
-_GONE_ALL_THE_TIME: Final = _OF_LISTENERS & (steady("upstream.endpoint.down", UPSTREAM) >= _ADDRESSES)
+_GONE_ALL_THE_TIME: Final = _OF_LISTENERS & (steady("upstream.endpoint.down", UPSTREAM) >= _ADDRESSES).unless(_answers(UPSTREAM))
 """Listeners for which FramegateUpstreamGone fires. If the upstream was there for a part of the time, that alert may not fire, and
 FramegateClientsFail does."""
 _GONE_LATELY: Final = _OF_LISTENERS & (longest("upstream.endpoint.down", UPSTREAM, how="sum") >= steady("upstream.endpoint.count", UPSTREAM))
@@ -156,7 +165,7 @@ _USUAL_ANSWERS: Final = (_ANSWERED / _ASKED) * _ASKS
 _NO_ANSWERS: Final = ((_GIVE_UP > 0.5) & (_GIVEN_UP * (_ENOUGH_S / 2.0) > _RECENT)) & _ANSWERS_ALL
 _FEW_ANSWERS: Final = ((_GIVE_UP > 0.5) & (_GIVEN_UP * (_ENOUGH_S * 4.0) > _RECENT)) & ((_ANSWERS < _USUAL_ANSWERS * 0.75) & _ANSWERS_ALL)
 """Each client gets a few answers, as for its login, and then none."""
-_SOME_GIVE_UP: Final = (_GIVE_UP & ((_ANSWERS < _USUAL_ANSWERS * 0.99) & _ANSWERS_ALL)).unless(_NO_ANSWERS).unless(_FEW_ANSWERS)
+_SOME_GIVE_UP: Final = (_GIVE_UP & ((_ANSWERS < _USUAL_ANSWERS * 0.95) & _ANSWERS_ALL)).unless(_NO_ANSWERS).unless(_FEW_ANSWERS)
 _ALL_GIVE_UP: Final = (_GIVE_UP & (_GIVEN_UP * 4.0 > _ASKS)).unless(_ANSWERS_ALL)
 """Clients of an endpoint that never answers as a rule, if they do not go on: they send it three frames or fewer before they leave."""
 _SLOWER: Final = (((rate("upstream.answer.time", *ENDPOINT) / (_ANSWERS > 0.0)) > 5.0) > _MEAN_WAIT * 4.0).unless(
@@ -324,7 +333,7 @@ ALERTS: Final = (
             _problem("Connections end by a fault of their endpoint", ((_BROKEN > 0.01) / _ENDED) > 0.05, "% of those that end", _UPSTREAMS),
             _problem("Many answers of an endpoint are errors", _MANY_ERRORS.unless(_MOST_ERRORS), "% of its answers", _UPSTREAMS),
             _problem("Half of an upstream's endpoints are left out", _HALF_DOWN, "addresses left out", _UPSTREAMS),
-            _problem("An endpoint is left out", total("upstream.endpoint.down", *ENDPOINT) > 0.0, "addresses left out", _UPSTREAMS),
+            _problem("An endpoint is left out", _LEFT_OUT, "addresses left out", _UPSTREAMS),
             _problem("The name of an endpoint is not resolved", _UNRESOLVED, "addresses", _UPSTREAMS),
             _problem(
                 "Clients cannot reach a broker: framegate has no port for it",

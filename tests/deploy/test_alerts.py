@@ -248,7 +248,7 @@ TROUBLES = (
         alert="FramegateRequestsUnanswered",
         place="orders kafka-2 9092",
         fires=5,
-        ends=2,
+        ends=0,
     ),
     Trouble(
         name="stopped upstream of another protocol, which has answered before",
@@ -272,7 +272,7 @@ TROUBLES = (
         alert="FramegateRequestsUnanswered",
         place="orders kafka-9 9092",
         fires=5,
-        ends=2,
+        ends=0,
     ),
     Trouble(
         name="clients give up after seconds",

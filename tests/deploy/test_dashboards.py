@@ -123,7 +123,7 @@ def test_every_selector_has_job_instance_and_pod() -> None:
 def test_rates_are_over_the_interval_that_grafana_finds_right() -> None:
     for title, query in TARGETS:
         ranges = set(re.findall(r"\[([^]]*)\]", query)) | set(re.findall(r"offset (\w+|\$\w+)", query))
-        assert ranges <= {"$__rate_interval", "1h", "24h"}, title
+        assert ranges <= {"$__rate_interval", "10m", "1h", "24h"}, title
         assert all(found == "$__rate_interval" for found in re.findall(r"\brate\([^[]*\[([^]]*)\]", query)), title
 
 

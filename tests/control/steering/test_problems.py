@@ -148,6 +148,24 @@ def test_a_dead_upstream_says_nothing_about_other_listeners_and_hides_none_of_th
     ]
 
 
+def test_an_endpoint_that_only_one_of_the_processors_could_not_reach_and_that_answers_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(used: float, recent: float) -> list[str]:
+        return [
+            line.partition(" (")[0]
+            for line in watched(
+                monkeypatch,
+                {
+                    "framegate.upstream.endpoint.down": {ENDPOINT: 1.0},
+                    "framegate.upstream.connection.count": {(*ENDPOINT, ("framegate.state", "used")): used},
+                    "framegate.upstream.answer.recent": {ENDPOINT: recent},
+                },
+            )
+        ]
+
+    gone = ["critical: No endpoint of an upstream can be reached", "warning: An endpoint is left out"]
+    assert (found(1, 1), found(0, 1), found(1, 0)) == ([], gone, gone)
+
+
 def test_what_a_killed_processor_ended_is_said_once_and_not_as_a_listener_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     found = watched(monkeypatch, *merged(*fails("kafka", "processor_died", "internal")))
     assert found == [
@@ -228,7 +246,7 @@ def test_clients_that_give_up_tell_of_an_endpoint_that_answers_too_late(monkeypa
     assert (found(5.0, 10.0), found(0.5, 10.0), found(0.2, 0.2)) == ([rare.format(50)], [], [])
     assert found(10.0, 10.0, answers=20.0, answer_recent=9.0) == [critical.format(100)], "in 10 s 10 give up"
     assert found(10.0, 10.0, answers=20.0, answer_recent=10.0) == [], "a client that does not wait for the last answer"
-    few = [found(10.0, 10.0, answers=answers, answer_recent=79.0) for answers in (14.0, 16.0, 19.0, 20.0)]
+    few = [found(10.0, 10.0, answers=answers, answer_recent=79.0) for answers in (14.0, 16.0, 18.0, 20.0)]
     assert few == [[critical.format(100)], [rare.format(100)], [rare.format(100)], []], "each has an answer, and then none"
     assert found(10.0, 10.0, answers=14.0, answer_recent=80.0) == [rare.format(100)], "others, whose connections stay, have more"
     many = [found(10.0, 10.0, answers=100.0, asks=200.0, answer_recent=recent) for recent in (1999.0, 2000.0)]
