@@ -214,23 +214,36 @@ async def _ask(fleet: Fleet, name: str, table: Table) -> _Answer:
     timeout_s = fleet.timeout_s + table.patience_s
     words = fleet.kubectl("exec", f"pod/{name}", f"--container={CONTAINER}", "--", "framegate", *fleet.line, "--output", "json")
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    starting = asyncio.ensure_future(asyncio.create_subprocess_exec(*words, **pipes, start_new_session=True))  # type: ignore[arg-type]
     try:
-        process = await asyncio.create_subprocess_exec(*words, **pipes, start_new_session=True)  # type: ignore[arg-type]
+        process = await asyncio.shield(starting)  # cancelled in the middle, asyncio would leave behind what kubectl has started
+        async with asyncio.timeout(timeout_s):
+            out, said, code = await _until_it_ends(process)
+    except TimeoutError:
+        await _kill(starting)
+        return _Answer(None, f"it did not answer within {timeout_s:g} s" + (_UNKNOWN if table.changes else ""))
     except OSError as error:
         return _Answer(None, f"kubectl cannot be started: {error.strerror}")
-    assert process.stdout is not None, "it is a pipe"
-    assert process.stderr is not None, "it is a pipe"
-    try:
-        async with asyncio.timeout(timeout_s):
-            out, said, code = await asyncio.gather(_read(process.stdout), _read(process.stderr), process.wait())
-    except BaseException as error:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await asyncio.gather(_read(process.stdout), _read(process.stderr), process.wait())  # a process whose output is not read has not ended
-        if isinstance(error, TimeoutError):
-            return _Answer(None, f"it did not answer within {timeout_s:g} s" + (_UNKNOWN if table.changes else ""))
+    except BaseException:
+        await _kill(starting)
         raise
     return _answer(out, said.decode("utf-8", "replace"), code)
+
+
+async def _kill(starting: "asyncio.Future[asyncio.subprocess.Process]") -> None:
+    process = await starting
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await _until_it_ends(process)
+
+
+async def _until_it_ends(process: "asyncio.subprocess.Process") -> tuple[bytes, bytes, int]:
+    """Its output, what it said, and its exit code. A process whose output is not read does not end."""
+    import asyncio
+
+    assert process.stdout is not None, "it is a pipe"
+    assert process.stderr is not None, "it is a pipe"
+    return await asyncio.gather(_read(process.stdout), _read(process.stderr), process.wait())
 
 
 async def _read(stream: "asyncio.StreamReader") -> bytes:
