@@ -10,7 +10,7 @@ from framegate.proxy.tap.consumer import read_consumers
 from framegate.proxy.tap.ledger import read_ledger
 from framegate.proxy.tap.log_reader import segments
 from framegate.proxy.tap.shipper import CONSUMER, Told
-from framegate.proxy.tap.store import StoreError
+from framegate.proxy.tap.store import AbsentError, StoreError
 from tests.fakes.kept_tap import HOUR_NS, START, in_segments
 from tests.fakes.shipped import MINUTE_NS, ShippedTap
 
@@ -104,6 +104,14 @@ def test_of_two_shippers_one_is_told_and_nothing_is_lost(shipped: ShippedTap) ->
         first.look(None, last=True)
     assert first.look(None, last=True), "the next time it takes over"
     assert verify(shipped.root).rows == verify(str(shipped.folder)).rows
+
+
+def test_a_bucket_that_is_missing_is_not_taken_for_a_segment_that_retention_took(shipped: ShippedTap) -> None:
+    shipped.tap.end(in_segments(shipped.tap, 2))
+    shipped.store.faults = {"create": [AbsentError("no such bucket")]}
+    with pytest.raises(AbsentError):
+        shipped.look()
+    assert not read_ledger(shipped.root).present
 
 
 def test_what_retention_takes_meanwhile_is_a_line_of_the_ledger(shipped: ShippedTap) -> None:
