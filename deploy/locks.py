@@ -4,7 +4,7 @@
 file           packages, with version and hashes
 =============  =====================================================================================================================
 build.txt      what builds the wheel: ``[build-system] requires``
-framegate.txt  packages of the sidecar: the dependencies, and the extras otlp and prometheus
+framegate.txt  packages of the sidecar: the dependencies, and the extras otlp, prometheus and ship
 spark.txt      further packages of the Spark image: the extra spark
 =============  =====================================================================================================================
 
@@ -23,7 +23,7 @@ import environment
 
 LOCKS = environment.ROOT / "deploy" / "locks"
 IMAGE_PYTHON = "3.13"
-SIDECAR_EXTRAS = ("otlp", "prometheus")
+SIDECAR_EXTRAS = ("otlp", "prometheus", "ship")
 HEADER = "# Written by `make locks`, from pyproject.toml.\n"
 
 

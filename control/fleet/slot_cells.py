@@ -117,10 +117,13 @@ class SlotCells:
         What is published of a poll is read in this order: frames on disk; then per listener and direction those seen, and the bound of what is not
         published yet; then all frames matched. So equal numbers are no coincidence of two polls.
         """
-        flushed = self._get(_FLUSHED) - self._before[_FLUSHED,]
-        published = all(self._get(_SEEN, *pair) >= self._get(_RESERVED, *pair) for pair in self._pairs)
-        matched = self._get(_MATCHED) - self._before[_MATCHED,]
-        return published and flushed == matched, self._get(_ERRORS)
+        flushed = self._since(_FLUSHED)
+        published = all(self._since(_SEEN, *pair) >= self._since(_RESERVED, *pair) for pair in self._pairs)
+        return published and flushed == self._since(_MATCHED), self._get(_ERRORS)
+
+    def _since(self, *name: str) -> int:
+        """A counter since ``begin``."""
+        return self._get(*name) - self._before[name]
 
     def close(self) -> None:
         """Close the descriptor and this mapping, and drop ``reader``. Its mapping stays until its last reference is gone: another thread may be

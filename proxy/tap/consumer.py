@@ -9,6 +9,7 @@ readers would tell retention that the data of the other may be deleted.
 
 import bisect
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -60,7 +61,8 @@ class Consumers(NamedTuple):
 
 
 def write_consumer(root: str, name: str, offsets: Mapping[str, int], now_ns: int, owner: str = "") -> None:
-    """Register a consumer, or store its progress. The file is replaced as a whole, or not at all.
+    """Register a consumer, or store its progress. The file is replaced as a whole, or not at all; on a full disk a registered consumer's file is
+    written in place, because its progress lets retention make room.
 
     Args:
         root: the tap directory.
@@ -84,10 +86,26 @@ def write_consumer(root: str, name: str, offsets: Mapping[str, int], now_ns: int
             file.flush()
             os.fsync(file.fileno())  # otherwise a power loss may leave the new name without the content
         os.replace(temporary, path)
-    except OSError:
+    except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-        raise
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _overwritten(path, text.encode()):
+            raise
+
+
+def _overwritten(path: str, text: bytes) -> bool:
+    """Write a file in place; False: it does not exist, or there is no room even so."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        text = text.ljust(os.fstat(fd).st_size)
+        return os.pwrite(fd, text, 0) == len(text)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
 
 
 def _path(root: str, name: str, suffix: str = ".json") -> str:

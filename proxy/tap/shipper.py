@@ -29,7 +29,7 @@ from framegate.proxy.tap.expected import is_written
 from framegate.proxy.tap.ledger import LEDGER_NAME, Ledger, Shipped, compacted, content_of, encode, joined, ledger_of
 from framegate.proxy.tap.log_reader import LogError, Segment, segments, streams, walk_segment
 from framegate.proxy.tap.record import WINDOW_NS
-from framegate.proxy.tap.store import CHUNK, ConflictError, Store, StoreError
+from framegate.proxy.tap.store import CHUNK, AbsentError, ConflictError, Store, StoreError
 
 __all__ = ["CONSUMER", "Shipper", "Told", "ToldStream"]
 
@@ -149,6 +149,7 @@ class Shipper:
         self._see_clock()
         if self._stored is None:
             self._begin()
+        sent = self.sent
         for _ in range(PASSES):
             content = content_of(self._directory)
             names = streams(self._directory)
@@ -158,6 +159,8 @@ class Shipper:
                 break
         else:
             return False
+        if self.sent > sent:
+            self._report(set(names))
         if not last and self._monotonic_s() - self._wrote_s < self._interval_ms / 1000:
             self._judge(told, rest, listed_s)
             return False
@@ -209,6 +212,8 @@ class Shipper:
                 break
             try:
                 self._send_segment(stream, segment)
+            except StoreError:
+                raise
             except FileNotFoundError:  # retention took it, and the ledger has changed
                 continue
             stream.end = segment.limit
@@ -313,7 +318,7 @@ class Shipper:
         content = merged(self._stored, ledger, shipped, shipped.heard_ns)
         try:
             self._version = self._store.replace(LEDGER_NAME, content, self._version)
-        except (ConflictError, FileNotFoundError) as error:
+        except (ConflictError, AbsentError) as error:
             self._stored = None  # it is read again next time
             raise StoreError(f"{self._store.root}/{LEDGER_NAME} was replaced: does another framegate have this node's name?") from error
         self._stored = ledger_of(content)

@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from obstore.store import ObjectStore
+    from obstore.store import ClientConfig, ObjectStore
 
-__all__ = ["COPIES", "SCHEMES", "ConflictError", "Item", "Store", "StoreError", "is_url", "place_of", "store_at", "url_fault"]
+__all__ = ["COPIES", "SCHEMES", "AbsentError", "ConflictError", "Item", "Store", "StoreError", "is_url", "place_of", "store_at", "url_fault"]
 
 Found = TypeVar("Found")
 SCHEMES: Final = ("s3", "gs", "az", "file")
@@ -37,6 +37,7 @@ COPIES_BYTES: Final = 2 << 30
 """Copies of segments beyond this size in total are deleted, the ones used longest ago first."""
 _RETRIES: Final = 2
 _QUERY: Final = re.compile(r"\?[^\s\"')]*")
+_TIMES: Final = re.compile(r" in [0-9.]+(ns|µs|ms|s)\b")
 _SHOWN: Final = 300
 
 
@@ -46,6 +47,10 @@ class StoreError(OSError):
 
 class ConflictError(StoreError):
     """The object exists, or is not the one that was expected."""
+
+
+class AbsentError(StoreError, FileNotFoundError):
+    """There is no such object, or no such bucket."""
 
 
 class Item(NamedTuple):
@@ -93,21 +98,25 @@ def _client(base: str) -> "ObjectStore":
     try:
         if base.startswith("file:"):
             return LocalStore(urllib.parse.unquote(urllib.parse.urlsplit(base).path))
-        return from_url(base, client_options={"timeout": "5m", "connect_timeout": "10s"}, retry_config={"max_retries": _RETRIES})
+        plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1")  # options replace those of the environment
+        options: ClientConfig = {"timeout": "5m", "connect_timeout": "10s", "allow_http": plain}
+        return from_url(base, client_options=options, retry_config={"max_retries": _RETRIES})
     except BaseError as error:
         raise StoreError(f"{base}: {_clean(error)}") from None
 
 
 def _clean(error: BaseException) -> str:
-    """An error's first line without query strings, which may be signed, and without a store's answer, which may quote what was signed."""
-    text = _QUERY.sub("?…", str(error).partition("\n")[0]).partition("<")[0].rstrip(": ")
+    """An error's first line without query strings, which may be signed, without a store's answer, which may quote what was signed, and without
+    times, so that an error that is repeated has the same text.
+    """
+    text = _TIMES.sub("", _QUERY.sub("?…", str(error).partition("\n")[0])).partition("<")[0].rstrip(": ")
     return text[:_SHOWN] or type(error).__name__
 
 
 class Store:
     """What is below one URL. Thread safe; every call may block for minutes.
 
-    All raise FileNotFoundError when there is no such object, and StoreError otherwise.
+    All raise StoreError; those that read, AbsentError when there is no such object.
     """
 
     def __init__(self, root: str, client: "ObjectStore", prefix: str) -> None:
@@ -190,7 +199,7 @@ class Store:
             if self.read(name)[1]["e_tag"] != version["e_tag"]:
                 raise ConflictError(f"{self.root}/{name}: it was replaced")
             return self._put(name, data, use_multipart=False)
-        mode: Any = "create" if version is None else dict(version)
+        mode: Any = "create" if version is None else {key: value for key, value in version.items() if value is not None}
         return self._put(name, data, mode=mode, use_multipart=False)
 
     def _put(self, name: str, data: Any, **options: Any) -> Mapping[str, Any]:
@@ -205,6 +214,8 @@ class Store:
             return call()
         except (AlreadyExistsError, PreconditionError) as error:
             raise ConflictError(f"{self.root}: {_clean(error)}") from None
+        except FileNotFoundError as error:
+            raise AbsentError(f"{self.root}: {_clean(error)}") from None
         except BaseError as error:
             raise StoreError(f"{self.root}: {_clean(error)}") from None
 

@@ -54,6 +54,18 @@ def test_a_dead_processors_connections_and_frames_are_accounted_for() -> None:
     cells.close()
 
 
+def test_a_processor_is_idle_when_all_that_it_has_seen_is_on_disk_and_nothing_is_unpublished() -> None:
+    cells = SlotCells(0, LAYOUT)
+    seen, reserved = ("tap.seen", "a", "request"), ("tap.reserved", "a", "request")
+    publish(cells, {("tap.matched",): 100, ("tap.flushed",): 90, seen: 100, reserved: 164})  # of one that died
+    cells.begin()
+    assert cells.tap_progress() == (True, 0)
+    for flushed, matched, count, bound, errors, idle in ((90, 101, 101, 165, 1, False), (91, 101, 101, 165, 2, True), (91, 101, 101, 166, 2, False)):
+        publish(cells, {("tap.matched",): matched, ("tap.flushed",): flushed, seen: count, reserved: bound, ("tap.write.errors",): errors})
+        assert cells.tap_progress() == (idle, errors)
+    cells.close()
+
+
 def test_an_end_is_orderly_when_the_processor_said_so_itself() -> None:
     cells = SlotCells(0, LAYOUT)
     for orderly in (True, False, True):

@@ -22,6 +22,7 @@ from framegate.proxy.tap.consumer import (
 )
 from framegate.proxy.tap.log_reader import Segment, segments, streams, walk_segment
 from tests.fakes.cases import each_of
+from tests.fakes.small_disk import fill, tiny_disk
 from tests.fakes.tap_files import segment_files
 from tests.fakes.tap_log import FakeProcessor
 
@@ -36,6 +37,20 @@ def test_consumers_say_where_they_stand(tmp_path: Path, no_umask: None) -> None:
     assert streams(str(tmp_path)) == []
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "_consumers", tmp_path / "_consumers" / "tables.json")]
     assert modes == [0o750, 0o640], "for owner and group"
+
+
+def test_on_a_full_disk_a_registered_consumer_goes_on(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "disk") as mounted:
+        if not mounted:
+            pytest.skip("needs a disk of its own")
+        root = tmp_path / "disk"
+        write_consumer(str(root), "tables", {"s": 10_000}, 5)
+        fill(root / "ballast")
+        with pytest.raises(OSError, match="No space left"):
+            write_consumer(str(root), "other", {"s": 1}, 6)
+        for offset in (7, 20_000):
+            write_consumer(str(root), "tables", {"s": offset}, 6)
+            assert read_consumers(str(root)) == ({"tables": {"s": offset}}, {})
 
 
 @each_of("name", ["", ".", "../x", "a/b", ".hidden"])
@@ -114,10 +129,10 @@ def test_a_consumer_file_is_replaced_whole_or_stays(tmp_path: Path, monkeypatch:
     assert read_consumers(str(tmp_path)).offsets == {"job": {"s": 30}}
 
     def fail(fd: int) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match="Input/output"):
         write_consumer(str(tmp_path), "job", {"s": 40}, 7)
     assert read_consumers(str(tmp_path)).offsets == {"job": {"s": 30}}
     assert os.listdir(tmp_path / "_consumers") == ["job.json"]

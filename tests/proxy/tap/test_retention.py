@@ -81,6 +81,16 @@ def test_age_counts_from_the_last_write_whatever_the_budget_and_consumers(tmp_pa
     assert (sweep.deleted, sweep.unread) == (2, 2)
 
 
+def test_what_is_kept_for_a_consumer_is_deleted_neither_by_budget_nor_by_age(tmp_path: Path) -> None:
+    make(tmp_path, "n.0.a", 10, 50, 90)
+    retention = Retention(str(tmp_path), MB, 40_000, keep_for="ship")
+    assert retention.sweep(1000 * S).deleted == 0, "it is not registered yet"
+    write_consumer(str(tmp_path), "ship", {"n.0.a": 2 * END - 1}, 0)
+    assert retention.sweep(1000 * S).deleted == 1
+    write_consumer(str(tmp_path), "ship", {"n.0.a": 2 * END}, 0)
+    assert (retention.sweep(1000 * S).deleted, left(tmp_path)) == (1, ["a/2"])
+
+
 def test_open_segments_stay_and_are_reported(tmp_path: Path) -> None:
     make(tmp_path, "n.0.a", 10, 20, last_open=True)
     sweep = Retention(str(tmp_path), MB // 2, 0).sweep(100 * S, {"n.0.a"})

@@ -10,7 +10,7 @@ from framegate.proxy.tap.consumer import read_consumers
 from framegate.proxy.tap.ledger import read_ledger
 from framegate.proxy.tap.log_reader import segments
 from framegate.proxy.tap.shipper import CONSUMER, Told
-from framegate.proxy.tap.store import StoreError
+from framegate.proxy.tap.store import AbsentError, StoreError
 from tests.fakes.kept_tap import HOUR_NS, START, in_segments
 from tests.fakes.shipped import MINUTE_NS, ShippedTap
 
@@ -106,6 +106,14 @@ def test_of_two_shippers_one_is_told_and_nothing_is_lost(shipped: ShippedTap) ->
     assert verify(shipped.root).rows == verify(str(shipped.folder)).rows
 
 
+def test_a_bucket_that_is_missing_is_not_taken_for_a_segment_that_retention_took(shipped: ShippedTap) -> None:
+    shipped.tap.end(in_segments(shipped.tap, 2))
+    shipped.store.faults = {"create": [AbsentError("no such bucket")]}
+    with pytest.raises(AbsentError):
+        shipped.look()
+    assert not read_ledger(shipped.root).present
+
+
 def test_what_retention_takes_meanwhile_is_a_line_of_the_ledger(shipped: ShippedTap) -> None:
     shipped.tap.end(in_segments(shipped.tap, 4))
     shipped.store.faults = {"create": [lambda: shipped.tap.keep(14_000)]}
@@ -164,12 +172,11 @@ def test_another_log_of_the_node_leaves_the_former_one_in_the_store(shipped: Shi
 def test_registers_as_a_consumer_once_the_store_has_it(shipped: ShippedTap) -> None:
     processor = in_segments(shipped.tap, 3)
     shipped.restart(register=True)
-    shipped.store.faults = {"replace": [StoreError("refused")]}
-    with pytest.raises(StoreError):
-        shipped.look()
-    assert read_consumers(str(shipped.folder)).offsets[CONSUMER] == {}
-    shipped.look()
-    assert read_consumers(str(shipped.folder)).offsets[CONSUMER] == {processor.stream: segments(str(shipped.folder), processor.stream)[-1].base}
+    shipped.store.faults = {"create": [None, StoreError("refused")], "replace": [StoreError("refused")]}
+    for expected in ({}, {processor.stream: segments(str(shipped.folder), processor.stream)[-1].base}):
+        with pytest.raises(StoreError):
+            shipped.look()
+        assert read_consumers(str(shipped.folder)).offsets[CONSUMER] == expected
 
 
 def test_bytes_are_sent_no_faster_than_the_bandwidth(shipped: ShippedTap) -> None:

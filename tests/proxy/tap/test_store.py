@@ -95,6 +95,7 @@ def test_a_store_that_cannot_be_used_is_an_oserror(tmp_path: Path, monkeypatch: 
 def test_messages_have_no_credentials() -> None:
     said = "Generic S3 error: GET https://b.example/x?X-Amz-Signature=deadbeef (403): <Error><AWSAccessKeyId>AKIA</AWSAccessKeyId>\nDebug source: key"
     assert store._clean(ValueError(said)) == "Generic S3 error: GET https://b.example/x?… (403)"
+    assert store._clean(ValueError("PUT http://s/b in 56.8µs, after 2 retries")) == "PUT http://s/b, after 2 retries"
     assert store._clean(ValueError("")) == "ValueError"
 
 

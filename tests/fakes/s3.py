@@ -1,0 +1,103 @@
+"""An S3 server (moto's) in this process, with faults on the way to it."""
+
+import contextlib
+import io
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+BUCKET = "taps"
+REFUSALS = {503: "503 Slow Down", 403: "403 Forbidden"}
+
+
+class Quiet(WSGIRequestHandler):
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Nothing."""
+
+
+class S3:
+    """The server.
+
+    Attributes:
+        endpoint: its URL.
+        url: of a prefix in its bucket.
+        requests: method and path of each request.
+        fault: is asked about each request; returns the status of a refusal, a number of body bytes below 100 that arrive, or None.
+        held: requests wait while it is not set.
+    """
+
+    def __init__(self) -> None:
+        from moto.server import DomainDispatcherApplication, create_backend_app
+
+        self._app: Wsgi = DomainDispatcherApplication(create_backend_app)
+        self.requests: list[tuple[str, str]] = []
+        self.fault: Callable[[str, str], int | None] = lambda method, path: None
+        self.held = threading.Event()
+        self.held.set()
+        self.waiting = threading.Event()
+        self._server = make_server("127.0.0.1", 0, self._serve, threaded=True, request_handler=Quiet)
+        self._server.daemon_threads = True  # type: ignore[attr-defined]
+        self.endpoint = f"http://127.0.0.1:{self._server.port}"
+        self.url = f"s3://{BUCKET}/production"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def _serve(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        self.requests.append((method, path))
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        if not self.held.is_set():
+            self.waiting.set()
+            self.held.wait(20)
+        fault = self.fault(method, path)
+        if fault in REFUSALS:
+            start(REFUSALS[fault], [("Content-Type", "application/xml"), ("Content-Length", "0")])
+            return [b""]
+        if fault is not None:
+            body = body[:fault]
+            environ["CONTENT_LENGTH"] = str(len(body))
+        environ["wsgi.input"] = io.BytesIO(body)
+        return self._app(environ, start)
+
+    def environment(self) -> Mapping[str, str]:
+        """What a client needs."""
+        return {
+            "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
+            "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI-example",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ALLOW_HTTP": "true",
+        }
+
+    def close(self) -> None:
+        self.held.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@contextlib.contextmanager
+def s3_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    """A server with an empty bucket, for this process and its children."""
+    import urllib.request
+
+    from framegate.proxy.tap import store
+
+    made = S3()
+    try:
+        for name, value in made.environment().items():
+            monkeypatch.setenv(name, value)
+        store._client.cache_clear()  # clients have the environment of their making
+        reset = urllib.request.Request(f"{made.endpoint}/moto-api/reset", method="POST", data=b"")
+        bucket = urllib.request.Request(f"{made.endpoint}/{BUCKET}", method="PUT")
+        for request in (reset, bucket):
+            with urllib.request.urlopen(request):
+                pass
+        yield made
+    finally:
+        made.close()
+        store._client.cache_clear()
