@@ -44,11 +44,13 @@ APPLICATION: Final = "framegate"
 STAGING: Final = "_staging"
 PARTITION_COLUMNS: Final = ["date", "hour"]
 GRACE_S: Final = 900
-"""Files that are in no table any more, and old versions of a table, stay this long for readers that began before."""
+"""Files that are in no table any more stay this long for readers that began before."""
+VERSIONS_S: Final = 300
+"""Old versions of a table stay this long. A commit lists all of them: it takes twice as long with a thousand as with a hundred."""
 TARGET_BYTES: Final = 64 << 20
 _PROPERTIES: Final = {
     "delta.deletedFileRetentionDuration": f"interval {GRACE_S} seconds",
-    "delta.logRetentionDuration": f"interval {GRACE_S} seconds",  # a commit lists the log's folder
+    "delta.logRetentionDuration": f"interval {VERSIONS_S} seconds",
 }
 _COMPACTED: Final = WriterProperties(
     compression="ZSTD", compression_level=1, column_properties={"payload": ColumnProperties(dictionary_enabled=False)}
@@ -137,6 +139,7 @@ class DeltaTables:
         self.staging = output / STAGING
         self.lock = threading.Lock()
         self._tables = {name: self._prepare(name) for name in TABLE_SCHEMAS}
+        self._synced: set[Path] = set()
 
     def _prepare(self, name: str) -> DeltaTable:
         path, schema = (self.output / name).absolute(), Schema.from_arrow(arrow_schema(name))
@@ -153,10 +156,19 @@ class DeltaTables:
 
     def batches(self, application: str = APPLICATION) -> dict[str, int]:
         """The last batch of each table that has some."""
-        for table in self._tables.values():
-            table.update_incremental()
         found = {name: _batch(table, application) for name, table in self._tables.items()}
         return {name: batch for name, batch in found.items() if batch >= 0}
+
+    def delete_before(self, name: str, time: datetime.datetime) -> None:
+        """Delete the hours of a table that ended before a time. No commit may cross it."""
+        limit = (time.date(), time.hour)
+        with self.lock:
+            table = self._tables[name]
+            files = pa.table(table.get_add_actions(flatten=True)).select(["partition.date", "partition.hour"]).to_pylist()
+            if any((file["partition.date"], file["partition.hour"]) < limit for file in files):
+                table.update_incremental()
+                table.delete(f"date < '{time.date()}' OR (date = '{time.date()}' AND hour < {time.hour})")
+                table.update_incremental()
 
     def rows(self) -> dict[str, int]:
         """The number of rows by table."""
@@ -191,12 +203,14 @@ class DeltaTables:
         with self.lock:
             added = [_adopt(path, root / path.relative_to(self.staging / name)) for path in sorted((self.staging / name).glob("*/*/*.parquet"))]
             files = [root / action.path for action in added]
-            sync([*files, *{folder for file in files for folder in (file.parent, file.parent.parent)}, root])
+            hours = {file.parent for file in files}
+            above = {folder for hour in hours for folder in (hour.parent, root)} if hours - self._synced else set()
+            sync([*files, *hours, *above])
+            self._synced = hours
             transactions = [Transaction(application, batch) for application in (APPLICATION, query) if application]
             properties = CommitProperties(app_transactions=transactions)
-            table.update_incremental()  # an append must not cross a deletion
             table.create_write_transaction([*added], "append", table.schema(), PARTITION_COLUMNS, commit_properties=properties)
-        table.update_incremental()
+            table.update_incremental()
         sync_log(root, table.version())
         return sum(json.loads(action.stats)["numRecords"] for action in added)
 
@@ -277,10 +291,9 @@ class Maintenance:
         for name in TABLE_SCHEMAS:
             if self._stop.is_set():
                 return
-            table = DeltaTable((self._tables.output / name).absolute())
             if self._expire_after_s is not None:
-                with self._tables.lock:
-                    _expire(table, datetime.datetime.fromtimestamp(self._clock() - self._expire_after_s, datetime.UTC))
+                self._tables.delete_before(name, datetime.datetime.fromtimestamp(self._clock() - self._expire_after_s, datetime.UTC))
+            table = DeltaTable((self._tables.output / name).absolute())
             compact(table, self._tables.output / name)
             if vacuum:
                 with self._tables.lock:
@@ -299,14 +312,6 @@ class Maintenance:
                     sys.stderr.write(said)
                 self._reported = said
             self._stop.wait(self._every_s)
-
-
-def _expire(table: DeltaTable, before: datetime.datetime) -> None:
-    """Delete the hours that ended before a time."""
-    limit = (before.date(), before.hour)
-    files = pa.table(table.get_add_actions(flatten=True)).select(["partition.date", "partition.hour"]).to_pylist()
-    if any((file["partition.date"], file["partition.hour"]) < limit for file in files):
-        table.delete(f"date < '{before.date()}' OR (date = '{before.date()}' AND hour < {before.hour})")
 
 
 def compact(table: DeltaTable, root: Path) -> None:

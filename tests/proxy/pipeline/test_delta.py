@@ -252,5 +252,5 @@ def test_a_log_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
 
 def test_a_retention_is_written_to_new_tables(tmp_path: Path) -> None:
     DeltaTables(tmp_path)
-    assert DeltaTable(tmp_path / "gaps").metadata().configuration["delta.logRetentionDuration"] == f"interval {delta.GRACE_S} seconds"
+    assert DeltaTable(tmp_path / "gaps").metadata().configuration["delta.logRetentionDuration"] == f"interval {delta.VERSIONS_S} seconds"
     assert APPLICATION == "framegate", "readers of the tables know it"
