@@ -107,11 +107,7 @@ def files_of(table: DeltaTable, column: str, since: datetime.datetime | None, un
 
 
 def has_batches(output: Path) -> bool:
-    """Whether an output has batches.
-
-    Raises:
-        TableError: it has tables of an earlier format, or they cannot be read.
-    """
+    """Whether an output has batches. Raises TableError: it has tables of an earlier format, or they cannot be read."""
     old = next((path for pattern in ("_manifest", "*/batch_id=*") for path in output.glob(pattern)), None)
     if old is not None:
         raise TableError(f"{output} has tables of an earlier format ({old.relative_to(output)}); name a new folder")
@@ -159,17 +155,6 @@ class DeltaTables:
         found = {name: _batch(table, application) for name, table in self._tables.items()}
         return {name: batch for name, batch in found.items() if batch >= 0}
 
-    def delete_before(self, name: str, time: datetime.datetime) -> None:
-        """Delete the hours of a table that ended before a time. No commit may cross it."""
-        limit = (time.date(), time.hour)
-        with self.lock:
-            table = self._tables[name]
-            files = pa.table(table.get_add_actions(flatten=True)).select(["partition.date", "partition.hour"]).to_pylist()
-            if any((file["partition.date"], file["partition.hour"]) < limit for file in files):
-                table.update_incremental()
-                table.delete(f"date < '{time.date()}' OR (date = '{time.date()}' AND hour < {time.hour})")
-                table.update_incremental()
-
     def rows(self) -> dict[str, int]:
         """The number of rows by table."""
         return {name: pc.sum(pa.table(table.get_add_actions())["num_records"]).as_py() or 0 for name, table in self._tables.items()}
@@ -206,12 +191,14 @@ class DeltaTables:
             hours = {file.parent for file in files}
             above = {folder for hour in hours for folder in (hour.parent, root)} if hours - self._synced else set()
             sync([*files, *hours, *above])
-            self._synced = hours
+            self._synced |= hours
             transactions = [Transaction(application, batch) for application in (APPLICATION, query) if application]
             properties = CommitProperties(app_transactions=transactions)
+            table.update_incremental()  # a commit cannot cross a deletion, nor versions that are gone
+            before = table.version()
             table.create_write_transaction([*added], "append", table.schema(), PARTITION_COLUMNS, commit_properties=properties)
             table.update_incremental()
-        sync_log(root, table.version())
+        sync_log(root, before, table.version())
         return sum(json.loads(action.stats)["numRecords"] for action in added)
 
 
@@ -243,10 +230,10 @@ def sync(paths: Iterable[Path]) -> None:
             os.close(fd)
 
 
-def sync_log(table: Path, version: int) -> None:
-    """Write a version of a table's log to the disk."""
+def sync_log(table: Path, before: int, last: int) -> None:
+    """Write the versions of a table behind ``before`` to the disk."""
     log = table / "_delta_log"
-    sync([log / f"{version:020}.json", log])
+    sync([*(log / f"{version:020}.json" for version in range(before + 1, last + 1)), log])
 
 
 class Maintenance:
@@ -291,9 +278,10 @@ class Maintenance:
         for name in TABLE_SCHEMAS:
             if self._stop.is_set():
                 return
-            if self._expire_after_s is not None:
-                self._tables.delete_before(name, datetime.datetime.fromtimestamp(self._clock() - self._expire_after_s, datetime.UTC))
             table = DeltaTable((self._tables.output / name).absolute())
+            if self._expire_after_s is not None:
+                with self._tables.lock:
+                    _expire(table, datetime.datetime.fromtimestamp(self._clock() - self._expire_after_s, datetime.UTC))
             compact(table, self._tables.output / name)
             if vacuum:
                 with self._tables.lock:
@@ -306,12 +294,20 @@ class Maintenance:
         while not self._stop.is_set():
             try:
                 self.run_once()
-            except (DeltaError, OSError) as error:  # such as a full disk: the tables stay as they are until the next pass
+            except Exception as error:  # such as a full disk: the tables stay as they are until the next pass
                 said = f"framegate pipeline: maintenance of the tables waits: {' '.join(str(error).split())}\n"
                 if said != self._reported:
                     sys.stderr.write(said)
                 self._reported = said
             self._stop.wait(self._every_s)
+
+
+def _expire(table: DeltaTable, before: datetime.datetime) -> None:
+    """Delete the hours that ended before a time."""
+    limit = (before.date(), before.hour)
+    hours = pa.table(table.get_add_actions(flatten=True)).select(["partition.date", "partition.hour"]).to_pylist()
+    if any(tuple(hour.values()) < limit for hour in hours):
+        table.delete(f"date < '{before.date()}' OR (date = '{before.date()}' AND hour < {before.hour})")
 
 
 def compact(table: DeltaTable, root: Path) -> None:
@@ -320,4 +316,4 @@ def compact(table: DeltaTable, root: Path) -> None:
     if metrics["numFilesAdded"]:
         log = (root / "_delta_log" / f"{table.version():020}.json").read_text()
         sync([root / change["add"]["path"] for change in map(json.loads, log.splitlines()) if "add" in change])
-        sync_log(root, table.version())
+        sync_log(root, table.version() - 1, table.version())
