@@ -73,12 +73,12 @@ _COLUMNS: Final = {
 }
 _PLACE: Final = "stream offset chunk_index capture_time connection connection_id listener principal peer rule protocol framing direction"
 _TABLES: Final = {
-    "frames": f"{_PLACE} capture reason transfer_us frame_index sequence size kept_size payload api_key api_version latency_us request_size "
-    "correlation_id",
     "traffic_by_minute": "minute listener principal direction frames bytes cut_bytes lost_frames lost_bytes",
     "requests": f"{_PLACE} frame_index sequence api_key api_version correlation_id request_time request_size answer_size latency_us transfer_us",
     "gaps": f"{_PLACE} first_sequence lost_from lost_until lost_frames lost_bytes reason certainty",
     "completeness": "stream listener direction minute until totals seen stored withheld sampled lost at_most unknown shared first_offset state",
+    "frames": f"{_PLACE} capture reason transfer_us frame_index sequence size kept_size payload api_key api_version latency_us request_size "
+    "correlation_id",
 }
 _ARROW: Final = {
     "string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "binary": pa.binary(), "timestamp": MICROSECONDS, "date": pa.date32(),
@@ -91,7 +91,7 @@ def _sql(names: str) -> str:
 
 PARTITIONS: Final = _sql("date hour")
 TABLE_SCHEMAS: Final = {table: _sql(names) for table, names in _TABLES.items()}
-"""The columns by table, as Spark SQL writes them; the partitions come behind them."""
+"""The columns by table, as Spark SQL writes them; the partitions come behind them. A batch is committed to the tables in this order."""
 TIME_COLUMNS: Final = {table: "minute" if "minute" in names.split() else "capture_time" for table, names in _TABLES.items()}
 """The column by which the rows of each table are partitioned."""
 

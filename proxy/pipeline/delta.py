@@ -44,11 +44,13 @@ APPLICATION: Final = "framegate"
 STAGING: Final = "_staging"
 PARTITION_COLUMNS: Final = ["date", "hour"]
 GRACE_S: Final = 900
-"""Files that are in no table any more, and old versions of a table, stay this long for readers that began before."""
+"""Files that are in no table any more stay this long for readers that began before."""
+VERSIONS_S: Final = 300
+"""Old versions of a table stay this long. A commit lists all of them: it takes twice as long with a thousand as with a hundred."""
 TARGET_BYTES: Final = 64 << 20
 _PROPERTIES: Final = {
     "delta.deletedFileRetentionDuration": f"interval {GRACE_S} seconds",
-    "delta.logRetentionDuration": f"interval {GRACE_S} seconds",  # a commit lists the log's folder
+    "delta.logRetentionDuration": f"interval {VERSIONS_S} seconds",
 }
 _COMPACTED: Final = WriterProperties(
     compression="ZSTD", compression_level=1, column_properties={"payload": ColumnProperties(dictionary_enabled=False)}
@@ -105,11 +107,7 @@ def files_of(table: DeltaTable, column: str, since: datetime.datetime | None, un
 
 
 def has_batches(output: Path) -> bool:
-    """Whether an output has batches.
-
-    Raises:
-        TableError: it has tables of an earlier format, or they cannot be read.
-    """
+    """Whether an output has batches. Raises TableError: it has tables of an earlier format, or they cannot be read."""
     old = next((path for pattern in ("_manifest", "*/batch_id=*") for path in output.glob(pattern)), None)
     if old is not None:
         raise TableError(f"{output} has tables of an earlier format ({old.relative_to(output)}); name a new folder")
@@ -137,6 +135,7 @@ class DeltaTables:
         self.staging = output / STAGING
         self.lock = threading.Lock()
         self._tables = {name: self._prepare(name) for name in TABLE_SCHEMAS}
+        self._synced: set[Path] = set()
 
     def _prepare(self, name: str) -> DeltaTable:
         path, schema = (self.output / name).absolute(), Schema.from_arrow(arrow_schema(name))
@@ -153,8 +152,6 @@ class DeltaTables:
 
     def batches(self, application: str = APPLICATION) -> dict[str, int]:
         """The last batch of each table that has some."""
-        for table in self._tables.values():
-            table.update_incremental()
         found = {name: _batch(table, application) for name, table in self._tables.items()}
         return {name: batch for name, batch in found.items() if batch >= 0}
 
@@ -191,13 +188,17 @@ class DeltaTables:
         with self.lock:
             added = [_adopt(path, root / path.relative_to(self.staging / name)) for path in sorted((self.staging / name).glob("*/*/*.parquet"))]
             files = [root / action.path for action in added]
-            sync([*files, *{folder for file in files for folder in (file.parent, file.parent.parent)}, root])
+            hours = {file.parent for file in files}
+            above = {folder for hour in hours for folder in (hour.parent, root)} if hours - self._synced else set()
+            sync([*files, *hours, *above])
+            self._synced |= hours
             transactions = [Transaction(application, batch) for application in (APPLICATION, query) if application]
             properties = CommitProperties(app_transactions=transactions)
-            table.update_incremental()  # an append must not cross a deletion
+            table.update_incremental()  # a commit cannot cross a deletion, nor versions that are gone
+            before = table.version()
             table.create_write_transaction([*added], "append", table.schema(), PARTITION_COLUMNS, commit_properties=properties)
-        table.update_incremental()
-        sync_log(root, table.version())
+            table.update_incremental()
+        sync_log(root, before, table.version())
         return sum(json.loads(action.stats)["numRecords"] for action in added)
 
 
@@ -229,10 +230,10 @@ def sync(paths: Iterable[Path]) -> None:
             os.close(fd)
 
 
-def sync_log(table: Path, version: int) -> None:
-    """Write a version of a table's log to the disk."""
+def sync_log(table: Path, before: int, last: int) -> None:
+    """Write the versions of a table behind ``before`` to the disk."""
     log = table / "_delta_log"
-    sync([log / f"{version:020}.json", log])
+    sync([*(log / f"{version:020}.json" for version in range(before + 1, last + 1)), log])
 
 
 class Maintenance:
@@ -293,7 +294,7 @@ class Maintenance:
         while not self._stop.is_set():
             try:
                 self.run_once()
-            except (DeltaError, OSError) as error:  # such as a full disk: the tables stay as they are until the next pass
+            except Exception as error:  # such as a full disk: the tables stay as they are until the next pass
                 said = f"framegate pipeline: maintenance of the tables waits: {' '.join(str(error).split())}\n"
                 if said != self._reported:
                     sys.stderr.write(said)
@@ -304,8 +305,8 @@ class Maintenance:
 def _expire(table: DeltaTable, before: datetime.datetime) -> None:
     """Delete the hours that ended before a time."""
     limit = (before.date(), before.hour)
-    files = pa.table(table.get_add_actions(flatten=True)).select(["partition.date", "partition.hour"]).to_pylist()
-    if any((file["partition.date"], file["partition.hour"]) < limit for file in files):
+    hours = pa.table(table.get_add_actions(flatten=True)).select(["partition.date", "partition.hour"]).to_pylist()
+    if any(tuple(hour.values()) < limit for hour in hours):
         table.delete(f"date < '{before.date()}' OR (date = '{before.date()}' AND hour < {before.hour})")
 
 
@@ -315,4 +316,4 @@ def compact(table: DeltaTable, root: Path) -> None:
     if metrics["numFilesAdded"]:
         log = (root / "_delta_log" / f"{table.version():020}.json").read_text()
         sync([root / change["add"]["path"] for change in map(json.loads, log.splitlines()) if "add" in change])
-        sync_log(root, table.version())
+        sync_log(root, table.version() - 1, table.version())

@@ -98,7 +98,7 @@ class TableWriter:
         if batch > newest:
             self._tables.clear_staging()
             sums = self._stage(chunks)
-            for table in sorted(TABLE_SCHEMAS, key=lambda name: name == "frames"):
+            for table in TABLE_SCHEMAS:  # frames is the last
                 if table == "frames" or (last.get(table, -1) < batch and (self._tables.staging / table).exists()):
                     rows[table] = self._tables.commit(table, batch, query)
                     self.total[table] += rows[table]

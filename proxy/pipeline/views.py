@@ -48,7 +48,6 @@ GROUP BY listener, api_key, api_version
 """
 _VIEWS: Final = {"traffic_by_minute": "traffic_by_minute_parts", "completeness": "completeness_parts"}
 _LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def register_views(
@@ -94,7 +93,9 @@ def _open(
 ) -> "DataFrame":
     """``newest``: the last batch to read; None: all."""
     columns = f"{TABLE_SCHEMAS[name]}, {PARTITIONS}"
-    since_us, until_us = _micros(since), _micros(until)
+    for bound in (since, until):
+        if bound is not None and bound.tzinfo is None:
+            raise ValueError(f"{bound.isoformat()} has no time zone")
     table = open_table(output, name, newest)
     paths = [] if table is None else files_of(table, TIME_COLUMNS[name], since, until)
     if not paths:
@@ -103,20 +104,9 @@ def _open(
     folder = Path(output, name).resolve()
     with _listed_here(spark, len(paths)):
         rows = spark.read.schema(columns).option("basePath", str(folder)).parquet(*(str(folder / path) for path in paths))
-    time = TIME_COLUMNS[name]
-    for bound, sign in ((since_us, ">="), (until_us, "<")):
-        if bound is not None:
-            rows = rows.where(f.expr(f"{time} {sign} timestamp_micros({bound})"))
-    return rows
-
-
-def _micros(time: datetime.datetime | None) -> int | None:
-    """Microseconds of the epoch. Raises ValueError: a time without a zone."""
-    if time is None:
-        return None
-    if time.tzinfo is None:
-        raise ValueError(f"{time.isoformat()} has no time zone")
-    return (time - _EPOCH) // datetime.timedelta(microseconds=1)
+    time = f.col(TIME_COLUMNS[name])
+    rows = rows if since is None else rows.where(time >= since)
+    return rows if until is None else rows.where(time < until)
 
 
 @contextlib.contextmanager

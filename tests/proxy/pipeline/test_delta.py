@@ -137,6 +137,25 @@ def test_a_table_gets_the_columns_of_a_later_version(tmp_path: Path, monkeypatch
     assert {(row["size"], row["colour"]) for row in frames(tmp_path)} == {(1, None), (2, "red"), (3, None)}
 
 
+def test_a_table_without_rows_for_long_takes_the_next_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(delta._PROPERTIES, "delta.logRetentionDuration", "interval 0 seconds")
+    monkeypatch.setitem(delta._PROPERTIES, "delta.checkpointInterval", "10")
+    monkeypatch.setattr(delta, "sync_log", lambda *_: None)
+    tables = DeltaTables(tmp_path)
+    write(tables, 0, START)
+    other = DeltaTables(tmp_path)  # maintenance, which has objects of its own
+    for batch in range(1, 12):
+        write(other, batch)
+    later = time.time() - 2  # what was written in this second is not older than the retention
+    for path in (tmp_path / "frames" / "_delta_log").glob("*.json"):
+        os.utime(path, (later, later))
+    for batch in range(12, 22):
+        write(other, batch)
+    assert not (tmp_path / "frames" / "_delta_log" / f"{2:020}.json").exists()
+    assert write(tables, 22, START) == 1
+    assert (len(frames(tmp_path)), batch_of(tmp_path)) == (2, 22)
+
+
 def test_every_column_is_described_and_times_are_utc(tmp_path: Path) -> None:
     DeltaTables(tmp_path)
     assert columns._COLUMNS.keys() == {name for table in TABLE_SCHEMAS for name in arrow_schema(table).names}
@@ -252,5 +271,5 @@ def test_a_log_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
 
 def test_a_retention_is_written_to_new_tables(tmp_path: Path) -> None:
     DeltaTables(tmp_path)
-    assert DeltaTable(tmp_path / "gaps").metadata().configuration["delta.logRetentionDuration"] == f"interval {delta.GRACE_S} seconds"
+    assert DeltaTable(tmp_path / "gaps").metadata().configuration["delta.logRetentionDuration"] == f"interval {delta.VERSIONS_S} seconds"
     assert APPLICATION == "framegate", "readers of the tables know it"

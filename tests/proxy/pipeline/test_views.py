@@ -11,7 +11,6 @@ from deltalake import DeltaTable
 
 from framegate.control.demo.load import FRAME_HEADER
 from framegate.control.demo.report import CONTENT_QUERIES
-from framegate.proxy.pipeline import views
 from framegate.proxy.pipeline.columns import TABLE_SCHEMAS, TIME_COLUMNS, arrow_schema
 from framegate.proxy.pipeline.delta import DeltaTables, compact
 from framegate.proxy.pipeline.tables import TableWriter
@@ -45,14 +44,6 @@ def write_day(output: Path, *, rows: int, over: int = OVER, in_hand: int = IN_HA
 
 def files_of(rows: "DataFrame") -> int:
     return len(rows.inputFiles())
-
-
-def test_times_have_a_zone() -> None:
-    assert views._micros(None) is None
-    assert views._micros(datetime.datetime(1970, 1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=1)))) == 0
-    assert views._micros(datetime.datetime(2300, 1, 1, microsecond=1, tzinfo=datetime.UTC)) == 10413792000000001
-    with pytest.raises(ValueError, match="2026-11-22T00:00:00 has no time zone"):
-        views._micros(DAY.replace(tzinfo=None))
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +84,12 @@ class TestWithSpark:
         assert found == sorted(micros for (micros,) in hour.collect() if first <= micros < last)
         assert len(found) > 300
         assert read_table(spark, day, "frames", until=DAY).collect() == []
+        east = datetime.timezone(datetime.timedelta(hours=5, minutes=30))
+        moment = since + datetime.timedelta(microseconds=1)
+        same = read_table(spark, day, "frames", since=moment.astimezone(east), until=until.astimezone(east))
+        assert same.count() == sum(micros >= first + 1 for micros in found)
+        with pytest.raises(ValueError, match="2026-11-22T00:00:00 has no time zone"):
+            read_table(spark, day, "frames", since=DAY.replace(tzinfo=None))
 
     def test_a_day_opens_and_answers_in_time(self, spark: "SparkSession", day: Path) -> None:
         """Warm, as in a notebook; the goal is for a quiet machine, the test allows a busy one five times as much."""
