@@ -82,7 +82,7 @@ def test_a_first_event_is_seen_though_its_series_begins_with_it_and_is_not_seen_
     after = [*before, ("framegate_worker_restarts_total", {"framegate_reason": "died"}, 1.0)]
     for name, scraped, words in (
         ("first", [*[before] * 5, *[after] * 2], "A processor was started again"),
-        ("gap", [*[after] * 5, *[[]] * 30, *[after] * 3], problems.FINE),
+        ("gap", [*[after] * 50, *[[]] * 30, *[after] * 3], problems.FINE),
     ):
         (tmp_path / name).mkdir()
         with monitoring.Prometheus(tmp_path / name, scraped, TARGET) as running:
