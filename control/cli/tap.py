@@ -65,9 +65,9 @@ class _Url(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The URL; obstore is installed."""
-        from framegate.proxy.tap.store import url_fault
+        from framegate.proxy.tap.store import package_fault, url_fault
 
-        fault = url_fault(str(value))
+        fault = url_fault(str(value)) or package_fault()
         if fault:
             self.fail(f"{value} {fault}", param, ctx)
         return str(value).rstrip("/")
