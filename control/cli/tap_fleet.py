@@ -90,8 +90,8 @@ def _silent(nodes: Iterable[Node]) -> list[Node]:
 def fleet_exit_code(fleet: Fleet) -> int:
     """As for a directory; 1, too, if a node fell silent, or data was deleted before it was shipped."""
     code = exit_code(fleet.verdict, Accepted({}, {}))
-    deleted = any(row.state == "cut" or row.cut for row in fleet.verdict.rows)
-    return 1 if code == EXIT_LOST and (_silent(fleet.nodes) or deleted) else code
+    exact = all(minute.exact for minute in fleet.minutes)
+    return 1 if code == EXIT_LOST and (_silent(fleet.nodes) or not exact) else code
 
 
 def print_fleet(fleet: Fleet, summary: bool | None, output: str) -> None:

@@ -67,6 +67,7 @@ class Minute:
         window_ns: where it begins, wall clock.
         state: ``complete``, ``lost`` or ``open``.
         seen, lost, at_most: frames, of all nodes. Frames that are missing without a row about them count as lost.
+        exact: no other frames are lost, as far as nodes were heard.
         reasons: why frames are lost, in words.
         waiting: nodes that have not been heard since; also when it is ``lost``.
     """
@@ -76,6 +77,7 @@ class Minute:
     seen: int
     lost: int
     at_most: int
+    exact: bool
     reasons: list[str]
     waiting: list[str]
 
@@ -187,6 +189,7 @@ def minutes(found: Iterable[tuple[Node, list[WindowRow]]], gone: Container[str] 
             sum(row.seen for row in here),
             sum(row.lost + row.shared + abs(row.missing) for row in bad),
             sum(row.at_most for row in bad),
+            not taken and all(row.state == "lost" and not row.cut for row in bad),
             sorted({*(reason for row in bad for reason in _reasons(row)), *(f"{name} is gone" for name in taken)}),
             waiting,
         )
