@@ -15,6 +15,7 @@ in, the first block of the next one, unless a write failed; so control must have
 set back, the second way waits until the clock has passed its former time. A time is never later than the present one.
 """
 
+import bisect
 import contextlib
 import dataclasses
 import os
@@ -213,7 +214,8 @@ class Shipper:
         """Send the sealed segments of a stream that the store lacks. Returns the others."""
         stream = self._streams.setdefault(name, _Stream())
         self._list(name, stream)
-        listed = [segment for segment in stream.listed if segment.limit > stream.end or not segment.sealed]
+        first = bisect.bisect_left(stream.listed, stream.end, key=lambda segment: segment.limit)
+        listed = [segment for segment in stream.listed[first:] if segment.limit > stream.end or not segment.sealed]
         for segment in listed:
             if not segment.sealed:
                 break
