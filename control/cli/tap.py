@@ -65,9 +65,9 @@ class _Url(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The URL; obstore is installed."""
-        from framegate.proxy.tap.store import url_fault
+        from framegate.proxy.tap.store import package_fault, url_fault
 
-        fault = url_fault(str(value))
+        fault = url_fault(str(value)) or package_fault()
         if fault:
             self.fail(f"{value} {fault}", param, ctx)
         return str(value).rstrip("/")
@@ -198,8 +198,9 @@ def ls(directory: str, each: bool, output: str) -> None:
     "--summary/--all", default=None, help="Show only windows that are not complete, or all.  [default: --summary on a terminal when there are many]"
 )
 @click.option("--accept", "reason", metavar="REASON", help="Accept all present findings, for this reason.")
+@click.option("--gone", multiple=True, metavar="NODE", help="This node of a fleet no longer exists; do not wait for it. May be repeated.")
 @output_option
-def verify(directory: str, summary: bool | None, reason: str | None, output: str) -> None:
+def verify(directory: str, summary: bool | None, reason: str | None, gone: tuple[str, ...], output: str) -> None:
     """Check from the log alone that each frame that framegate saw is in the log, or in a row that says why it is not.
 
     Reads every block and checks its CRC. Shows for each stream, listener, direction and minute how many frames were seen, stored, withheld, sampled
@@ -209,7 +210,8 @@ def verify(directory: str, summary: bool | None, reason: str | None, output: str
     unless they become worse.
 
     With the URL of a fleet, or of a node, it also judges each minute: complete; lost, with the number and the reasons; or open, because a node was
-    not heard since. A node that fell silent, and data that was deleted before it was shipped, count as missing frames.
+    not heard since. A node that fell silent, and data that was deleted before it was shipped, count as missing frames. --gone names a node that will
+    not be heard again: what it had not shipped is lost.
 
     Exit codes: 0 complete, or all findings are accepted; 6 frames are lost, and the log says exactly how many; 1 frames are missing, counts are
     unknown, or the log is empty; 2 the log cannot be read, or standard output cannot be written.
@@ -221,7 +223,7 @@ def verify(directory: str, summary: bool | None, reason: str | None, output: str
     if "://" in directory:
         if reason is not None:
             raise click.BadParameter("findings are accepted in a directory, not in a store", param_hint="--accept")
-        _verify_fleet(directory, summary, output)
+        _verify_fleet(directory, summary, gone, output)
     verdict = check(directory)
     accepted = None if verdict is None else accepted_of(directory, verdict, reason)
     if verdict is None or accepted is None:
@@ -230,12 +232,12 @@ def verify(directory: str, summary: bool | None, reason: str | None, output: str
     sys.exit(exit_code(verdict, accepted))
 
 
-def _verify_fleet(url: str, summary: bool | None, output: str) -> NoReturn:
+def _verify_fleet(url: str, summary: bool | None, gone: tuple[str, ...], output: str) -> NoReturn:
     from framegate.control.cli.tap_fleet import fleet_exit_code, print_fleet, verify_fleet
 
     _roots(url)
     try:
-        fleet = verify_fleet(url)
+        fleet = verify_fleet(url, gone)
     except OSError as error:
         print_note(f"{url} cannot be read: {error}")
         sys.exit(_EXIT_USAGE)

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import errno
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from framegate.control.cli.output import age_text, counted, print_json, print_line, print_note, print_table, size_text
@@ -70,15 +70,15 @@ def _until(node: Node) -> str:
     return "-" if node.until_ns == FOREVER_NS or not node.until_ns else moment_text(node.until_ns)[:19].replace("T", " ")
 
 
-def verify_fleet(url: str, progress: Callable[[int], object] = lambda size: None) -> Fleet:
-    """Read every node below a URL, and judge the fleet's minutes. Raises OSError."""
+def verify_fleet(url: str, gone: Collection[str] = ()) -> Fleet:
+    """Read every node below a URL, and judge the fleet's minutes. ``gone``: as for ``minutes``. Raises OSError."""
     now_ns = time.time_ns()
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = list(pool.map(lambda root: verify_node(root, now_ns, progress), nodes_of(url)))
-    nodes = [node for node, _ in found]
+        found = list(pool.map(lambda root: verify_node(root, now_ns), nodes_of(url)))
+    nodes = [dataclasses.replace(node, silent=node.silent and node.name not in gone) for node, _ in found]
     rows = [row for _, verdict in found for row in verdict.rows]
     faults = [fault if fault.startswith(node.name) else f"{node.name}: {fault}" for node, verdict in found for fault in verdict.faults]
-    judged = list(minutes((node, verdict.rows) for node, verdict in found))
+    judged = list(minutes(((node, verdict.rows) for node, verdict in found), gone))
     sound = bool(rows) and not faults and not _silent(nodes) and all(minute.state != "lost" for minute in judged)
     return Fleet(nodes, judged, Verdict(rows, faults, sound))
 
@@ -90,8 +90,8 @@ def _silent(nodes: Iterable[Node]) -> list[Node]:
 def fleet_exit_code(fleet: Fleet) -> int:
     """As for a directory; 1, too, if a node fell silent, or data was deleted before it was shipped."""
     code = exit_code(fleet.verdict, Accepted({}, {}))
-    deleted = any(row.state == "cut" or row.cut for row in fleet.verdict.rows)
-    return 1 if code == EXIT_LOST and (_silent(fleet.nodes) or deleted) else code
+    exact = all(minute.exact for minute in fleet.minutes)
+    return 1 if code == EXIT_LOST and (_silent(fleet.nodes) or not exact) else code
 
 
 def print_fleet(fleet: Fleet, summary: bool | None, output: str) -> None:

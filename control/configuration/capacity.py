@@ -18,6 +18,8 @@ READER: Final = 21 * MIB
 """The validator process, which reads a configuration before it is applied: 30 MiB resident, 20 MiB proportional."""
 VALIDATOR: Final = 28 * MIB
 """The same, when it checks new certificates, keys and authorities, too: 34 MiB resident, 24 MiB proportional."""
+SHIPPER: Final = 64 * MIB
+"""The process that ships the tap's log: 40 MiB resident while it sends small segments, and an object of up to 8 MiB twice."""
 HANDLER_BASE: Final = 41 * MIB
 """A handler process: Python with asyncio (25 MiB) and deferred replies (16 MiB). Only ``handlers.memory`` bounds what handlers and waiting requests
 take.
@@ -107,6 +109,7 @@ def memory_need(config: ProxyConfig, processors: int) -> MemoryNeed:
         "handler processes": config.handlers.processes * (config.handlers.memory or HANDLER_BASE) if handled else 0,
         "memory pool": int(config.memory_pool.size * PIECES),
         "a frame beyond it in each processor": int(beyond * PIECES),
+        "shipper": SHIPPER if config.tap and config.tap.ship else 0,
         "tap queues": config.tap.queue_size * processors if config.tap else 0,
         "connections": _connections(config),
     }

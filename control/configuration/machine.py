@@ -24,6 +24,7 @@ from framegate.control.configuration.units import format_about, format_size
 from framegate.proxy.config.address import Address, format_sockaddr, parse_address
 from framegate.proxy.config.model import ProxyConfig, TapConfig
 from framegate.proxy.tap.record import LOCK_NAME, WRITERS_NAME
+from framegate.proxy.tap.store import package_fault
 
 __all__ = [
     "IN_USE",
@@ -171,6 +172,8 @@ def _extras(document: Document, config: ProxyConfig) -> None:
     for name, module in _EXTRAS.items():
         if getattr(config.telemetry, name) is not None and not _is_installed(module):
             document.add(("telemetry", name), f"needs {module}, which is not installed: pip install 'framegate[{name}]'")
+    if config.tap is not None and config.tap.ship is not None and (fault := package_fault()):
+        document.add(("tap", "ship"), fault)
 
 
 def _is_installed(module: str) -> bool:

@@ -56,6 +56,7 @@ class PodRequirements:
         tls_folder, tls_files: of the certificates (None: there are none), and what is read there, with the key that names each.
         secret_folders: of other files that are read, with the key that names one; each must be in a volume.
         tap_folder, tap_bytes: None: nothing is recorded; the most bytes in it.
+        ships: the tap's log is sent to an object store.
         text: of the configuration; None: it is in a ConfigMap already.
     """
 
@@ -75,6 +76,7 @@ class PodRequirements:
     secret_folders: tuple[tuple[str, str], ...] = ()
     tap_folder: str | None = "/var/lib/framegate/tap"
     tap_bytes: int = 2048 * MIB
+    ships: bool = False
     text: str | None = None
 
     @property
@@ -166,6 +168,7 @@ def requirements_of(config: ProxyConfig, text: str, processors: int) -> PodRequi
         secret_folders=_first_keys((os.path.dirname(path), key) for key, path in files if os.path.dirname(path) != tls_folder),
         tap_folder=None if config.tap is None else config.tap.directory,
         tap_bytes=0 if config.tap is None else _tap_bytes(config.tap, processors),
+        ships=config.tap is not None and config.tap.ship is not None,
         text=text,
     )
     if reasons:

@@ -37,6 +37,8 @@ PRE_STOP_S: Final = 2
 """For the hook, which starts a process that signals framegate, and for the kubelet, which may start the hooks of a pod one after the other."""
 TAP_S: Final = 10
 """For the tap's last blocks, after the connections have ended."""
+SHIP_S: Final = 6
+"""For the shipper, which sends the tap's last segments after that."""
 APPLICATION_S: Final = 18
 """For the application's end, between hook and drain, if the user has set no grace period."""
 START_CPU_MS: Final = 1500
@@ -89,7 +91,7 @@ def template_text() -> str:
 
 def grace_least_s(needs: PodRequirements) -> int:
     """The shortest ``terminationGracePeriodSeconds`` with which framegate ends in order."""
-    return PRE_STOP_S + max(needs.wait_s, needs.drain_s) + TAP_S
+    return PRE_STOP_S + max(needs.wait_s, needs.drain_s) + TAP_S + (SHIP_S if needs.ships else 0)
 
 
 def application_wait(needs: PodRequirements) -> dict[str, Any]:

@@ -6,7 +6,7 @@ been heard since, so it is not known. *complete*: neither. Nodes that ended in o
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Final
 
 from framegate.proxy.tap.completeness import Verdict, WindowRow, verify
@@ -67,6 +67,7 @@ class Minute:
         window_ns: where it begins, wall clock.
         state: ``complete``, ``lost`` or ``open``.
         seen, lost, at_most: frames, of all nodes. Frames that are missing without a row about them count as lost.
+        exact: no other frames are lost, as far as nodes were heard.
         reasons: why frames are lost, in words.
         waiting: nodes that have not been heard since; also when it is ``lost``.
     """
@@ -76,6 +77,7 @@ class Minute:
     seen: int
     lost: int
     at_most: int
+    exact: bool
     reasons: list[str]
     waiting: list[str]
 
@@ -158,11 +160,13 @@ def verify_node(
     return node, dataclasses.replace(verdict, faults=faults, complete=verdict.complete and not faults)
 
 
-def minutes(found: Iterable[tuple[Node, list[WindowRow]]]) -> Iterator[Minute]:
-    """The minutes from the first to the last that any node has rows about, or was not heard since.
+def minutes(found: Iterable[tuple[Node, list[WindowRow]]], gone: Container[str] = ()) -> Iterator[Minute]:
+    """The minutes from the first to the last that any node has rows about.
 
     Args:
         found: each node with its rows.
+        gone: names of nodes that no longer exist. What they had not shipped when they were last heard is lost, and later minutes do not wait for
+            them.
     """
     found = list(found)
     rows: dict[int, list[WindowRow]] = {}
@@ -173,16 +177,20 @@ def minutes(found: Iterable[tuple[Node, list[WindowRow]]]) -> Iterator[Minute]:
     for window in range(min(rows), max(rows) + 1) if rows else ():
         end_ns = (window + 1) * WINDOW_NS
         here = rows.get(window, [])
-        waiting = sorted({node.name for node, _ in found if node.fault or node.until_ns < end_ns})
         bad = [row for row in here if row.state in _LOST]
-        waiting = sorted({*waiting, *(row.stream for row in here if row.state == "open")})
+        late = [node for node, _ in found if node.fault or node.until_ns < end_ns]
+        unsure = {node.name: node.name for node in late} | {row.stream: row.stream.rsplit(".", 2)[0] for row in here if row.state == "open"}
+        waiting = sorted(name for name, node in unsure.items() if node not in gone)
+        heard = {node.name for node, _ in found if node.fault or window * WINDOW_NS <= node.heard_ns}
+        taken = {node for node in unsure.values() if node in gone and node in heard}
         yield Minute(
             window * WINDOW_NS,
-            "lost" if bad else "open" if waiting else "complete",
+            "lost" if bad or taken else "open" if waiting else "complete",
             sum(row.seen for row in here),
             sum(row.lost + row.shared + abs(row.missing) for row in bad),
             sum(row.at_most for row in bad),
-            sorted({reason for row in bad for reason in _reasons(row)}),
+            not taken and all(row.state == "lost" and not row.cut for row in bad),
+            sorted({*(reason for row in bad for reason in _reasons(row)), *(f"{name} is gone" for name in taken)}),
             waiting,
         )
 

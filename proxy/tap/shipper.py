@@ -15,6 +15,7 @@ in, the first block of the next one, unless a write failed; so control must have
 set back, the second way waits until the clock has passed its former time. A time is never later than the present one.
 """
 
+import bisect
 import contextlib
 import dataclasses
 import os
@@ -29,6 +30,7 @@ from framegate.proxy.tap.expected import is_written
 from framegate.proxy.tap.ledger import LEDGER_NAME, Ledger, Shipped, compacted, content_of, encode, joined, ledger_of
 from framegate.proxy.tap.log_reader import LogError, Segment, segments, streams, walk_segment
 from framegate.proxy.tap.record import WINDOW_NS
+from framegate.proxy.tap.retention import SETTLED_NS
 from framegate.proxy.tap.store import CHUNK, AbsentError, ConflictError, Store, StoreError
 
 __all__ = ["CONSUMER", "Shipper", "Told", "ToldStream"]
@@ -76,6 +78,8 @@ class _Stream:
         last_ns: an earlier value of it that is to be judged.
         found_s: when that was found, monotonic; 0: nothing is to be judged.
         there: the objects found at the start, name and size; None: not listed yet.
+        listed: the segments, as the folder was when it had changed last.
+        changed_ns, listed_ns: that time, and when it was listed, wall clock.
     """
 
     end: int = 0
@@ -84,6 +88,9 @@ class _Stream:
     last_ns: int = 0
     found_s: float = 0.0
     there: dict[str, int] | None = None
+    listed: list[Segment] = dataclasses.field(default_factory=list)
+    changed_ns: int = -1
+    listed_ns: int = 0
 
 
 class Shipper:
@@ -206,7 +213,9 @@ class Shipper:
     def _send(self, name: str) -> list[Segment]:
         """Send the sealed segments of a stream that the store lacks. Returns the others."""
         stream = self._streams.setdefault(name, _Stream())
-        listed = [segment for segment in segments(self._directory, name) if segment.limit > stream.end]
+        self._list(name, stream)
+        first = bisect.bisect_left(stream.listed, stream.end, key=lambda segment: segment.limit)
+        listed = [segment for segment in stream.listed[first:] if segment.limit > stream.end or not segment.sealed]
         for segment in listed:
             if not segment.sealed:
                 break
@@ -220,6 +229,18 @@ class Shipper:
             if self._monotonic_s() - self._wrote_s >= self._interval_ms / 1000:
                 self._beat()
         return [segment for segment in listed if not segment.sealed]
+
+    def _list(self, name: str, stream: _Stream) -> None:
+        """List a stream if its folder has changed, and examine only what is not known to be sealed."""
+        now_ns = time.time_ns()
+        try:
+            changed_ns = os.stat(os.path.join(self._directory, name)).st_mtime_ns
+        except FileNotFoundError:
+            stream.listed, stream.changed_ns = [], -1
+            return
+        if changed_ns != stream.changed_ns or stream.listed_ns < changed_ns + SETTLED_NS:
+            known = {segment.base: segment for segment in stream.listed if segment.sealed}
+            stream.listed, stream.changed_ns, stream.listed_ns = segments(self._directory, name, known), changed_ns, now_ns
 
     def _send_segment(self, stream: _Stream, segment: Segment) -> None:
         name = f"{segment.stream}/{os.path.basename(segment.path)}"

@@ -26,7 +26,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore
 
-__all__ = ["COPIES", "SCHEMES", "AbsentError", "ConflictError", "Item", "Store", "StoreError", "is_url", "place_of", "store_at", "url_fault"]
+__all__ = [
+    "COPIES",
+    "AbsentError",
+    "ConflictError",
+    "Item",
+    "Store",
+    "StoreError",
+    "is_url",
+    "package_fault",
+    "place_of",
+    "store_at",
+    "url_fault",
+]
 
 Found = TypeVar("Found")
 SCHEMES: Final = ("s3", "gs", "az", "file")
@@ -78,9 +90,12 @@ def url_fault(url: str) -> str:
         return "must have no user, query or fragment: credentials are taken from the environment"
     if (parts.scheme == "file") == bool(parts.netloc) or (parts.scheme == "file" and not parts.path.strip("/")):
         return "must be file:///, with an absolute path" if parts.scheme == "file" else "needs a bucket or container"
-    if importlib.util.find_spec("obstore") is None:
-        return "needs the package obstore: install framegate[ship]"
     return ""
+
+
+def package_fault() -> str:
+    """Why no store can be used here, in words; empty: it can."""
+    return "" if importlib.util.find_spec("obstore") else "needs obstore, which is not installed: pip install 'framegate[ship]'"
 
 
 def place_of(path: str) -> tuple[str, str]:
@@ -230,7 +245,7 @@ def store_at(root: str, *, create: bool = False) -> Store:
     Raises:
         StoreError: it is not valid, obstore is not installed, or the store cannot be used.
     """
-    fault = url_fault(root)
+    fault = url_fault(root) or package_fault()
     if fault:
         raise StoreError(f"{root} {fault}")
     parts = urllib.parse.urlsplit(root.rstrip("/"))

@@ -72,6 +72,9 @@ def test_a_silent_node_is_named_and_the_exit_code_is_1(edge: ShippedTap) -> None
     assert result.exit_code == 1
     assert "silent: edge was heard" in result.stdout
     assert result.stdout.splitlines()[-1] == "not complete: 1 node; minutes: 2 open"
+    gone = run("verify", edge.url, "--gone", "edge")
+    assert (gone.exit_code, "silent" in gone.stdout, "edge is gone" in gone.stdout) == (1, False, True)
+    assert gone.stdout.splitlines()[-1] == "not complete: 1 node; minutes: 2 lost"
 
 
 def test_lost_frames_have_a_number_and_a_reason(edge: ShippedTap) -> None:

@@ -13,6 +13,7 @@ from framegate.proxy.config.model import (
     ListenerTls,
     MemoryPoolConfig,
     ProxyConfig,
+    ShipConfig,
     TapConfig,
     UpstreamConfig,
     UpstreamTls,
@@ -40,6 +41,8 @@ def test_what_is_needed_is_the_sum_of_its_parts() -> None:
         "connections": 12 * MIB,
     }
     assert (need.total, need.uncounted) == (sum(size for _, size in need.parts), ())
+    shipped = memory_need(config(256 * MIB, TapConfig(directory="t", ship=ShipConfig(to="s3://b")), limits=ListenerLimits(connections=1024)), 2)
+    assert shipped.total - need.total == 64 * MIB
 
 
 def test_the_frame_beyond_the_pool_is_the_largest_that_passes_whole() -> None:

@@ -249,6 +249,8 @@ def test_an_exporter_that_is_not_installed_is_named(folder: pathlib.Path, monkey
     monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
     _, key, _, reason = fault(write(folder, telemetry=exporters))
     assert (key, reason.partition("is not installed")[2]) == ("telemetry.otlp", ": pip install 'framegate[otlp]'")
+    _, key, _, reason = fault(write(folder, tap={"directory": str(folder / "tap"), "ship": {"to": "s3://bucket"}}))
+    assert (key, reason.partition("is not installed")[2]) == ("tap.ship", ": pip install 'framegate[ship]'")
 
 
 def test_a_folder_that_this_user_cannot_write_is_named_with_the_reason_and_what_to_do(folder: pathlib.Path) -> None:

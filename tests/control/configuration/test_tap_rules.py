@@ -11,6 +11,11 @@ from tests.fakes.configuration import misnamed, put, warnings
 
 def test_a_broken_rule_is_named_at_its_key(data: dict[str, Any]) -> None:
     cases = [
+        ("tap.ship", {"to": "/mnt/taps"}, "tap.ship.to", "must begin with s3://"),
+        ("tap.ship", {"to": "s3://k:s@bucket"}, "tap.ship.to", "credentials are taken from the environment"),
+        ("tap.ship", {"interval": "5s"}, "tap.ship.to", "is required"),
+        ("tap.ship", {"to": "s3://bucket", "interval": "999ms"}, "tap.ship.interval", "must be from 1s to 1h"),
+        ("tap.ship", {"to": "s3://bucket", "keep": "all"}, "tap.ship.keep", "must be 'budget' or 'shipped'"),
         ("tap.rules.0.listeners", ["kafkaa"], "tap.rules[0].listeners[0]", "there are: kafka, plain"),
         ("tap.rules.0.networks", ["10.0.0.1/8"], "tap.rules[0].networks[0]", "is not a network"),
         ("tap.rules.0.directions", [], "tap.rules[0].directions", "request, response or both"),

@@ -1,5 +1,6 @@
 """What a configuration needs from its pod, read on a machine without the pod's files."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from framegate.control.kubernetes.pod_requirements import (
     read_configuration,
     requirements_of,
 )
+from framegate.control.kubernetes.sidecar import grace_least_s
 from framegate.proxy.config.model import MIB
 from tests.fakes import deploying
 
@@ -119,6 +121,8 @@ def test_the_tap_needs_room_for_its_budget_and_open_segments_and_a_drain_takes_w
     assert needs(path).tap_bytes == (100 + 2 * 10 + 16) * MIB
     assert needs(path, 3).tap_bytes == (100 + 4 * 10 + 16) * MIB
     assert needs(write(SMALL)).tap_folder is None
+    ships = needs(write(f"{SMALL}tap: {{directory: /tap, ship: {{to: 's3://bucket'}}}}\n"))
+    assert grace_least_s(ships) == grace_least_s(dataclasses.replace(ships, ships=False)) + 6
     seconds = {"0": 0, "1ms": 1, "999ms": 1, "1s": 1, "1001ms": 2}
     assert {text: needs(write(f"{SMALL}drain: {{timeout: {text}, quiet: 0}}\n")).drain_s for text in seconds} == seconds
 

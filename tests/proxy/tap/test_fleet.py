@@ -98,6 +98,23 @@ def test_a_minute_is_open_while_any_node_was_not_heard_since_and_lost_if_any_los
     assert states(edge, second, third)[1:] == ["complete", "open", "open"]
 
 
+def test_a_node_that_is_gone_is_not_waited_for_and_what_it_had_not_shipped_is_lost(edge: ShippedTap, others: Callable[[str], ShippedTap]) -> None:
+    edge.tap.end(in_segments(edge.tap, 6))
+    edge.leave()
+    edge.look()
+    crashed = others("crashed")
+    crashed.now_ns = START + 3 * MINUTE_NS - 1
+    crashed.restart()
+    processor = in_segments(crashed.tap, 2, node="crashed")
+    processor.writer.thread.seal(False)
+    crashed.look({processor.stream: (START + 2 * MINUTE_NS, 0)})
+    found = [(node, verdict.rows) for node, verdict in (verify_node(tap.root, edge.now_ns, sleep=edge.slept.append) for tap in (edge, crashed))]
+    assert [minute.state for minute in minutes(found)] == ["complete", *["open"] * 5]
+    judged = list(minutes(found, {"crashed"}))
+    assert [minute.state for minute in judged] == ["complete", "lost", "lost", "complete", "complete", "complete"]
+    assert judged[1].reasons == ["crashed is gone"]
+
+
 # --- damage --------------------------------------------------------------------------------------------------------------------------
 
 

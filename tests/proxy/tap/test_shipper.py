@@ -1,5 +1,6 @@
 """Shipping: what reaches the store, in which order, and what is said about it."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -195,6 +196,21 @@ def test_the_ledger_is_replaced_once_in_an_interval(shipped: ShippedTap) -> None
     assert not shipped.shipper.look(None)
     shipped.later(0.001)
     assert shipped.shipper.look(None)
+
+
+def test_a_folder_that_has_not_changed_is_not_listed(shipped: ShippedTap, monkeypatch: pytest.MonkeyPatch) -> None:
+    processor = in_segments(shipped.tap, 3)
+    shipped.look()
+    folder = shipped.folder / processor.stream
+    os.utime(folder, ns=(0, 0))  # long ago
+    shipped.look()
+    monkeypatch.setattr(os, "listdir", lambda path: pytest.fail(f"{path} was listed"))
+    shipped.look({processor.stream: (shipped.now_ns, 0)})
+    assert shipped.until(processor.stream) == 2, "the open segment is known"
+    monkeypatch.undo()
+    shipped.tap.end(processor)
+    shipped.look()
+    assert shipped.shipped.streams[processor.stream][0] == read_ledger(str(shipped.folder)).streams[processor.stream].end
 
 
 def test_while_much_is_sent_the_node_is_heard(shipped: ShippedTap) -> None:

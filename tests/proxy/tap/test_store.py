@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from framegate.proxy.tap import store
-from framegate.proxy.tap.store import WHOLE, ConflictError, Copies, Store, StoreError, is_url, place_of, store_at, url_fault
+from framegate.proxy.tap.store import WHOLE, ConflictError, Copies, Store, StoreError, is_url, package_fault, place_of, store_at, url_fault
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_what_is_wrong_with_a_url_is_said_before_any_request(url: str, fault: st
 
 def test_without_obstore_the_fault_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert url_fault("s3://bucket") == "needs the package obstore: install framegate[ship]"
+    assert (url_fault("s3://bucket"), package_fault()) == ("", "needs obstore, which is not installed: pip install 'framegate[ship]'")
     with pytest.raises(StoreError, match=r"framegate\[ship\]"):
         store_at("s3://bucket")
 
