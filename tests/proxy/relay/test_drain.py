@@ -341,7 +341,10 @@ def test_answers_are_held_until_the_client_waits_and_come_with_the_end(make, pro
     world.poll()
     with pytest.raises(BlockingIOError):
         peeked(client)
-    world.pass_time(0.1)
+    world.pass_time(0.11)
+    with pytest.raises(BlockingIOError):
+        peeked(client)
+    world.pass_time(0.02)
     assert client.recv(1 << 20) == answers[1] + answers[2]
     assert peeked(client) == b"", "the end was there with the answers, before any further poll"
     upstream.close()
@@ -420,8 +423,8 @@ def test_who_comes_when_others_are_not_read_any_more_is_read_while_a_quiet_time_
         assert world.read(upstream, len(request(3, 9, 1))) == request(3, 9, 1)
         upstream.sendall(answer(1))
         world.poll()
-        world.pass_time(0.03)
-    world.pass_time(0.03)
+        world.pass_time(0.13)
+    world.pass_time(0.02)
     assert world.ended(client) == (answer(1) if read else b"")
     upstream.close()
     finish(world, client)
