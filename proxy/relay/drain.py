@@ -6,8 +6,8 @@ order without an answer. But a client that does not try again has lost it. So th
 
 1. *Answers are held*, for ``quiet_ns`` at most, while requests pass as before. A client that waits for answers then stops by itself: when it has as
    many requests open as it allows itself. When all of them are answered, and nothing passed for 120 ms and two round trips (containers that have
-   used up their share of a CPU stand still for up to 100 ms), the answers are written, and the end of the stream with them, in one segment if they
-   are small. So a client finds the end with the answers, before its next request.
+   used up their share of a CPU stand still for up to 100 ms), the answers are written, and the end of the stream with them: in one segment, or with
+   TLS in one record, if they are small. So a client finds the end with the answers, before its next request.
    Needed: the number of open requests (``kafka``), or as many responses as requests, two or more (``framed``).
 2. *The pair ends at its next rest*, if it had none in 1, since it sends whatever is answered, or its answers are large or late: right behind the
    answer after which no request is open (``kafka``), or with which the client has received as many frames as it sent (``framed``, or after pairing is

@@ -10,7 +10,8 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.cluster import processes
 from tests.cluster.images import KAFKA
 from tests.cluster.node import Node, wait_until
 from tests.cluster.room import Room
+from tests.cluster.test_chart import install, labelled, uninstall
 from tests.cluster.workloads import certificates, client_pod, document, injected, last_line, restricted_container, restricted_pod, service
 
 CONFIGURATION = """\
@@ -101,16 +103,19 @@ def deployment(recipe: Recipe) -> dict[str, Any]:
     return document("Deployment", "rolled", spec, "apps/v1")
 
 
+def configuration(recipe: Recipe) -> str:
+    return CONFIGURATION.format(drain=recipe.drain, tls="/tls/tls")
+
+
 def manifests(room: Room, recipe: Recipe) -> list[dict[str, Any]]:
     """What is applied: what ``inject`` writes, or the former recipe."""
-    text = injected(room, CONFIGURATION.format(drain=recipe.drain, tls="/tls/tls"), deployment(recipe), options=("--cpu", recipe.cpu))
+    text = injected(room, configuration(recipe), deployment(recipe), options=("--cpu", recipe.cpu))
     found = [item for each in YAML(typ="safe").load_all(text) for item in each.get("items", [each])]
     if recipe.sleep_s:
         (pod,) = [item["spec"]["template"]["spec"] for item in found if item["kind"] == "Deployment"]
         for container in [*pod["initContainers"], *pod["containers"]]:
             container["lifecycle"] = {"preStop": {"sleep": {"seconds": recipe.sleep_s}}}
-    ports = [{"name": name, "port": port, "targetPort": port} for name, port in (("kafka", 9093), ("framed", 9094))]
-    return [*found, service(selector={"app": "rolled"}, ports=ports)]
+    return found
 
 
 @contextmanager
@@ -150,10 +155,21 @@ def start_clients(room: Room) -> str:
     return name
 
 
-def roll(room: Room, node: Node, recipe: Recipe) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
-    """Update the Deployment under load, and wait for the end of its former pods: what became of the clients' requests, and these pods' rows."""
+def roll(
+    room: Room, node: Node, recipe: Recipe, documents: list[dict[str, Any]], meanwhile: Callable[[], object] = bool
+) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    """Update the Deployment under load, and wait for the end of its former pods.
+
+    Args:
+        documents: with the Deployment; its Service is added.
+        meanwhile: called when the update begins, in another thread.
+
+    Returns:
+        What became of the clients' requests, and the former pods' rows.
+    """
     status = ["rollout", "status", "deployment/rolled", "--timeout=300s"]
-    room.apply(*manifests(room, recipe))
+    ports = [{"name": name, "port": port, "targetPort": port} for name, port in (("kafka", 9093), ("framed", 9094))]
+    room.apply(*documents, service(selector={"app": "rolled"}, ports=ports))
     room.kubectl(*status, timeout_s=310.0)
     load = start_clients(room)
     before, logs = pods(room), room.folder / "logs"
@@ -163,28 +179,47 @@ def roll(room: Room, node: Node, recipe: Recipe) -> tuple[dict[str, dict[str, An
             file = stack.enter_context((logs / pod).open("wb"))
             follow = room.kubectl_command("logs", "--follow", pod, "-c", "framegate")
             stack.enter_context(subprocess.Popen(follow, stdin=subprocess.DEVNULL, stdout=file, stderr=file))
-        with late(node, recipe.late_s):
+        with late(node, recipe.late_s), ThreadPoolExecutor() as pool:
+            done = pool.submit(meanwhile)
             room.kubectl("rollout", "restart", "deployment/rolled")
             room.kubectl(*status, timeout_s=310.0)
             wait_until(lambda: not before & pods(room), "the end of the former pods", 120.0, 0.5)
+            done.result()
     os.kill(processes.life(room, load).pid, signal.SIGTERM)
     said = last_line(room.wait_job("load", 100.0))
     return said, [json.loads(line) for pod in before for line in (logs / pod).read_text().splitlines() if line.startswith("{")]
+
+
+def check(name: str, said: dict[str, dict[str, Any]], rows: list[dict[str, Any]], *, compared: bool = False) -> None:
+    """Print what became of the requests; nothing was lost, unless it is the recipe to compare with."""
+    for kind, line in said.items():
+        print(f"rolling update: {name}: {kind}: {json.dumps(line)}")
+    assert all(line["sent"] > 100 for line in said.values())
+    if compared:
+        return
+    assert {kind: line for kind, line in said.items() if any(line[fault] for fault in ("lost", "broken", "silent", "connect_failed"))} == {}
+    closed = [row for row in rows if row["event"] == "closed"]
+    drained = [row for row in closed if row["cause"] == "drained"]
+    assert [row for row in closed if row["cause"] not in ("drained", "peer_closed")] == []
+    assert [row for row in drained if row["lost"]["bytes"] or row["frames"]["request"] != row["frames"]["response"]] == [], "all that was read"
+    assert len(drained) >= SCRIPTED
 
 
 @pytest.mark.parametrize("name", [*CASES, *(pytest.param(name, marks=pytest.mark.extended) for name in EXTENDED)])
 def test_a_rolling_update_loses_no_request(room: Room, node: Node, name: str) -> None:
     certificates(room)
     recipe = {**CASES, **EXTENDED}[name]
-    said, rows = roll(room, node, recipe)
-    for kind, line in said.items():
-        print(f"rolling update: {name}, {recipe.replicas} replicas: {kind}: {json.dumps(line)}")
-    closed = [row for row in rows if row["event"] == "closed"]
-    assert all(line["sent"] > 100 for line in said.values())
-    if recipe.sleep_s:
-        return
-    assert {kind: line for kind, line in said.items() if any(line[fault] for fault in ("lost", "broken", "silent", "connect_failed"))} == {}
-    drained = [row for row in closed if row["cause"] == "drained"]
-    assert [row for row in closed if row["cause"] not in ("drained", "peer_closed")] == []
-    assert [row for row in drained if row["lost"]["bytes"] or row["frames"]["request"] != row["frames"]["response"]] == [], "all that was read"
-    assert len(drained) >= SCRIPTED
+    check(f"{name}, {recipe.replicas} replicas", *roll(room, node, recipe, manifests(room, recipe)), compared=recipe.sleep_s > 0)
+
+
+@pytest.mark.extended
+def test_an_upgrade_of_the_chart_during_a_rolling_update_loses_no_request(room: Room, node: Node) -> None:
+    certificates(room)
+    recipe = Recipe(drain="{delay: 5s, timeout: 12s}")
+    install(room, configuration(recipe))
+    try:
+        changed = configuration(recipe).replace("node: rolled", "node: changed")
+        check("webhook", *roll(room, node, recipe, [labelled(deployment(recipe))], lambda: install(room, changed)))
+        assert all("framegate.io/configuration" in pod["metadata"]["annotations"] for pod in room.get("pods", "-l", "app=rolled")["items"])
+    finally:
+        uninstall(room)

@@ -1,6 +1,8 @@
 """Drain (rule 8)."""
 
+import os
 import socket
+import ssl
 
 import pytest
 
@@ -480,3 +482,34 @@ def test_what_a_quota_holds_back_is_read_and_answered_before_the_end(make, proto
     upstream.close()
     finish(world, client)
     assert (world.row["cause"], world.row["frames"]) == ("drained", {"request": 2, "response": 2})
+
+
+def test_held_answers_are_one_record_of_tls_so_that_none_is_read_before_the_end_is_there(make, tls_world):
+    """Otherwise a client with several open requests could send the next one when the first segment of TCP has come."""
+    world = make("kafka", quiet_s=1, client_tls=tls_world.server_settings())
+    plain, pair = world.client()
+    client = world.shake(plain, tls_world.client_settings().context)
+    world.until(lambda: pair.state.value == "open")
+    upstream, _ = world.server.accept()
+    upstream.settimeout(2)
+    world.sockets.append(upstream)
+    with pytest.raises(ssl.SSLWantReadError):
+        client.recv(1)  # takes the session's tickets
+    asked = b"".join(request(3, 9, number) for number in range(3))
+    client.sendall(asked)
+    assert world.read(upstream, len(asked)) == asked
+    begin(world)
+    for number in range(3):
+        upstream.sendall(answer(number, bytes(2000)))
+        world.poll()
+    world.pass_time(0.13)
+    with socket.socket(fileno=os.dup(client.fileno())) as raw:
+        data = raw.recv(1 << 20, socket.MSG_PEEK)
+    sizes = []
+    while data:
+        sizes.append(int.from_bytes(data[3:5], "big"))
+        data = data[5 + sizes[-1] :]
+    assert len(sizes) == 2, "the answers, and close-notify"
+    upstream.close()
+    finish(world, client)
+    assert world.row["cause"] == "drained"
