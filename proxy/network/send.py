@@ -91,8 +91,8 @@ class Send:
             self._give_back(lease - needed)
 
     def write_to(self, transport: Transport) -> i64:
-        """Write the rest, with one write; what fits into one record of TLS as one, so that the peer has all of it at once. Returns how many bytes were
-        taken.
+        """Write the rest, with one write; what fits into one record of TLS as one, so that the peer has all of it at once. Returns how many bytes
+        were taken.
         """
         left: i64 = len(self._pieces) - self._next
         if left == 0:
