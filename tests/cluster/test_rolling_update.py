@@ -74,7 +74,6 @@ EXTENDED = {
     "as inject writes it, three pods": Recipe(replicas=3, late_s=4.0),
     "grace 15 s": Recipe(replicas=3, drain="{delay: 1s, timeout: 2s, quiet: 200ms}", grace_s=15),
     "grace 20 s": Recipe(replicas=3, drain="{delay: 3s, timeout: 5s}", grace_s=20),
-    "grace 60 s, slow end": Recipe(drain="{delay: 8s, timeout: 40s}", grace_s=60, lasts_s=20),
     "a tenth of a CPU": Recipe(drain="{delay: 5s, timeout: 12s}", cpu="100m"),
     "endpoints later than the delay": Recipe(drain="{delay: 1s, timeout: 12s}", late_s=6.0),
     "former recipe, three pods": Recipe(replicas=3, drain="{timeout: 0s}", sleep_s=5),
