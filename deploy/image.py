@@ -11,8 +11,8 @@ steps are not built again.
 Then each image is checked against the rules of ``image_archive.py`` (user, folders, no shell, size, times, nothing of this machine) and tried in a
 container (``image_trial.py``), and its sizes and digest are printed. Its archive, in OCI's layout, and its bill of materials are in ``.cache/image``;
 ``--archive`` copies both. With ``--key``, a private key in PEM, each copy has its signature beside it, ``FILE.sig`` (of SHA-256, in base64, as
-``cosign verify-blob`` and ``openssl dgst -verify`` expect it). ``--twice`` builds again without cached steps and compares the two images, file by file
-if they differ.
+``cosign verify-blob`` and ``openssl dgst -verify`` expect it). ``--twice`` builds again without cached steps and compares the two images, file by
+file if they differ.
 
 Exit codes: 1 a step failed or a rule is broken, 2 something is missing on this machine, 130 Ctrl-C, 143 SIGTERM.
 """

@@ -16,6 +16,7 @@ from framegate.proxy.network.transport import Transport
 __all__ = ["Send"]
 
 MAX_PIECES: Final = 64  # offered to one write
+RECORD: Final = 1 << 14  # bytes
 
 
 class Send:
@@ -90,12 +91,16 @@ class Send:
             self._give_back(lease - needed)
 
     def write_to(self, transport: Transport) -> i64:
-        """Write the rest, with one write. Returns how many bytes were taken."""
+        """Write the rest, with one write; what fits into one record of TLS as one, so that the peer has all of it at once. Returns how many bytes
+        were taken.
+        """
         left: i64 = len(self._pieces) - self._next
         if left == 0:
             return 0
         if left == 1:
             taken = transport.write(self._pieces[self._next])
+        elif self.remaining <= RECORD:
+            taken = transport.write(b"".join(self._pieces[self._next :]))
         else:
             taken = transport.write_gather(self._pieces[self._next : self._next + MAX_PIECES])
         self.advance(taken)

@@ -5,8 +5,9 @@ response the client, both before the deadline. A request that was not read was n
 order without an answer. But a client that does not try again has lost it. So the end must come while the client does not send:
 
 1. *Answers are held*, for ``quiet_ns`` at most, while requests pass as before. A client that waits for answers then stops by itself: when it has as
-   many requests open as it allows itself. When all of them are answered, and nothing passed for 20 ms and two round trips, the answers are written,
-   and the end of the stream with them, in one segment if they are small. So a client finds the end with the answers, before its next request.
+   many requests open as it allows itself. When all of them are answered, and nothing passed for 120 ms and two round trips (containers that have
+   used up their share of a CPU stand still for up to 100 ms), the answers are written, and the end of the stream with them: in one segment, or with
+   TLS in one record, if they are small. So a client finds the end with the answers, before its next request.
    Needed: the number of open requests (``kafka``), or as many responses as requests, two or more (``framed``).
 2. *The pair ends at its next rest*, if it had none in 1, since it sends whatever is answered, or its answers are large or late: right behind the
    answer after which no request is open (``kafka``), or with which the client has received as many frames as it sent (``framed``, or after pairing is
@@ -41,6 +42,7 @@ __all__ = ["CHECK_EACH", "NO_LEAD_IN", "SLICE_NS", "TICK_NS", "Drain", "DrainTer
 
 TICK_NS: Final = 20_000_000
 APART_NS: Final = 10_000_000
+REST_NS: Final = 120_000_000
 NO_LEAD_IN: Final = -1  # in place of its delay
 NO_TIME: Final = 1 << 62
 SLICE_NS: Final = 1_000_000
@@ -105,7 +107,7 @@ class DrainTerms:
     def _client_waits(self, pair: Pair, client: Channel, pause_ns: i64) -> bool:
         """Whether a client waits for answers that are held, and these are all. ``pause_ns``: since the last byte."""
         writes = client.write_half
-        rest_ns = min(TICK_NS + 2 * writes.round_trip_ns(), self._quiet_ns)
+        rest_ns = min(REST_NS + 2 * writes.round_trip_ns(), self._quiet_ns)
         return writes.pending.active and pause_ns >= rest_ns and (pair.counts_responses or pair.is_even())
 
     def _holds(self, pair: Pair, client: Channel, now_ns: i64) -> bool:

@@ -1,7 +1,8 @@
 """``make cluster-test``: the sidecar on a real node.
 
 Builds the programs of a node, makes the images, and runs this folder's tests in namespaces of their own, with the newest version of Kubernetes; then
-those that need no node with the oldest. ``ARGS="--kubernetes=1.31,1.33"`` runs all with these versions. On a machine without root or Go it prints
+those that need no node with the oldest. ``ARGS="--kubernetes=1.31,1.33"`` runs all with these versions. Tests marked ``extended`` run when ``ARGS``
+names their file. On a machine without root or Go it prints
 ``not run: …`` and the exit code is 0.
 """
 
@@ -66,7 +67,7 @@ def run(arguments: list[str], archives: Path | None) -> int:
     named = any(Path(word.partition("::")[0]).exists() for word in arguments)
     words = arguments if named else [str(TESTS / "cluster"), *arguments]  # options alone would run every test that there is
     with tempfile.TemporaryDirectory(prefix="framegate-cluster-", ignore_cleanup_errors=True) as folder:
-        environment = {**os.environ, **({images.IMAGES: str(archives)} if archives else {})}
+        environment = {"FRAMEGATE_TESTS": "short", **os.environ, **({images.IMAGES: str(archives)} if archives else {})}
         return machine.run_apart([sys.executable, "-m", "pytest", "-n", "0", "-s", "--timeout", "900", *words], environment, Path(folder))
 
 

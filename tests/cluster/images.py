@@ -28,7 +28,7 @@ _KAFKA_IMAGE: Final = f"""\
 FROM {SPARK}
 COPY jars /kafka/jars
 COPY formatted /kafka/formatted
-COPY log4j2.properties broker.py client.py latency.py /kafka/
+COPY log4j2.properties broker.py client.py latency.py rolling.py /kafka/
 COPY site /kafka/site
 COPY envoy /kafka/envoy
 ENV PYTHONPATH=/kafka/site

@@ -49,7 +49,7 @@ class Scene:
         self.room = room
         self.authority = certificates(room)
         self.data = room.claim("data")
-        self.tap = room.claim("framegate-tap")
+        self.tap = room.volume("framegate-tap-kafka-0")  # the StatefulSet makes the claim
         if disk_mib:
             _mount(self.tap, disk_mib)
         documents = (broker("kafka:9093", claim="data"), service())

@@ -102,6 +102,10 @@ class ApiServer:
                     f"--kubelet-client-certificate={path / 'admin.crt'}", f"--kubelet-client-key={path / 'admin.key'}")  # fmt: skip
         wait_until(lambda: self.kubectl("get", "--raw", "/readyz", check=False) == "ok", "the API server", why=lambda: self.log("api"))
 
+    def send_signal(self, name: str, number: int) -> None:
+        """Send a signal to one server."""
+        self._servers[name].send_signal(number)
+
     def stop_server(self, name: str, number: int = signal.SIGTERM) -> None:
         """End one server and wait for its end."""
         process = self._servers.pop(name)

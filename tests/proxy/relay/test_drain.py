@@ -1,6 +1,8 @@
 """Drain (rule 8)."""
 
+import os
 import socket
+import ssl
 
 import pytest
 
@@ -341,7 +343,10 @@ def test_answers_are_held_until_the_client_waits_and_come_with_the_end(make, pro
     world.poll()
     with pytest.raises(BlockingIOError):
         peeked(client)
-    world.pass_time(0.1)
+    world.pass_time(0.11)
+    with pytest.raises(BlockingIOError):
+        peeked(client)
+    world.pass_time(0.02)
     assert client.recv(1 << 20) == answers[1] + answers[2]
     assert peeked(client) == b"", "the end was there with the answers, before any further poll"
     upstream.close()
@@ -420,8 +425,8 @@ def test_who_comes_when_others_are_not_read_any_more_is_read_while_a_quiet_time_
         assert world.read(upstream, len(request(3, 9, 1))) == request(3, 9, 1)
         upstream.sendall(answer(1))
         world.poll()
-        world.pass_time(0.03)
-    world.pass_time(0.03)
+        world.pass_time(0.13)
+    world.pass_time(0.02)
     assert world.ended(client) == (answer(1) if read else b"")
     upstream.close()
     finish(world, client)
@@ -477,3 +482,34 @@ def test_what_a_quota_holds_back_is_read_and_answered_before_the_end(make, proto
     upstream.close()
     finish(world, client)
     assert (world.row["cause"], world.row["frames"]) == ("drained", {"request": 2, "response": 2})
+
+
+def test_held_answers_are_one_record_of_tls_so_that_none_is_read_before_the_end_is_there(make, tls_world):
+    """Otherwise a client with several open requests could send the next one when the first segment of TCP has come."""
+    world = make("kafka", quiet_s=1, client_tls=tls_world.server_settings())
+    plain, pair = world.client()
+    client = world.shake(plain, tls_world.client_settings().context)
+    world.until(lambda: pair.state.value == "open")
+    upstream, _ = world.server.accept()
+    upstream.settimeout(2)
+    world.sockets.append(upstream)
+    with pytest.raises(ssl.SSLWantReadError):
+        client.recv(1)  # takes the session's tickets
+    asked = b"".join(request(3, 9, number) for number in range(3))
+    client.sendall(asked)
+    assert world.read(upstream, len(asked)) == asked
+    begin(world)
+    for number in range(3):
+        upstream.sendall(answer(number, bytes(2000)))
+        world.poll()
+    world.pass_time(0.13)
+    with socket.socket(fileno=os.dup(client.fileno())) as raw:
+        data = raw.recv(1 << 20, socket.MSG_PEEK)
+    sizes = []
+    while data:
+        sizes.append(int.from_bytes(data[3:5], "big"))
+        data = data[5 + sizes[-1] :]
+    assert len(sizes) == 2, "the answers, and close-notify"
+    upstream.close()
+    finish(world, client)
+    assert world.row["cause"] == "drained"
