@@ -139,7 +139,6 @@ def test_a_table_gets_the_columns_of_a_later_version(tmp_path: Path, monkeypatch
 
 def test_a_table_without_rows_for_long_takes_the_next_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(delta._PROPERTIES, "delta.logRetentionDuration", "interval 0 seconds")
-    monkeypatch.setitem(delta._PROPERTIES, "delta.checkpointInterval", "10")
     monkeypatch.setattr(delta, "sync_log", lambda *_: None)
     tables = DeltaTables(tmp_path)
     write(tables, 0, START)
