@@ -139,6 +139,7 @@ class DeltaTables:
         self.lock = threading.Lock()
         self._tables = {name: self._prepare(name) for name in TABLE_SCHEMAS}
         self._synced: set[Path] = set()
+        self._batches: dict[str, dict[str, int]] = {}
 
     def _prepare(self, name: str) -> DeltaTable:
         path, schema = (self.output / name).absolute(), Schema.from_arrow(arrow_schema(name))
@@ -155,9 +156,11 @@ class DeltaTables:
             return table
 
     def batches(self, application: str = APPLICATION) -> dict[str, int]:
-        """The last batch of each table that has some."""
-        found = {name: _batch(table, application) for name, table in self._tables.items()}
-        return {name: batch for name, batch in found.items() if batch >= 0}
+        """The last batch of each table that has some. It is read once: nobody else commits batches."""
+        if application not in self._batches:
+            found = {name: _batch(table, application) for name, table in self._tables.items()}
+            self._batches[application] = {name: batch for name, batch in found.items() if batch >= 0}
+        return self._batches[application]
 
     def rows(self) -> dict[str, int]:
         """The number of rows by table."""
@@ -196,13 +199,15 @@ class DeltaTables:
             above = {folder for hour in hours for folder in (hour.parent, root)} if hours - self._synced else set()
             sync([*files, *hours, *above])
             self._synced |= hours
-            transactions = [Transaction(application, batch) for application in (APPLICATION, query) if application]
-            properties = CommitProperties(app_transactions=transactions)
+            applications = [application for application in (APPLICATION, query) if application]
+            properties = CommitProperties(app_transactions=[Transaction(application, batch) for application in applications])
             table.update_incremental()  # a commit cannot cross a deletion, nor versions that are gone
             before = table.version()
             table.create_write_transaction([*added], "append", table.schema(), PARTITION_COLUMNS, commit_properties=properties)
             table.update_incremental()
         sync_log(root, before, table.version())
+        for application in applications:
+            self.batches(application)[name] = batch
         return sum(json.loads(action.stats)["numRecords"] for action in added)
 
 
