@@ -13,6 +13,7 @@ from framegate.proxy.relay.bucket import Waiter
 from framegate.proxy.relay.pair import PairWatcher
 from framegate.proxy.server.protocol import Request
 from framegate.proxy.tap.segment import SegmentFiles
+from framegate.proxy.tap.store import Store
 from tests.fakes.clock import FakeClock
 from tests.fakes.conformance import faults, implementations, suites
 
@@ -25,6 +26,6 @@ def test_every_fake_of_an_interface_is_proven_by_the_suite_of_the_real_one() -> 
         item
         for item in found
         if {*item.__mro__}
-        & {Clock, ChannelSink, PairWatcher, Timer, SlotOwner, Waiter, Request, Reporter, Runtime, Channels, Configuration, Drain, SegmentFiles}
+        & {Clock, ChannelSink, PairWatcher, Timer, SlotOwner, Waiter, Request, Reporter, Runtime, Channels, Configuration, Drain, SegmentFiles, Store}
     ]
     assert faults(suites(), [item for item in found if item not in told]) == []
