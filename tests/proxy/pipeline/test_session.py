@@ -16,12 +16,12 @@ from framegate.proxy.pipeline.session import (
     SparkLog,
     SparkMissingError,
     _home,
-    _restricted,
     _stdout_as_stderr,
     local_session,
     open_private,
     require_java,
     require_packages,
+    restricted,
 )
 from tests.fakes.cases import each_of
 
@@ -164,7 +164,7 @@ def test_who_names_a_home_or_another_python_gets_what_spark_does(
 def test_what_is_started_for_spark_keeps_others_out_and_a_stricter_umask_stays(umask: int, wanted: str) -> None:
     before = os.umask(umask)
     try:
-        with _restricted() as told:
+        with restricted() as told:
             inherited = subprocess.run(["sh", "-c", "umask"], capture_output=True, text=True, check=True).stdout.strip()
         assert os.umask(umask) == umask
     finally:
