@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Final
 
+from framegate.proxy.pipeline.delta import has_batches
 from framegate.proxy.pipeline.session import open_private
 from framegate.proxy.pipeline.settings import PipelineSettings, local_path
 from framegate.proxy.tap.consumer import ConsumerInUseError, claim_consumer
@@ -29,6 +30,7 @@ def claim_output(settings: PipelineSettings) -> Iterator[None]:
     Raises:
         UsageError: the source is no directory that can be read; the output cannot be written to or has files of something else, another job holds it,
             or it has batches and no checkpoint that they came from.
+        TableError: it has tables of an earlier format, or they cannot be read.
     """
     if not os.path.isdir(settings.source):
         raise UsageError(f"--source: no directory {settings.source}")
@@ -43,7 +45,7 @@ def claim_output(settings: PipelineSettings) -> Iterator[None]:
         except BlockingIOError:
             raise UsageError(f"--output: another job writes to {settings.output}") from None
         checkpoint = local_path(settings.place_of_checkpoint)
-        if _has_batches(output) and checkpoint is not None and not (checkpoint / "metadata").exists():
+        if has_batches(output) and checkpoint is not None and not (checkpoint / "metadata").exists():
             raise UsageError(
                 f"--output: {settings.output} has batches, but there is no checkpoint at {settings.place_of_checkpoint}: a new query would count "
                 "its batches from 0. Name the checkpoint they came from, or another output"
@@ -55,23 +57,13 @@ def _open_lock(output: Path) -> IO[str]:
     """The lock file in the output; makes the folder. Raises UsageError: the folder cannot be written to, or has other files than a job's."""
     try:
         output.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-        ours = (output / _LOCK).exists() or _has_batches(output)
+        ours = (output / _LOCK).exists() or has_batches(output)
         strange = () if ours else sorted({path.name for path in output.iterdir()} - {"lost+found"})
         if strange:
             raise UsageError(f"--output: {output} has files of something else ({strange[0]}); name a new folder")
         return open_private(output / _LOCK)
     except OSError as error:
         raise UsageError(f"--output: {output} cannot be written to: {error.strerror}") from error
-
-
-def _has_batches(output: Path) -> bool:
-    """Whether the output has batches. Raises UsageError: its tables are of an earlier format, or cannot be read."""
-    from framegate.proxy.pipeline.delta import TableError, has_batches
-
-    try:
-        return has_batches(output)
-    except TableError as error:
-        raise UsageError(f"--output: {error}") from error
 
 
 @contextlib.contextmanager

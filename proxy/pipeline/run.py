@@ -167,7 +167,8 @@ class _Job:
             self._telemetry = _telemetry(settings, self._emit)
             if self._telemetry is not None:
                 held.callback(self._telemetry.close)
-            held.enter_context(claim_output(settings))
+            with _usage_errors("--output: "):
+                held.enter_context(claim_output(settings))
             if not held.enter_context(claim_name(settings, self._emit)):
                 self._settings = dataclasses.replace(settings, consumer="")
             told = {**plan.settings, **settings.spark}
