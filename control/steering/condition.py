@@ -364,9 +364,9 @@ def longest(metric: str, *by: str, how: How = "max") -> Over:
     return Over("longest", _series(metric, by, None, how))
 
 
-def steady(metric: str, *by: str) -> Over:
+def steady(metric: str, *by: str, where: Mapping[str, str] | None = None) -> Over:
     """The smallest value of a gauge in the window."""
-    return Over("steady", _series(metric, by, None))
+    return Over("steady", _series(metric, by, where))
 
 
 def days_left(metric: str, *by: str, where: Mapping[str, str] | None = None) -> Over:

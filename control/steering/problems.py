@@ -39,6 +39,7 @@ from framegate.proxy.cells.metrics import (
     FILE_KIND,
     LISTENER,
     MEASURE,
+    MUTE_CAUSE,
     PLACE,
     PRINCIPAL,
     PROBE,
@@ -179,9 +180,10 @@ _UPSTREAM_CAUSES: Final = (
     "frame_too_large|negative_size"
 )
 _NOT_CLIENTS: Final = {f"!{SIDE}": "downstream"}
-_OURS: Final = rate("connection.closed", LISTENER, where={CAUSE: f"{_UPSTREAM_CAUSES}|internal|processor_died|handler_failed", **_NOT_CLIENTS})
+_OUR_CAUSES: Final = f"{_UPSTREAM_CAUSES}|limit|internal|handler_failed"
+_OURS: Final = rate("connection.closed", LISTENER, where={CAUSE: f"{_OUR_CAUSES}|processor_died", **_NOT_CLIENTS})
 """Connections that ended for a fault of framegate or of what is behind it."""
-_IN_VAIN: Final = rate("connection.closed", LISTENER, where={CAUSE: f"{_UPSTREAM_CAUSES}|internal|handler_failed", **_NOT_CLIENTS})
+_IN_VAIN: Final = rate("connection.closed", LISTENER, where={CAUSE: _OUR_CAUSES, **_NOT_CLIENTS})
 """Those of a listener that still fails: a processor that died took long and good connections with it, and another has its place."""
 _RESPONSES: Final = rate("frame.count", LISTENER, where={SIDE: "downstream", DIRECTION: "transmit"})
 _ALL_FAIL: Final = ((_ACCEPTED > 0.05) & (_IN_VAIN >= _ACCEPTED * 0.99)) & (_ACCEPTED > _RESPONSES)
@@ -217,6 +219,11 @@ def _failing(share: float) -> tuple[Problem, ...]:
     """Of connections of a listener more than this share fails, and in an hour more than 1 % of those that are open."""
     bad = ((_OURS > 0.002) & (_OURS > _CLIENTS * (0.01 / HOUR_S))).unless(_ALL_FAIL)
     return (_problem("Connections of clients fail", ((bad / _ACCEPTED) > share).unless(_GONE_ALL_THE_TIME), "% of the new ones", _CLOSED_AT),)
+
+
+def _muted_by(cause: str) -> Condition:
+    """Channels are muted for this cause, all the time."""
+    return steady("channel.muted", where={MUTE_CAUSE: cause}) > 0.0
 
 
 def _refused(words: str, bad: Condition, everything: Condition, command: str) -> Problem:
@@ -307,6 +314,13 @@ ALERTS: Final = (
         severity="critical",
         problems=(_problem("The tap's budget will pass what a reader has yet to read", _UNREAD > 0.8, "% of the budget", _READERS),),
     ),
+    Alert(
+        name="FramegateTap",
+        severity="critical",
+        hold="1m",
+        windows=("2m",),
+        problems=(_problem("Connections stand still until the tap can write again", _muted_by("tap"), "channels", "channels list"),),
+    ),
     Alert(name="FramegateClientsFail", severity="warning", hold="10m", windows=("6h", "5m"), problems=_failing(0.006)),
     Alert(
         name="FramegateCertificateEnds",
@@ -359,7 +373,7 @@ ALERTS: Final = (
                 _ACCEPTED,
                 "limits get --node",
             ),
-            _refused("Clients fail at the TLS handshake", rate("connection.closed", LISTENER, CAUSE, where=_DOOR), _ACCEPTED, _CLOSED_BY),
+            _refused("Clients fail at the handshake, or speak another protocol", rate("connection.closed", LISTENER, CAUSE, where=_DOOR), _ACCEPTED, _CLOSED_BY),
             _refused(
                 "Logins of clients are refused",
                 rate("authentication.count", LISTENER, ERROR_TYPE, where={ERROR_TYPE: "denied|mechanism|protocol|unavailable"}),
@@ -533,6 +547,7 @@ ALERTS: Final = (
         severity="info",
         hold="10m",
         problems=(
+            _problem("Connections are muted by an operator", _muted_by("admin"), "channels", "channels list"),
             _problem("A quota holds back most clients", (rate("throttle.time", LISTENER) / _CLIENTS) > 0.5, "% of them", "limits get"),
             _problem(
                 "Peers do not take what is sent to them",

@@ -43,7 +43,10 @@ ACTIVE: Final = SIDE_BLOCK.at("framegate.connection.active")
 LOST: Final = SIDE_BLOCK.at("framegate.frame.lost.io")
 CLOSED_BY: Final = {(cause, side): LISTENER_BLOCK.at("framegate.connection.closed", cause, side) for cause in CAUSES for side in END_SIDES}
 ENDED_BY: Final = {error: ENDPOINT_BLOCK.at("framegate.upstream.connection.closed", error) for error in END_ERRORS}
+GIVES_UP: Final = (Cause.PEER_CLOSED, Cause.PEER_RESET, Cause.IDLE, Cause.MAX_CONNECTION_AGE)
+"""Ends of a connection whose client may wait for an answer in vain."""
 UNCLEAN: Final = {
+    Cause.UPSTREAM_CLOSED: "closed",
     Cause.PEER_RESET: "reset",
     Cause.RECEIVE_STALLED: "stalled",
     Cause.SEND_STALLED: "stalled",
@@ -53,7 +56,7 @@ UNCLEAN: Final = {
     Cause.TLS_FAILED: "protocol",
     Cause.AUTH_FAILED: "authentication",
 }
-"""Ends by an upstream that are failures of its endpoint, as ``END_ERRORS``; beside ``closed``."""
+"""Ends by an upstream that are failures of its endpoint, as ``END_ERRORS``."""
 PEER: Final = mute.PEER
 TAP: Final = mute.TAP
 DRAIN: Final = mute.DRAIN
@@ -88,7 +91,7 @@ def end_of_stream(pair: Pair, leg: Leg) -> None:
 
 
 def _half_close(pair: Pair, leg: Leg, channel: Channel) -> None:
-    pair.first_end = Cause.PEER_CLOSED if leg.is_client else Cause.UPSTREAM_CLOSED
+    pair.first_end = Cause.UPSTREAM_CLOSED if not leg.is_client and _owes(pair, channel) else Cause.PEER_CLOSED
     pair.first_side = channel.options.side
     if leg.is_client:
         pair.passed.ended_ns = pair.owner.selector.now_ns
@@ -152,7 +155,7 @@ def _end_cause(pair: Pair, cause: Cause) -> Cause:
     """``no_data`` when neither side ever sent a byte and the client was the first to end, else the cause as it is."""
     client, upstream = pair.client.channel, pair.upstream.channel
     silent = client is not None and client.bytes_received == 0 and (upstream is None or upstream.bytes_received == 0)
-    return Cause.NO_DATA if silent and cause is Cause.PEER_CLOSED else cause
+    return Cause.NO_DATA if silent and cause is Cause.PEER_CLOSED and pair.first_side != "upstream" else cause
 
 
 def _pending(pair: Pair) -> bool:
@@ -356,13 +359,8 @@ def _end_error(pair: Pair, channel: Channel) -> str:
     """The one of ``END_ERRORS`` with which an upstream's connection ended."""
     cause, side = _cause_of(pair, channel)
     if side != "upstream":
-        gives_up = cause is Cause.PEER_CLOSED or cause is Cause.PEER_RESET
-        return "unanswered" if gives_up and side == "downstream" and in_flight.has_waited(pair, channel) else ""
-    if cause is not Cause.UPSTREAM_CLOSED:
-        return UNCLEAN.get(cause or Cause.INTERNAL, "")
-    pairing = pair.pairing
-    unanswered = _is_silent(channel) or (pairing is not None and pairing.open > 0)
-    return "closed" if unanswered or channel.lost_bytes != 0 or channel.read_half.cut_short_at != 0 else ""
+        return "unanswered" if cause in GIVES_UP and in_flight.has_waited(pair, channel) else ""
+    return UNCLEAN.get(cause or Cause.INTERNAL, "")
 
 
 def _cause_of(pair: Pair, channel: Channel) -> tuple[Cause | None, str]:
@@ -374,12 +372,20 @@ def _failure(pair: Pair, channel: Channel) -> str:
     """Why the end of an upstream's channel is a failure of its endpoint (``ejection``); empty: it is none."""
     cause, side = _cause_of(pair, channel)
     ended = side == "upstream" and (cause is Cause.UPSTREAM_CLOSED or cause is Cause.PEER_RESET)
-    return "ended a connection before it sent a byte" if ended and _is_silent(channel) else ""
+    return "ended a connection before it sent a byte" if ended and _is_silent(channel, channel.closed_ns) else ""
 
 
-def _is_silent(channel: Channel) -> bool:
-    """Whether an upstream sent nothing, though it was asked or had only just taken the connection."""
-    return channel.bytes_received == 0 and (channel.write_half.bytes_sent != 0 or channel.closed_ns - channel.ready_ns <= EARLY_NS)
+def _owes(pair: Pair, channel: Channel) -> bool:
+    """Whether an upstream that ends its stream now owes something: an answer, the rest of a frame, or a first byte."""
+    pairing = pair.pairing
+    if pairing is not None and not pairing.lost and pairing.open > 0:
+        return True
+    return channel.lost_bytes != 0 or _is_silent(channel, pair.owner.selector.now_ns)
+
+
+def _is_silent(channel: Channel, now_ns: i64) -> bool:
+    """Whether an upstream that ends its stream now sent nothing, though it was asked or had only just taken the connection."""
+    return channel.bytes_received == 0 and (channel.write_half.bytes_sent != 0 or now_ns - channel.ready_ns <= EARLY_NS)
 
 
 def check_gone(pair: Pair) -> None:

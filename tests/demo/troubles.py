@@ -367,7 +367,7 @@ TROUBLES: Final = (
     Trouble("storm", "150 connections a second", "Far more connections come than an hour ago", (ORDERS,), _storm),
     Trouble("descriptors", "a processor has nearly all of its descriptors", "Descriptors are nearly used up", ("processor-0",), _few_descriptors),
     Trouble("oversized-frames", "frames of 5 MiB, where 4 MiB are allowed", "Frames of clients are refused", ("demo frame_too_large",), _oversized),
-    Trouble("strangers", "certificates of an unknown authority", "Clients fail at the TLS handshake", (f"{PARTNERS} tls_failed",), _strangers),
+    Trouble("strangers", "certificates of an unknown authority", "Clients fail at the handshake, or speak another protocol", (f"{PARTNERS} tls_failed",), _strangers),
     Trouble("pool-exhausted", "clients that hold all of a small memory pool", "Clients wait for memory", (), _holders),
     Trouble("full-tap", "the tap's disk is full", "The tap loses frames", ("disk_full",), _full_tap),
     Trouble("killed-processor", "a processor is killed", "A processor was started again", (), _killed_processor, lasts=False),

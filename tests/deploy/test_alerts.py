@@ -44,6 +44,7 @@ THROTTLED = "framegate_container_cpu_throttled_periods_total"
 RUN_DELAY = 'framegate_process_run_delay_seconds_total{framegate_process="processor-0"}'
 DESCRIPTORS = 'process_unix_file_descriptor_count{framegate_process="processor-0"}'
 DEPLETED = "framegate_memory_pool_depleted_time_seconds_total"
+MUTED = 'framegate_channel_muted{{framegate_mute_cause="{}"}}'
 HELD = f'framegate_throttle_time_seconds_total{{{KAFKA}, framegate_side="downstream"}}'
 LOGINS = f'framegate_authentication_count_total{{{KAFKA}, framegate_sasl_mechanism="PLAIN"}}'
 WRONG_LOGINS = LOGINS.replace("}", ', error_type="credentials"}')
@@ -488,6 +489,8 @@ TROUBLES = (
         fires=1,
         ends=4,
     ),
+    Trouble(name="the tap holds connections up", changes={MUTED.format("tap"): 3}, alert="FramegateTap", severity="critical", fires=3, ends=0),
+    Trouble(name="a forgotten mute", changes={MUTED.format("admin"): 3}, alert="FramegateHeldBack", severity="info", fires=15, ends=0),
     Trouble(
         name="a reader of the tap stands still", changes={BEHIND: 900, UNREAD: 9e8}, alert="FramegateTapForgets", severity="critical", fires=5, ends=0
     ),

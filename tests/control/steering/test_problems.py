@@ -179,7 +179,7 @@ def test_faults_at_the_door_are_those_of_clients_only_if_clients_made_them_and_t
         return [line for line in watched(monkeypatch, *samples) if "handshake" in line]
 
     command = "`framegate channels list --closed --filter cause=wrong_protocol`"
-    assert door("downstream") == [f"warning: Clients fail at the TLS handshake (kafka wrong_protocol): 3 a second; {command}"]
+    assert door("downstream") == [f"warning: Clients fail at the handshake, or speak another protocol (kafka wrong_protocol): 3 a second; {command}"]
     assert door("upstream") == []
     broken = merged(grows("framegate.upstream.connection.closed", (*ENDPOINT, (ERROR_TYPE, "protocol")), 30.0))
     assert watched(monkeypatch, *broken) == [

@@ -179,7 +179,7 @@ def joined(**ejection: Any) -> Iterator[tuple[World, socket.socket, Any, socket.
 
 
 def test_a_server_that_ends_connections_before_a_byte_is_ejected_and_one_that_ends_idle_ones_is_not() -> None:
-    for asks, waits_s, cause, failed in ((False, 0, "upstream_closed", 1), (True, 11, "upstream_closed", 1), (False, 11, "upstream_closed", 0)):
+    for asks, waits_s, cause, failed in ((False, 0, "upstream_closed", 1), (True, 11, "upstream_closed", 1), (False, 11, "peer_closed", 0)):
         with joined(failures=1) as (world, client, _, accepted):
             if asks:
                 client.sendall(frame(b"question"))

@@ -29,7 +29,7 @@ def test_of_a_half_closed_pair_the_other_direction_goes_on(make, first):
     sink.close()
     assert world.ended(source) == frame(b"one") + frame(b"two")
     finish(world, source)
-    end = ("peer_closed", "downstream", 0) if first == "client" else ("upstream_closed", "upstream", 0)
+    end = ("peer_closed", "downstream", 0) if first == "client" else ("peer_closed", "upstream", 0)
     assert (world.row["cause"], world.row["side"], world.row["lost"]["bytes"]) == end
 
 
@@ -104,7 +104,7 @@ def test_a_mute_of_ours_holds_the_clock_of_a_half_closed_pair(make):
     for _ in range(2):
         world.pass_time(31)
     world.pass_time(1.1)
-    assert (world.row["cause"], world.row["detail"]) == ("upstream_closed", "the other side did not end in time")
+    assert (world.row["cause"], world.row["detail"]) == ("peer_closed", "the other side did not end in time")
 
 
 @each_of(("said", "cause"), [(b"", "no_data"), (frame(b"welcome"), "peer_closed")])
