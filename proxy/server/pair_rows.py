@@ -469,12 +469,14 @@ def endpoint_up_row(upstream: Upstream, endpoint: Endpoint) -> EndpointUpRow:
     return row
 
 
-def endpoint_row(upstream: Upstream, endpoint: Endpoint, wall_offset_ns: i64) -> EndpointRow:
-    """The state of an endpoint."""
+def endpoint_row(upstream: Upstream, endpoint: Endpoint, now_ns: i64, wall_offset_ns: i64) -> EndpointRow:
+    """The state of an endpoint; ``now_ns``: of the selector's clock."""
     state: EndpointState = "full" if upstream.is_full(endpoint) else "up"
     reason = detail = ""
     if endpoint.down:
         state, reason, detail = "ejected" if endpoint.ejected else "down", endpoint.reason, endpoint.detail
+        if endpoint.is_due(now_ns) and not endpoint.failing:
+            detail = f"{detail}{'; ' if detail else ''}its back-off has passed, and a new connection may try it"
     elif endpoint.failing:
         state, reason, detail = "failing", "check", endpoint.failing
     row = EndpointRow(

@@ -383,7 +383,7 @@ def test_rows_of_endpoints_and_demands_are_as_declared():
     upstream.failed(upstream.pick(tried(brokers[3], brokers[4]), 5, 5), Cause.UPSTREAM_REFUSED, "no", 5)
     upstream.judge(upstream.pick(tried(brokers[2], brokers[4]), 5, 5).endpoint, 9, 5, 5)
     for endpoint in brokers:
-        row = endpoint_row(upstream, endpoint, 100)
+        row = endpoint_row(upstream, endpoint, 6, 100)
         assert schema_of(EndpointRow).fault(row) == ""
         assert (row["broker"], row["weight"], row["zone"]) == (5, 2, "a")
         found.append((row["state"], row["reason"], row["detail"], row["since_ns"], row["connections"], row["latency_ns"]))
