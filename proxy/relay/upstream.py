@@ -376,8 +376,8 @@ class Upstream:
         return self._eject(endpoint, "failures", failure, now_ns)
 
     def look(self, now_ns: i64) -> list[Endpoint]:
-        """Count the endpoints that are down, and judge all by the first answers that came since the last look. Returns those that are to be reported as
-        down, or as up again.
+        """Count the endpoints that are down, and judge all by the first answers that came since the last look. Returns those that are to be reported
+        as down, or as up again.
         """
         if self._out > 0:
             self._looked_ns = now_ns

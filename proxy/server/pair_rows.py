@@ -14,6 +14,7 @@ from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.network.frame_exchange import is_sasl
 from framegate.proxy.network.int32 import HEADER
 from framegate.proxy.network.receive import KEY_END
+from framegate.proxy.relay import in_flight
 from framegate.proxy.relay.client_use import traffic_of
 from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.quotas import KeyDemand
@@ -145,7 +146,7 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
         muting=client is not None and client.mute_causes != 0 and not client.mute_in_force,
         mute_reason=pair.reason if client is not None and client.mute_causes & mute.ADMIN else "",
         in_flight=0 if pairing is None else int(pairing.open),
-        oldest_ns=0 if pairing is None else _wall(pairing.oldest_ns, wall_offset_ns),
+        oldest_ns=_wall(in_flight.oldest_ns(pair), wall_offset_ns),
         pending_send=int(pending),
         leased=int(leased),
         unsent=TrafficRow(request=_unsent(upstream), response=_unsent(client)),
