@@ -84,7 +84,7 @@ def has_waited(pair: Pair, channel: Channel) -> bool:
 
 
 def oldest_ns(pair: Pair) -> i64:
-    """When the oldest open request of a pair came, on the selector's clock; 0: it waits for no answer. Without pairing: since when it waits, as of the
+    """When the oldest open request of a pair came, on the selector's clock; 0: none is open. Without pairing: since when the pair waits, as of the
     last look, if nothing came since. Clients that go on without an answer, of an endpoint that seldom answers, do not wait.
     """
     pairing, endpoint, channel = pair.pairing, pair.used, pair.upstream.channel
