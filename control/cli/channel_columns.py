@@ -121,7 +121,7 @@ CELLS: Final = {
     "waiting": _waits,
     "age": lambda row, now: _age(row.get("open_time"), _at(row, now)),
     "idle": lambda row, now: _age(row.get("last_active_time"), now),
-    "in_flight": lambda row, now: row["in_flight_count"],
+    "in_flight": lambda row, now: row["in_flight_count"] or ("-" if row.get("oldest_request_time") else 0),
     "oldest": lambda row, now: _age(row.get("oldest_request_time"), now),
     "held": lambda row, now: size_text(row["leased_bytes"]),
     "unsent": lambda row, now: size_text(sum(row[way]["unsent_bytes"] for way in _BOTH if way in row)),
@@ -143,7 +143,7 @@ CELLS: Final = {
 }
 """The columns by name; ``now`` is in seconds since 1970."""
 _COLUMNS: Final = (
-    "id", "listener", "address", "client_id", "upstream", "state", "waiting", "in_flight", "held", "request_frames", "response_frames",
+    "id", "listener", "address", "client_id", "upstream", "state", "waiting", "in_flight", "oldest", "held", "request_frames", "response_frames",
     "request_bytes", "response_bytes", "age",
 )  # fmt: skip
 WIDE_COLUMNS: Final = (

@@ -83,8 +83,8 @@ def upstreams() -> None:
 def list_upstreams(address: str, output: str) -> None:
     """List the upstreams, their addresses, and whether connections use them.
 
-    STATE is up, full, failing (its checks), down (a connection failed) or ejected. WHY says what failed last, OPEN counts the connections of all
-    processors.
+    STATE is up, full, failing (its checks), down (a connection failed) or ejected. WHY says what failed last, and whether a new connection may try it
+    again, OPEN counts the connections of all processors.
     """
 
     def rows(item: "upstream_service_pb2.Upstream") -> Iterator[tuple[object, ...]]:

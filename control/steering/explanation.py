@@ -171,9 +171,11 @@ class Explanations:
         told = "; ".join(filter(None, (row["principal"], row["client_id"] and f"client id {row['client_id']}", software)))
         server = " ".join(filter(None, (row["upstream"], row["endpoint"]))) or "a handler"
         listener = f"listener {row['listener']}" + (f", limit rule {row['limit_rule']}" if row["limit_rule"] else "")
+        unknown = row["oldest_ns"] and not row["in_flight"]
+        in_flight = "it waits for an answer" if unknown else f"{counted(row['in_flight'], 'request')} in flight"
         summary = (
             f"channel {format_connection_id(row['id'])}: {row['peer']}{f' ({told})' if told else ''} on {listener}, to {server}; "
-            f"{row['state']}, accepted {_age(groups.now_ns - row['opened_ns'])} ago, {counted(row['in_flight'], 'request')} in flight; "
+            f"{row['state']}, accepted {_age(groups.now_ns - row['opened_ns'])} ago, {in_flight}; "
             f"the last byte passed {_age(groups.now_ns - row['last_active_ns'])} ago"
         )
         return Explanation(summary, await self._texts(groups))
@@ -278,6 +280,8 @@ def _answer(facts: _Facts, group: _Group, rows: list[OpenRow]) -> str:
     usual = f"; on average its first answer takes {_age(known['latency_ns'])}" if known is not None and known["latency_ns"] else ""
     by = f"endpoint {group.endpoint}" if group.endpoint else "the handler"
     oldest = _age(facts.now_ns - group.since_ns)
+    if not group.in_flight:  # its protocol has no requests that can be counted
+        return f"{by} has not answered {_clients(group, rows)}; the oldest wait is {oldest} old{usual}"
     return f"{by} has not answered {counted(group.in_flight, 'request')} of {_clients(group, rows)}; the oldest is {oldest} old{usual}"
 
 

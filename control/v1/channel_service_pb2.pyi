@@ -414,7 +414,9 @@ class Channel(_message.Message):
 
     @_builtins.property
     def oldest_request_time(self) -> _timestamp_pb2.Timestamp:
-        """When the oldest request without an answer came; absent: there is none, or it is not known."""
+        """When the oldest request without an answer came; with other protocols than Kafka, since when the channel waits for an answer, known to a second.
+        Absent: there is none, or it is not known.
+        """
 
     @_builtins.property
     def mute_time(self) -> _timestamp_pb2.Timestamp:

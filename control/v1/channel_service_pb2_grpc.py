@@ -36,7 +36,7 @@ class ChannelServiceStub:
     `none`) have = and !=, with * ? and [] as in a shell; a value with spaces is in double quotes. Sizes in bytes (`held`, `unsent`, `request_bytes`,
     `response_bytes`; per second `bytes_rate`, `request_bytes_rate`, `response_bytes_rate`), counts (`in_flight`, `request_frames`, `response_frames`;
     per second `frames_rate`, `request_frames_rate`, `response_frames_rate`) and times (`age`, `idle`, `oldest`: of the oldest open request,
-    `waiting_time`) have > >= < <=, too.
+    or of the wait for an answer, `waiting_time`) have > >= < <=, too.
 
     Filters of closed channels have `listener`, `address`, `principal`, `client_id`, `software`, `upstream`, `endpoint`, `state` (the last one), `cause`,
     `side`, `detail`, the times `age` (at the end) and `closed` (since the end), the sizes `lost`, `request_bytes` and `response_bytes`, and the counts
@@ -112,7 +112,7 @@ class ChannelServiceServicer:
     `none`) have = and !=, with * ? and [] as in a shell; a value with spaces is in double quotes. Sizes in bytes (`held`, `unsent`, `request_bytes`,
     `response_bytes`; per second `bytes_rate`, `request_bytes_rate`, `response_bytes_rate`), counts (`in_flight`, `request_frames`, `response_frames`;
     per second `frames_rate`, `request_frames_rate`, `response_frames_rate`) and times (`age`, `idle`, `oldest`: of the oldest open request,
-    `waiting_time`) have > >= < <=, too.
+    or of the wait for an answer, `waiting_time`) have > >= < <=, too.
 
     Filters of closed channels have `listener`, `address`, `principal`, `client_id`, `software`, `upstream`, `endpoint`, `state` (the last one), `cause`,
     `side`, `detail`, the times `age` (at the end) and `closed` (since the end), the sizes `lost`, `request_bytes` and `response_bytes`, and the counts
@@ -292,7 +292,7 @@ class ChannelService:
     `none`) have = and !=, with * ? and [] as in a shell; a value with spaces is in double quotes. Sizes in bytes (`held`, `unsent`, `request_bytes`,
     `response_bytes`; per second `bytes_rate`, `request_bytes_rate`, `response_bytes_rate`), counts (`in_flight`, `request_frames`, `response_frames`;
     per second `frames_rate`, `request_frames_rate`, `response_frames_rate`) and times (`age`, `idle`, `oldest`: of the oldest open request,
-    `waiting_time`) have > >= < <=, too.
+    or of the wait for an answer, `waiting_time`) have > >= < <=, too.
 
     Filters of closed channels have `listener`, `address`, `principal`, `client_id`, `software`, `upstream`, `endpoint`, `state` (the last one), `cause`,
     `side`, `detail`, the times `age` (at the end) and `closed` (since the end), the sizes `lost`, `request_bytes` and `response_bytes`, and the counts

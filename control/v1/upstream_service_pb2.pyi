@@ -145,7 +145,7 @@ class Endpoint(_message.Message):
         STATE_FAILING: Endpoint._State.ValueType  # 3
         """It fails its active checks."""
         STATE_DOWN: Endpoint._State.ValueType  # 4
-        """A connection to it failed."""
+        """A connection to it failed. `detail` says so if its back-off has passed and no connection has tried it since: it may be up again."""
         STATE_EJECTED: Endpoint._State.ValueType  # 5
         """It was ejected, because connections to it failed one after the other, or were slow beside those to others."""
 
@@ -161,7 +161,7 @@ class Endpoint(_message.Message):
     STATE_FAILING: Endpoint.State.ValueType  # 3
     """It fails its active checks."""
     STATE_DOWN: Endpoint.State.ValueType  # 4
-    """A connection to it failed."""
+    """A connection to it failed. `detail` says so if its back-off has passed and no connection has tried it since: it may be up again."""
     STATE_EJECTED: Endpoint.State.ValueType  # 5
     """It was ejected, because connections to it failed one after the other, or were slow beside those to others."""
 

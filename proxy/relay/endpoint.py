@@ -92,3 +92,7 @@ class Endpoint:
     def is_out(self) -> bool:
         """Whether connections avoid it."""
         return self.down or bool(self.failing)
+
+    def is_due(self, now_ns: i64) -> bool:
+        """Whether its back-off has passed and no connection tries it, so that nobody knows whether it can be reached now."""
+        return self.down and not self.probed and now_ns >= self.due_ns

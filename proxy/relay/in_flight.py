@@ -13,12 +13,13 @@ from framegate.proxy.network.channel import Channel
 from framegate.proxy.relay.counters import Counters, EndpointCounters
 from framegate.proxy.relay.pair import Pair
 
-__all__ = ["InFlight", "add_up", "has_waited"]
+__all__ = ["InFlight", "add_up", "has_waited", "oldest_ns"]
 
 SLICE: Final = 1_000  # pairs at a time: less than 0.1 ms
 EACH_NS: Final = 1_000_000_000
 MARK_NS: Final = 10_000_000_000
 PATIENCE_NS: Final = 250_000_000  # a client that ends a connection after it has waited for longer gives up
+LEAST_SENT: Final = 4  # frames without an answer, from which on a client does not wait for one
 FRAMES_RECEIVED: Final = ENDPOINT_BLOCK.at("framegate.upstream.frame.count", "receive")
 FRAMES_SENT: Final = ENDPOINT_BLOCK.at("framegate.upstream.frame.count", "transmit")
 BYTES_RECEIVED: Final = ENDPOINT_BLOCK.at("framegate.upstream.io", "receive")
@@ -80,6 +81,20 @@ def has_waited(pair: Pair, channel: Channel) -> bool:
     else:
         since_ns = i64(0) if pairing.open == 0 else pairing.waits_since_ns
     return since_ns != 0 and until_ns - since_ns > PATIENCE_NS
+
+
+def oldest_ns(pair: Pair) -> i64:
+    """When the oldest open request of a pair came, on the selector's clock; 0: none is open. Without pairing: since when the pair waits, as of the
+    last look, if nothing came since. Clients that go on without an answer, of an endpoint that seldom answers, do not wait.
+    """
+    pairing, endpoint, channel = pair.pairing, pair.used, pair.upstream.channel
+    if pairing is not None and not pairing.lost:
+        return pairing.oldest_ns
+    if endpoint is None or channel is None or channel.bytes_received != pair.passed.bytes_received:
+        return 0
+    cells, sent = endpoint.counters.counts.cells, channel.write_half.frames_sent
+    goes_on = sent >= LEAST_SENT and channel.frames_received * 2 < sent
+    return 0 if goes_on and cells[FRAMES_RECEIVED] * 2 < cells[ASKED] else pair.passed.waits_ns
 
 
 class InFlight:

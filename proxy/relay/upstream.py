@@ -9,6 +9,8 @@ Theory of operation. Each upstream has one object, shared by its listeners, so t
 - *Full.* An endpoint with ``max_connections`` (this processor's part of them) is not chosen. If all are full, the connection is refused.
 - *Down.* A failed endpoint is down for ``FIRST_NS``. After that the next new connection probes it; all others still avoid it. So an endpoint that
   does not answer costs one connection its connect timeout. A failed probe doubles the back-off, up to ``MOST_NS``; a successful attempt ends it.
+- *Counted as down.* The gauge counts an endpoint until its back-off has passed, and while a connection probes it. Without a connection nobody finds
+  out that it is up again. New connections avoid it all the same.
 - *Ejected.* An endpoint that fails again and again, or is slow beside the others, is down for longer, and must prove itself: see ``ejection``.
 - *Checks.* Endpoints that fail the active checks of control are avoided, and not probed, while another is up.
 - *All out.* If all that are up fail their checks, these are used. The back-off alone refuses no connection, either: one that has tried the endpoints
@@ -125,6 +127,7 @@ class Upstream:
         self._random: i64 = seed
         self._failing: dict[str, str] = {}
         self._out: i64 = 0  # endpoints that connections avoid
+        self._looked_ns: i64 = 0  # the time of the last look while there were any
         self._counted: list[EndpointCounters] = []
         self.configure(config, zone)
         self.replace(endpoints)
@@ -190,10 +193,10 @@ class Upstream:
         self._counted = counted
         self._out = 0
         for endpoint in self.endpoints:
-            out: i64 = 1 if endpoint.is_out else 0
             endpoint.counters.counts.cells[ENDPOINTS] += 1
-            endpoint.counters.counts.cells[DOWN] += out
-            self._out += out
+            if endpoint.is_out:
+                self._out += 1
+                endpoint.counters.counts.cells[DOWN] += 1 if endpoint.failing or not endpoint.is_due(self._looked_ns) else 0
 
     def is_full(self, endpoint: Endpoint) -> bool:
         """Whether an endpoint has as many connections as this processor may open."""
@@ -210,7 +213,7 @@ class Upstream:
         endpoint = self._choose(tried, now_ns, broker)
         if endpoint is None:
             return None
-        probes = endpoint.down and not endpoint.probed and now_ns >= endpoint.due_ns
+        probes = endpoint.is_due(now_ns)
         if probes:
             endpoint.probed = True
             endpoint.counters.counts.cells[PROBES] += 1
@@ -331,6 +334,7 @@ class Upstream:
         endpoint.due_ns = now_ns + endpoint.backoff_ns
         endpoint.reason = reason
         endpoint.detail = detail
+        self._count_out()
         return endpoint.backoff_ns != before and self._tells(endpoint, now_ns)
 
     def _tells(self, endpoint: Endpoint, now_ns: i64) -> bool:
@@ -348,7 +352,6 @@ class Upstream:
             endpoint.failures = 0
             endpoint.told = False
             endpoint.counters.counts.count(EJECTIONS[reason])
-            self._count_out()
 
     def _eject(self, endpoint: Endpoint, reason: str, detail: str, now_ns: i64) -> bool:
         assert self.ejection is not None, "it says so"
@@ -358,6 +361,7 @@ class Upstream:
         endpoint.failures = max(endpoint.failures, errors)
         endpoint.reason = reason
         endpoint.detail = detail
+        self._count_out()
         return self._tells(endpoint, now_ns)
 
     def closed(self, endpoint: Endpoint, ready_ns: i64, now_ns: i64, failure: str = "") -> bool:
@@ -372,7 +376,12 @@ class Upstream:
         return self._eject(endpoint, "failures", failure, now_ns)
 
     def look(self, now_ns: i64) -> list[Endpoint]:
-        """Judge the endpoints by the first answers that came since the last look. Returns those that are to be reported as down, or as up again."""
+        """Count the endpoints that are down, and judge all by the first answers that came since the last look. Returns those that are to be reported
+        as down, or as up again.
+        """
+        if self._out > 0:
+            self._looked_ns = now_ns
+            self._count_out()
         if self.ejection is None:
             return []
         return [endpoint for endpoint, latency_ns, ready_ns in self.ejection.take_answers() if self.judge(endpoint, latency_ns, ready_ns, now_ns)]

@@ -174,8 +174,9 @@ class Commands:
         self._reply(messages.DescribeReply(type="result", id=message["id"], row=row))
 
     def _upstreams(self, message: messages.PlainCommand) -> None:
+        now_ns = self._pairs.selector.now_ns
         endpoints = [(upstream, endpoint) for upstream in self._settings.in_force.upstreams.values() for endpoint in upstream.endpoints]
-        rows = [endpoint_row(upstream, endpoint, self._pairs.wall_offset_ns) for upstream, endpoint in endpoints]
+        rows = [endpoint_row(upstream, endpoint, now_ns, self._pairs.wall_offset_ns) for upstream, endpoint in endpoints]
         self._reply(messages.UpstreamsReply(type="result", id=message["id"], rows=rows))
 
     def _set_parts(self, message: messages.PartsCommand) -> None:

@@ -14,6 +14,7 @@ from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.network.frame_exchange import is_sasl
 from framegate.proxy.network.int32 import HEADER
 from framegate.proxy.network.receive import KEY_END
+from framegate.proxy.relay import in_flight
 from framegate.proxy.relay.client_use import traffic_of
 from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.quotas import KeyDemand
@@ -145,7 +146,7 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
         muting=client is not None and client.mute_causes != 0 and not client.mute_in_force,
         mute_reason=pair.reason if client is not None and client.mute_causes & mute.ADMIN else "",
         in_flight=0 if pairing is None else int(pairing.open),
-        oldest_ns=0 if pairing is None else _wall(pairing.oldest_ns, wall_offset_ns),
+        oldest_ns=_wall(in_flight.oldest_ns(pair), wall_offset_ns),
         pending_send=int(pending),
         leased=int(leased),
         unsent=TrafficRow(request=_unsent(upstream), response=_unsent(client)),
@@ -469,12 +470,14 @@ def endpoint_up_row(upstream: Upstream, endpoint: Endpoint) -> EndpointUpRow:
     return row
 
 
-def endpoint_row(upstream: Upstream, endpoint: Endpoint, wall_offset_ns: i64) -> EndpointRow:
-    """The state of an endpoint."""
+def endpoint_row(upstream: Upstream, endpoint: Endpoint, now_ns: i64, wall_offset_ns: i64) -> EndpointRow:
+    """The state of an endpoint; ``now_ns``: of the selector's clock."""
     state: EndpointState = "full" if upstream.is_full(endpoint) else "up"
     reason = detail = ""
     if endpoint.down:
         state, reason, detail = "ejected" if endpoint.ejected else "down", endpoint.reason, endpoint.detail
+        if endpoint.is_due(now_ns) and not endpoint.failing:
+            detail = f"{detail}{'; ' if detail else ''}its back-off has passed, and a new connection may try it"
     elif endpoint.failing:
         state, reason, detail = "failing", "check", endpoint.failing
     row = EndpointRow(

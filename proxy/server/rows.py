@@ -87,7 +87,8 @@ class OpenRow(ChannelRow):
         muted_ns, muted_upstream_ns: since when the oldest of these causes is set; 0: there is none.
         muting: the client's mute is not in force yet, because a frame has begun.
         mute_reason: of an operator's mute.
-        in_flight: requests without a response; 0 without pairing. ``oldest_ns``: when the oldest of them came; 0: there is none.
+        in_flight: requests without a response; 0 without pairing.
+        oldest_ns: when the oldest of them came; without pairing: since when it waits for an answer. 0: it does not, or that is not known.
         pending_send, leased: bytes of both channels.
         unsent: bytes that the peer has not taken, of those that framegate or its kernel has for the upstream, and for the client.
         limit_rule: the name of the limit rule that it matches; empty: none.

@@ -26,3 +26,10 @@ def test_list_sorts_and_has_the_columns_of_ones_question(cli: Cli) -> None:
     assert [line.split()[0] for line in cli("channels", "list", "--sort", "listener").stdout.splitlines()[1:]] == ["0-1-7", "0-1-9", "1-1-8"]
     assert len(cli("channels", "list", "--columns", "wide").stdout.splitlines()[0].split()) > 20
     assert [row["id"] for row in cli.json("channels", "list", "--filter", "held>1MiB waiting=memory")] == ["0-1-9"]
+
+
+def test_requests_in_flight_that_cannot_be_counted_are_not_shown_as_0(cli: Cli) -> None:
+    waits = {"in_flight": 0, "oldest_ns": 1}
+    cli.plane.add(channel_row("0-1-7", in_flight=0, oldest_ns=0), channel_row("0-1-8", **waits), channel_row("0-1-9", in_flight=2, oldest_ns=1))
+    lines = cli("channels", "list", "--columns", "id,in_flight").stdout.splitlines()[1:]
+    assert [line.split() for line in lines] == [["0-1-7", "0"], ["0-1-8", "-"], ["0-1-9", "2"]]

@@ -58,6 +58,17 @@ def test_each_cause_has_a_sentence_with_who_holds_the_channel_up_and_since_when(
                 )
             ],
         ),
+        ({"oldest_ns": OPENED_NS + 10 * S - SLOW_NS + 1}, []),
+        (
+            {"oldest_ns": OPENED_NS + 10 * S - SLOW_NS},
+            [
+                (
+                    "answer",
+                    "upstream",
+                    f"endpoint 10.1.0.1:9092 has not answered {WHO}; the oldest wait is 1s old; on average its first answer takes 3ms",
+                )
+            ],
+        ),
         ({"unsent": {"request": UNSENT - 1, "response": UNSENT - 1}}, []),
         (
             {"unsent": {"request": 0, "response": 3 << 20}, "leased": 2 << 20, "oldest_ns": OPENED_NS, "in_flight": 1},
@@ -145,6 +156,8 @@ def test_the_summary_says_whose_channel_it_is_and_when_a_byte_last_passed() -> N
         "channel 0-1-7: 10.0.0.9:51000 (CN=client; client id billing-7; apache-kafka-java 3.7.0) on listener kafka, to brokers 10.1.0.1:9092; open, "
         "accepted 10s ago, 0 requests in flight; the last byte passed 9s ago"
     )
+    waits = explain(of_channel, channel_row("0-1-7", **{**QUIET, "oldest_ns": OPENED_NS}))
+    assert waits.summary.endswith("open, accepted 10s ago, it waits for an answer; the last byte passed 9s ago"), "its requests are not counted"
     ruled = channel_row("0-1-7", **{**QUIET, "limit_rule": "etl", "muted": ["throttle"], "listener": "plain"})
     rules = (LimitRule(name="all", response_frames_rate=2), LimitRule(name="etl", request_bytes_rate=1 << 20))
 
@@ -183,6 +196,15 @@ def test_waits_of_a_listener_are_put_together_by_kind_and_endpoint_with_the_larg
     assert answer.text.startswith("endpoint 10.1.0.1:9092 has not answered 4 requests of 2 clients")
     assert other.endpoint == "10.1.0.3:9092"
     assert failed.text == "endpoint 10.1.0.2:9092 of upstream brokers is down for 500000h (refused: Connection refused)"
+
+
+def test_channels_that_wait_without_requests_that_can_be_counted_are_named() -> None:
+    found = explain(of_listener, *(channel_row(f"0-1-{number}", **{**QUIET, "oldest_ns": OPENED_NS + number * S}) for number in (1, 2, 3, 4)))
+    assert found.summary == "listener kafka: 4 channels open, 4 of them wait"
+    answer = found.waits[0]
+    assert (answer.kind, answer.since_ns, answer.waiting, len(answer.channels)) == ("answer", OPENED_NS + S, 4, 4)
+    assert answer.text.startswith("endpoint 10.1.0.1:9092 has not answered 4 clients, the largest of them client 10.0.0.9:51000 (channel 0-1-1, ")
+    assert "; the oldest wait is 9s old" in answer.text
 
 
 def test_a_listener_that_takes_no_connections_says_so_and_one_that_does_not_exist_is_not_found() -> None:

@@ -6,7 +6,7 @@ import struct
 from framegate.proxy.cause import Cause
 from framegate.proxy.cells import END_ERRORS, ENDPOINT_BLOCK, RESPONSE_ERRORS
 from framegate.proxy.relay import ending
-from framegate.proxy.relay.in_flight import SLICE, InFlight
+from framegate.proxy.relay.in_flight import LEAST_SENT, SLICE, InFlight, oldest_ns
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.world import SECOND, World, frame
 from tests.proxy.relay.conftest import passes
@@ -135,6 +135,42 @@ def test_a_framed_connection_waits_from_the_first_frame_without_an_answer_until_
     assert looked.look()[2:] == (0, 0)
     assert looked.cell("answer.time") == 7 * SECOND
     end(world)
+
+
+def test_a_connection_without_pairing_waits_since_its_first_frame_or_the_last_byte_from_the_endpoint_and_not_once_that_has_come(make):
+    for protocol in ("framed", "kafka"):
+        world = make(protocol)
+        looked, (client, upstream, pair) = Looked(world), world.pair()
+        if protocol == "kafka":
+            pair.pairing.lose()
+        assert (looked.look()[2:], oldest_ns(pair)) == ((0, 0), 0)
+        asked_ns = world.clock.ns
+        passes(world, client, upstream, frame(b"ask"))
+        assert [(looked.look()[3], oldest_ns(pair)) for _ in range(2)] == [(1, asked_ns), (2, asked_ns)]
+        passes(world, upstream, client, frame(b"answer"))
+        assert oldest_ns(pair) == 0, "before the next look"
+        passes(world, client, upstream, frame(b"another"))
+        looked.look()
+        seen_ns = world.clock.ns
+        assert [oldest_ns(pair), looked.look()[3], oldest_ns(pair)] == [seen_ns, 1, seen_ns], "since the look that saw it"
+        end(world)
+        assert oldest_ns(pair) == 0, "it is closed"
+
+
+def test_clients_that_go_on_wait_for_no_answer_of_an_endpoint_that_seldom_answers(make):
+    found = []
+    for answers, sent in ((0, LEAST_SENT - 1), (0, LEAST_SENT), (0, LEAST_SENT + 1), (2 * LEAST_SENT, LEAST_SENT + 1)):
+        world = make()
+        looked, (client, upstream, pair), (other, at_other, _) = Looked(world), world.pair(), world.pair()
+        for _ in range(answers):
+            passes(world, other, at_other, frame(b"ask"))
+            passes(world, at_other, other, frame(b"answer"))
+        for _ in range(sent):
+            passes(world, client, upstream, frame(b"note"))
+        looked.look()
+        found.append(oldest_ns(pair) != 0)
+        end(world)
+    assert found == [True, False, False, True]
 
 
 def test_what_an_endpoint_was_asked_stands_still_while_it_does_not_answer_and_its_answers_count_for_20_to_30_s(make):

@@ -45,10 +45,11 @@ def test_endpoints_are_told_with_why_they_are_left_out(steered):
     upstream = steered.settings.in_force.upstreams["u"]
     upstream.failed(upstream.pick(None, 0), Cause.TLS_FAILED, "no", 5)
     since_ns = 5 + int(steered.world.relay.pairs.wall_offset_ns)
-    assert steered.ask("upstreams") == {
-        "type": "result",
-        "rows": [{**common, "state": "down", "reason": "tls", "detail": "no", "since_ns": since_ns, "out": 1}],
-    }
+    due_ns = upstream.endpoints[0].due_ns
+    for now_ns, detail in ((due_ns - 1, "no"), *((due_ns + late, "no; its back-off has passed, and a new connection may try it") for late in (0, 1))):
+        steered.world.selector.now_ns = now_ns
+        row = {**common, "state": "down", "reason": "tls", "detail": detail, "since_ns": since_ns, "out": 1}
+        assert steered.ask("upstreams") == {"type": "result", "rows": [row]}
 
 
 def test_parts_of_rates_hold_at_once(steered):

@@ -14,6 +14,7 @@ from framegate.proxy.kafka import trace_parents
 from framegate.proxy.network import mute
 from framegate.proxy.network.transport import Identity
 from framegate.proxy.relay import ending
+from framegate.proxy.relay.in_flight import InFlight
 from framegate.proxy.relay.quotas import KeyDemand
 from framegate.proxy.relay.request_sampler import RequestSpan
 from framegate.proxy.relay.upstream import Endpoint, Tried, Upstream
@@ -104,6 +105,19 @@ def test_an_open_row_of_kafka_names_the_client_and_what_is_waited_for():
     assert row["muted_ns"] - 10**18 == asked_ns + 10**9, "the oldest cause"
     assert row["muted_upstream_ns"] - 10**18 == asked_ns + 2 * 10**9
     world.close()
+
+
+def test_an_open_row_without_pairing_says_since_when_an_answer_is_waited_for(world):
+    client, upstream, pair = world.pair()
+    asked_ns = world.clock.ns
+    client.sendall(frame(b"abc"))
+    world.read(upstream, 7)
+    world.pass_time(1)
+    assert open_row(pair, 10**18)["oldest_ns"] == 0, "nothing has looked yet"
+    InFlight(world.relay.pairs.open, world.counters).look(world.clock.ns)
+    world.pass_time(64)
+    row = open_row(pair, 10**18)
+    assert (row["in_flight"], row["oldest_ns"]) == (0, asked_ns + 10**18)
 
 
 def test_unsent_bytes_are_those_of_framegate_and_of_the_kernel(world):
@@ -383,7 +397,7 @@ def test_rows_of_endpoints_and_demands_are_as_declared():
     upstream.failed(upstream.pick(tried(brokers[3], brokers[4]), 5, 5), Cause.UPSTREAM_REFUSED, "no", 5)
     upstream.judge(upstream.pick(tried(brokers[2], brokers[4]), 5, 5).endpoint, 9, 5, 5)
     for endpoint in brokers:
-        row = endpoint_row(upstream, endpoint, 100)
+        row = endpoint_row(upstream, endpoint, 6, 100)
         assert schema_of(EndpointRow).fault(row) == ""
         assert (row["broker"], row["weight"], row["zone"]) == (5, 2, "a")
         found.append((row["state"], row["reason"], row["detail"], row["since_ns"], row["connections"], row["latency_ns"]))
