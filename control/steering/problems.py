@@ -373,7 +373,12 @@ ALERTS: Final = (
                 _ACCEPTED,
                 "limits get --node",
             ),
-            _refused("Clients fail at the handshake, or speak another protocol", rate("connection.closed", LISTENER, CAUSE, where=_DOOR), _ACCEPTED, _CLOSED_BY),
+            _refused(
+                "Clients fail at the handshake, or speak another protocol",
+                rate("connection.closed", LISTENER, CAUSE, where=_DOOR),
+                _ACCEPTED,
+                _CLOSED_BY,
+            ),
             _refused(
                 "Logins of clients are refused",
                 rate("authentication.count", LISTENER, ERROR_TYPE, where={ERROR_TYPE: "denied|mechanism|protocol|unavailable"}),
