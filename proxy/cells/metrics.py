@@ -395,7 +395,7 @@ METRICS: Final = (
         "upstream.endpoint.down",
         "gauge",
         "{endpoint}",
-        "Addresses left out, until their back-off has passed; the largest number of any processor.",
+        "Addresses left out, until 10 s after their back-off; the largest number of any processor.",
         *_ENDPOINT,
     ),
     _metric("upstream.endpoint.ejections", "counter", "{ejection}", "Times an address was left out.", *_ENDPOINT, (ERROR_TYPE, EJECTION_REASONS)),

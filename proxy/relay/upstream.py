@@ -9,7 +9,7 @@ Theory of operation. Each upstream has one object, shared by its listeners, so t
 - *Full.* An endpoint with ``max_connections`` (this processor's part of them) is not chosen. If all are full, the connection is refused.
 - *Down.* A failed endpoint is down for ``FIRST_NS``. After that the next new connection probes it; all others still avoid it. So an endpoint that
   does not answer costs one connection its connect timeout. A failed probe doubles the back-off, up to ``MOST_NS``; a successful attempt ends it.
-- *Counted as down.* The gauge counts an endpoint until its back-off has passed, and while a connection probes it. Without a connection nobody finds
+- *Counted as down.* The gauge counts an endpoint until 10 s after its back-off, and while a connection probes it. Without a connection nobody finds
   out that it is up again. New connections avoid it all the same.
 - *Ejected.* An endpoint that fails again and again, or is slow beside the others, is down for longer, and must prove itself: see ``ejection``.
 - *Checks.* Endpoints that fail the active checks of control are avoided, and not probed, while another is up.
@@ -36,6 +36,8 @@ __all__ = ["FIRST_NS", "MOST_NS", "Attempt", "Endpoint", "Tried", "Upstream", "c
 
 FIRST_NS: Final = 1_000_000_000
 MOST_NS: Final = 30_000_000_000
+COUNTED_NS: Final = 10_000_000_000
+"""An endpoint counts as down for so long after its back-off: clients that come each few seconds find it so each time."""
 TELL_NS: Final = 1_000_000_000  # the least time between two rows about one endpoint that is down
 WHOLE: Final = 1_000_000  # millionths, see ``Upstream.set_part``
 
@@ -196,7 +198,7 @@ class Upstream:
             endpoint.counters.counts.cells[ENDPOINTS] += 1
             if endpoint.is_out:
                 self._out += 1
-                endpoint.counters.counts.cells[DOWN] += 1 if endpoint.failing or not endpoint.is_due(self._looked_ns) else 0
+                endpoint.counters.counts.cells[DOWN] += 1 if endpoint.failing or not endpoint.is_due(self._looked_ns - COUNTED_NS) else 0
 
     def is_full(self, endpoint: Endpoint) -> bool:
         """Whether an endpoint has as many connections as this processor may open."""

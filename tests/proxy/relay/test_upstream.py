@@ -15,6 +15,7 @@ from framegate.proxy.config.model import Balance, EjectionConfig, UpstreamConfig
 from framegate.proxy.relay.counters import EndpointCounters
 from framegate.proxy.relay.upstream import (
     CONNECTING,
+    COUNTED_NS,
     DOWN,
     EJECTIONS,
     ENDPOINTS,
@@ -206,7 +207,7 @@ def test_a_failure_older_than_a_success_says_nothing_also_of_a_probe():
     assert (down.down, down.probed) == (False, False)
 
 
-def test_one_that_is_down_is_counted_until_its_back_off_has_passed_and_while_it_is_probed():
+def test_one_that_is_down_is_counted_until_10_s_after_its_back_off_and_while_it_is_probed():
     for ejection, cause in itertools.product((None, EjectionConfig(failures=1)), (Cause.UPSTREAM_REFUSED, Cause.UPSTREAM_TIMEOUT)):
         plane = Plane(1, 2, ejection=ejection)
 
@@ -217,7 +218,7 @@ def test_one_that_is_down_is_counted_until_its_back_off_has_passed_and_while_it_
 
         down = plane.take_down(1)
         assert plane.count(DOWN) == 1, "without a look"
-        due = down.due_ns
+        due = down.due_ns + COUNTED_NS
         assert [counted(due + late) for late in (-1, 0, 1, 3600 * SECOND)] == [1, 0, 0, 0]
         assert down.is_out, "new connections avoid it all the same, but for one"
         probe = plane.pick()
@@ -227,7 +228,7 @@ def test_one_that_is_down_is_counted_until_its_back_off_has_passed_and_while_it_
         probe = plane.pick()
         plane.fail(probe, cause)
         assert (probe.endpoint, plane.count(DOWN)) == (down, 1), "without a look"
-        due = down.due_ns
+        due = down.due_ns + COUNTED_NS
         assert [counted(due + late) for late in (-1, 0, 1)] == [1, 0, 0]
         plane.upstream.set_failing({"10.0.0.1:1": "no answer"})
         assert [counted(due + late) for late in (1, 3600 * SECOND)] == [1, 1], "the checks say that it is out"
@@ -482,5 +483,5 @@ def test_whatever_happens_an_endpoint_that_is_up_comes_first_and_at_most_a_share
         assert sum(item.ejected for item in ends) < max(count, 2)
         assert all(item.down for item in ends if item.ejected)
         upstream.look(plane.ns)
-        assert plane.count(DOWN) == sum(bool(item.failing) or (item.down and (item.probed or plane.ns < item.due_ns)) for item in ends)
+        assert plane.count(DOWN) == sum(bool(item.failing) or (item.down and (item.probed or plane.ns < item.due_ns + COUNTED_NS)) for item in ends)
         assert [item.connections for item in ends] == [sum(each.endpoint is item for each in attempts) + ready.count(item) for item in ends]
