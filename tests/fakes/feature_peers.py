@@ -40,7 +40,7 @@ CAUSES: Final = {
     "client_half_closes": {"peer_closed"},
     "client_closes": {"peer_closed", "peer_reset"},  # a TLS client that closes at once may answer our close_notify with a reset
     "client_resets": {"peer_reset"},
-    "upstream_closes": {"upstream_closed"},
+    "upstream_closes": {"peer_closed", "upstream_closed"},  # by whether it owes an answer then
     "frame_too_large": {"frame_too_large"},
     "negative_size": {"negative_size"},
     "within_a_frame": {"peer_closed"},
