@@ -82,7 +82,7 @@ def _is_missing(metric: Metric, attributes: Attributes, config: ProxyConfig) -> 
 
 def _ends(listener: ListenerConfig) -> set[tuple[str, str]]:
     """The causes for which connections of a listener are expected to end, with the side that fails."""
-    causes = {("wrong_protocol", "downstream")}
+    causes = {("wrong_protocol", "downstream"), ("limit", "internal")}
     if listener.upstream is not None:
         causes |= {(f"upstream_{cause}", "upstream") for cause in ("refused", "timeout", "closed")}
         causes |= {("peer_reset", "upstream"), ("wrong_protocol", "upstream")}
