@@ -126,6 +126,7 @@ CALM: dict[str, float | None] = {
     'framegate_process_file_descriptor_limit{framegate_process="processor-0"}': 1_000,
     DEPLETED: 0,
     HELD: 0,
+    **{MUTED.format(cause): 0 for cause in ("admin", "tap")},
     'framegate_channel_pending{framegate_side="downstream"}': 0,
     HANDLER: 3e7,
     EXPORTS: 6,
