@@ -11,12 +11,11 @@ from mypy_extensions import i64
 
 from framegate.proxy.network.memory_pool import PENDING, PIECE_OVERHEAD, Account
 from framegate.proxy.network.run import Buffer, held, keep, shorten
-from framegate.proxy.network.transport import Transport
+from framegate.proxy.network.transport import PLAIN_RECORD, Transport
 
 __all__ = ["Send"]
 
 MAX_PIECES: Final = 64  # offered to one write
-RECORD: Final = 1 << 14  # bytes
 
 
 class Send:
@@ -91,18 +90,15 @@ class Send:
             self._give_back(lease - needed)
 
     def write_to(self, transport: Transport) -> i64:
-        """Write the rest, with one write; what fits into one record of TLS as one, so that the peer has all of it at once. Returns how many bytes
-        were taken.
-        """
+        """Write the rest, with one write. Returns how many bytes were taken."""
         left: i64 = len(self._pieces) - self._next
         if left == 0:
             return 0
         if left == 1:
             taken = transport.write(self._pieces[self._next])
-        elif self.remaining <= RECORD:
-            taken = transport.write(b"".join(self._pieces[self._next :]))
         else:
-            taken = transport.write_gather(self._pieces[self._next : self._next + MAX_PIECES])
+            offered = left if self.remaining <= PLAIN_RECORD else MAX_PIECES  # what may be one record is offered whole
+            taken = transport.write_gather(self._pieces[self._next : self._next + offered])
         self.advance(taken)
         return taken
 

@@ -37,11 +37,10 @@ from framegate.proxy.network.tls_hello import HelloReader
 from framegate.proxy.network.tls_record import least_overhead, most_plaintext
 from framegate.proxy.network.tls_state import CLOSED, FAILING, FINISHING, NEW, READY, SHAKING, TRANSITIONS, UNPROVEN, TlsEvent, TlsState
 from framegate.proxy.network.tls_wire import BioPair, TlsWire
-from framegate.proxy.network.transport import DONE, ENDED, WANT_READ, WANT_WRITE, Identity
+from framegate.proxy.network.transport import DONE, ENDED, PLAIN_RECORD, WANT_READ, WANT_WRITE, Identity
 
 __all__ = ["TlsTransport"]
 
-PLAIN_RECORD: Final = 16384  # the most plaintext of a record
 RECORD: Final = PLAIN_RECORD + 256 + 5  # the longest record
 SLICE: Final = 65536  # encrypted at a time; a megabyte costs 0.9 of what it costs a record at a time, and larger slices are not better
 AHEAD: Final = 262144
@@ -368,6 +367,11 @@ class TlsTransport(TlsWire):
     def write_gather(self, pieces: list[Buffer]) -> i64:
         if self.booked != 0 and not self.flush():
             return 0
+        total: i64 = 0
+        for piece in pieces:
+            total += len(piece)
+        if total <= PLAIN_RECORD and len(pieces) > 1:
+            pieces = [b"".join(pieces)]  # one record: the peer reads all of it at once
         taken: i64 = 0
         fresh: list[Buffer] = []
         for piece in pieces:

@@ -15,11 +15,12 @@ from mypy_extensions import i64, mypyc_attr
 
 from framegate.proxy.network.run import Buffer
 
-__all__ = ["DONE", "ENDED", "FIRST_READ", "MAX_READ", "MIN_READ", "WANT_READ", "WANT_WRITE", "Identity", "Transport", "adapted"]
+__all__ = ["DONE", "ENDED", "FIRST_READ", "MAX_READ", "MIN_READ", "PLAIN_RECORD", "WANT_READ", "WANT_WRITE", "Identity", "Transport", "adapted"]
 
 MIN_READ: Final = 448  # with the header of a ``bytes`` this is a small block of the interpreter's allocator, ten times cheaper than malloc
 MAX_READ: Final = 262144  # 64 KiB frames cost 0.92 (plaintext) and 0.96 (TLS) of what they cost with 131072, in one run beside HAProxy
 FIRST_READ: Final = 8 * MIN_READ
+PLAIN_RECORD: Final = 16384  # the most plaintext of a record of TLS
 
 
 def adapted(suits: i64, size: i64, length: i64) -> i64:
