@@ -1,5 +1,6 @@
 """A real framegate, its shipper and an S3 server. Whatever happens to the shipper or the store, traffic goes on, and what is called complete is."""
 
+import json
 import os
 import signal
 import time
@@ -131,6 +132,32 @@ def test_minutes_of_a_running_node_become_complete_and_a_killed_or_refused_shipp
     assert (fleet.verdict.complete, fleet.nodes[0].state) == (True, "stopped")
     assert sum(minute.seen for minute in fleet.minutes) == 2 * witness.count
     assert {minute.state for minute in fleet.minutes} == {"complete"}
+
+
+def test_an_applied_configuration_a_stopped_control_and_a_drain_leave_every_minute_complete(s3: S3, tmp_path: Path, plain: dict[str, Any]) -> None:
+    config = tapped(plain, tmp_path / "tap", s3)
+    with Framegate(tmp_path / "framegate", {**config, "drain": {"timeout": "5s", "quiet": "50ms"}}) as proxy:
+        with Witness(proxy, "plain") as first:
+            proxy.wait_row(lambda row: row["event"] == "tap_shipping")
+            more = {**proxy.config["listeners"][0], "name": "more"}
+            (tmp_path / "new.yaml").write_text(json.dumps({**proxy.config, "listeners": [*proxy.config["listeners"], more]}))
+            done = proxy.cli("config", "apply", str(tmp_path / "new.yaml"), "--reason", "one more")
+            assert done.returncode == 0, done.stderr
+            proxy.serving["listeners"] = {item["name"]: item["address"] for item in proxy.json("listeners", "list")}
+            with Witness(proxy, "more") as second:
+                os.kill(proxy.process.pid, signal.SIGSTOP)
+                first.check()
+                second.check()
+                os.kill(proxy.process.pid, signal.SIGCONT)
+                second.stop()
+            first.stop()
+        done = proxy.cli("drain", "--reason", "the node is replaced")
+        assert done.returncode == 0, done.stderr
+        assert proxy.stop(20) == 0
+    fleet = found(s3)
+    assert (fleet.verdict.complete, fleet.nodes[0].state) == (True, "stopped")
+    assert {minute.state for minute in fleet.minutes} == {"complete"}
+    assert sum(minute.seen for minute in fleet.minutes) == 2 * (first.count + second.count)
 
 
 def test_a_store_that_hangs_delays_neither_traffic_nor_the_end_for_long(s3: S3, tmp_path: Path, plain: dict[str, Any]) -> None:
