@@ -124,7 +124,9 @@ def _socket(document: Document, path: Path, address: Address, *, in_use: bool) -
     if fault is not None:
         document.add(path, f"cannot be used: {fault}", str(address))
         return
-    exposed = open_folder(os.path.dirname(address.host) or "/") if path[0] == _ADMIN else None
+    # In a pod nobody else has access to framegate's container, and an emptyDir can be written by everybody.
+    ours = path[0] == _ADMIN and "KUBERNETES_SERVICE_HOST" not in os.environ
+    exposed = open_folder(os.path.dirname(address.host) or "/") if ours else None
     if exposed is not None:
         document.warn(path, f"can be replaced by other users: {exposed}", str(address))
     if in_use and is_served(address.host):

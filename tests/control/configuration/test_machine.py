@@ -120,7 +120,7 @@ def test_a_disk_smaller_than_the_budget_is_a_warning(folder: pathlib.Path, monke
         ]
 
 
-def test_an_admin_socket_in_a_folder_that_others_may_write_in_is_a_warning(folder: pathlib.Path) -> None:
+def test_an_admin_socket_in_a_folder_that_others_may_write_in_is_a_warning(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user who may write there can replace the socket; with the sticky bit, make one before framegate does."""
     (folder / "above" / "run").mkdir(parents=True)
     path = write(folder, admin={"address": "unix:above/run/admin.sock"})
@@ -146,6 +146,8 @@ def test_an_admin_socket_in_a_folder_that_others_may_write_in_is_a_warning(folde
     (folder / "above").chmod(0o777)
     (folder / "above" / "run").rmdir()
     assert [key for key, _, _ in warnings(path)] == ["admin.address"], "it would be made there"
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    assert warnings(path) == [], "an emptyDir of a pod is as open, and nobody else has access to it"
 
 
 def test_an_address_that_is_not_of_this_machine_cannot_be_bound(folder: pathlib.Path) -> None:
