@@ -22,8 +22,7 @@ __all__ = ["TICK_S", "LoopLag", "MonitoredTask", "TaskMonitor", "catch_in_loop",
 TICK_S: Final = 0.5
 LEAST_LAG_S: Final = 1.0
 LONG_LAG_S: Final = 3.0
-_PAUSE_S: Final = 1.0
-"""After a step that failed, so that a task that always fails does not fill the log or use up a CPU."""
+_PAUSE_S: Final = 1.0  # after a step that failed, so that a task that always fails does not fill the log or use up a CPU
 
 
 class MonitoredTask:

@@ -38,5 +38,4 @@ class Cause(enum.StrEnum):
 
 ORDERLY_CAUSES: Final = frozenset({Cause.PEER_CLOSED, Cause.NO_DATA, Cause.IDLE, Cause.ADMIN, Cause.DRAINED, Cause.MAX_CONNECTION_AGE})
 """Causes that are no errors: their connections are counted without ``error.type``."""
-FAULTY_CAUSES: Final = frozenset({Cause.HANDLER_FAILED, Cause.PROCESSOR_DIED, Cause.INTERNAL})
-"""Causes that are faults of framegate or of a handler."""
+FAULTY_CAUSES: Final = frozenset({Cause.HANDLER_FAILED, Cause.PROCESSOR_DIED, Cause.INTERNAL})  # Causes that are faults of framegate or of a handler

@@ -63,10 +63,8 @@ class _Steps(Waker):
 
 
 async def log_in(connection: BrokerConnection, login: Login) -> tuple[ApiRange, ...]:
-    """Log in with SASL. Returns the requests that the broker understands.
-
-    Raises:
-        OSError, EOFError: of the connection. ProxyError: the broker refuses the login, or answers wrongly.
+    """Log in with SASL. Returns the requests that the broker understands. Raises OSError, EOFError: of the connection. ProxyError: the broker refuses
+    the login, or answers wrongly.
     """
     frames, questions = _Frames(), _Questions()
     authenticator = SaslClientAuthenticators(login.settings, questions).make(Identity())

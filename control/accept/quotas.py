@@ -77,16 +77,11 @@ def _where(network: str) -> str:
 
 
 class ConnectionQuotas:
-    """Counts connections and holds them against limits.
-
-    Attributes:
-        limits: in force from the next question on; a listener without any has none.
-        protected: the listener that the node's count and rate do not hold; None: they hold all.
-    """
+    """Counts connections and holds them against limits."""
 
     def __init__(self, limits: LimitsInForce, protected: str | None = None) -> None:
-        self.limits = limits
-        self.protected = protected
+        self.limits = limits  # in force from the next question on; a listener without any has none
+        self.protected = protected  # the listener that the node's count and rate do not hold; None: they hold all
         self._open: Final[dict[str, int]] = {}  # by listener with connections
         self._node_rate: Final = _Rate()
         self._rates: Final[dict[str, _Rate]] = {}  # by listener with a rate

@@ -25,11 +25,9 @@ from framegate.proxy.config.model import UpstreamConfig
 __all__ = ["Names", "Resolution", "Resolver", "in_thread", "log_errors", "text_of"]
 
 INTERVAL_S: Final = 30.0
-FIRST_PAUSE_S: Final = 2.0
-"""After a round that left an upstream without any address; it doubles, up to the interval, until all have one."""
+FIRST_PAUSE_S: Final = 2.0  # after a round that left an upstream without any address; it doubles, up to the interval, until all have one
 PATIENCE_S: Final = 10.0
-MOST_AT_ONCE: Final = 64
-"""Look-ups, each in a thread of its own."""
+MOST_AT_ONCE: Final = 64  # Look-ups, each in a thread of its own
 _NODATA: Final = getattr(socket, "EAI_NODATA", socket.EAI_NONAME)  # not every C library has it
 _REASONS: Final = {socket.EAI_NONAME: "not_found", _NODATA: "not_found", socket.EAI_AGAIN: "temporary"}
 Wire = list[Any]

@@ -41,12 +41,9 @@ __all__ = [
     "send",
 ]
 
-CALL_TIMEOUT_S: Final = 10.0
-"""Deadline of calls that do not wait for connections to end, seconds."""
-PAGE_SIZE: Final = 1000
-"""The largest page that the admin API returns."""
-CLIENT_KEY: Final = "framegate-client"
-"""Metadata that names the caller in audit rows; ``framegate.control.service.interceptor`` reads it."""
+CALL_TIMEOUT_S: Final = 10.0  # Deadline of calls that do not wait for connections to end, seconds
+PAGE_SIZE: Final = 1000  # the largest page that the admin API returns
+CLIENT_KEY: Final = "framegate-client"  # Metadata that names the caller in audit rows; ``framegate.control.service.interceptor`` reads it
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNAVAILABLE: Final = 5
@@ -58,8 +55,7 @@ EXIT_CODES: Final = {
     "ALREADY_EXISTS": EXIT_CONFLICT,
     "UNAVAILABLE": EXIT_UNAVAILABLE,
     "DEADLINE_EXCEEDED": EXIT_UNAVAILABLE,
-}
-"""Exit codes of failed calls, by gRPC's status code; all others are ``EXIT_FAILED``."""
+}  # Exit codes of failed calls, by gRPC's status code; all others are ``EXIT_FAILED``
 _ANSWERED: Final = ("AUDIT_BLOCKED",)
 """Reasons of an UNAVAILABLE call for which the admin API and the processors were reached, so that the exit code is ``EXIT_FAILED``."""
 _UNKNOWN: Final = "; the change may have taken effect"
@@ -129,9 +125,8 @@ def send(method: Callable[..., _Response], request: "Message", change: Change, t
 
 
 class Service:
-    """A service of the admin API, by its name in files: ``kafka_rule`` is KafkaRuleService. Its modules are imported at its first use.
-
-    Methods take a channel, the method's name, and the fields of its request.
+    """A service of the admin API, by its name in files: ``kafka_rule`` is KafkaRuleService. Its modules are imported at its first use. Methods take a
+    channel, the method's name, and the fields of its request.
     """
 
     def __init__(self, name: str) -> None:

@@ -29,8 +29,7 @@ _MODULES: Final = {
     **{name: name for name in ("certificates", "channels", "config", "doctor", "handlers", "init", "inject", "limits", "listeners", "log")},
     **{name: name for name in ("pipeline", "tap", "taps", "top", "users", "webhook")},
     "explain": "explanations",
-}
-"""The module of each command."""
+}  # the module of each command
 
 _PAGES: Final = {
     **dict.fromkeys(("init", "completion"), "getting-started"),
@@ -46,12 +45,10 @@ _PAGES: Final = {
     **dict.fromkeys(("limits", "pool"), "limits"),
     "pipeline": "spark",
     **dict.fromkeys(("tap", "taps"), "tap"),
-}
-"""The page of the manual that the help of a command names."""
+}  # the page of the manual that the help of a command names
 
 _LINE: Final = "framegate.line"
-_OVER_PODS: Final = (("status",), ("channels", "list"), ("drain",))
-"""Commands that ``--kube`` runs; each is decorated with ``pods.over_pods``."""
+_OVER_PODS: Final = (("status",), ("channels", "list"), ("drain",))  # Commands that ``--kube`` runs; each is decorated with ``pods.over_pods``
 _NAMES_OVER_PODS: Final = ", ".join(map(" ".join, _OVER_PODS))
 _INJECTED: Final = "framegate.io/sidecar=true"
 """The label of pods that got framegate by inject, the webhook or the Kustomize component; ``kubernetes.sidecar`` has it."""

@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["config", "difference_rows"]
 
-MAX_TEXT: Final = 240 * 1024
-"""Bytes of a file that fits into a request."""
-_PATIENCE_S: Final = 60.0
-"""A configuration is read and checked, and each processor may take half a minute."""
+MAX_TEXT: Final = 240 * 1024  # bytes of a file that fits into a request
+_PATIENCE_S: Final = 60.0  # a configuration is read and checked, and each processor may take half a minute
 _FILE: Final = click.Path(exists=True, dir_okay=False, allow_dash=True)
 _HEADINGS: Final = ("KEY", "IN FORCE", "NEW", "EFFECT")
 _SAVED: Final = "# Written by `framegate config save`. For the meaning of a key: `framegate config explain KEY`.\n"

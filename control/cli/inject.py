@@ -29,8 +29,7 @@ _IMAGE: Final = re.compile(r"|[a-zA-Z0-9][-a-zA-Z0-9._/:]*(@sha256:[0-9a-f]{64})
 _IMAGES: Final = re.compile(r"/|/(opt|bin|sbin|lib|lib64|etc|var|var/lib|var/run|run|tmp)|/(opt/framegate|usr|etc/ssl|dev|proc|sys)(/.*)?")
 """Folders of the image that framegate needs."""
 _MEMORY_LEAST: Final = 48 << 20
-_NAMED: Final = 10
-"""The most workloads that a message names; it counts the others."""
+_NAMED: Final = 10  # the most workloads that a message names; it counts the others
 _CPU_LEAST_M: Final = 100
 _EXIT_FAILED: Final = 1
 _EXIT_FAULTY: Final = 2

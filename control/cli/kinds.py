@@ -10,10 +10,8 @@ import click
 
 __all__ = ["ADDRESS", "API", "BOOTSTRAP", "CHANNEL", "DURATION", "EXPIRY", "JAVA_HEAP", "LISTENER", "MAX_INT64", "MOMENT", "SIZE", "UPSTREAM", "Kind"]
 
-MAX_INT64: Final = 2**63 - 1
-"""The greatest number of the API."""
-LEAST_HEAP: Final = 512 << 20
-"""Bytes; Spark refuses less than 450 MiB."""
+MAX_INT64: Final = 2**63 - 1  # the greatest number of the API
+LEAST_HEAP: Final = 512 << 20  # Bytes; Spark refuses less than 450 MiB
 T = TypeVar("T")
 
 

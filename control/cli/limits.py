@@ -30,8 +30,7 @@ _QUOTAS: Final = {
     "response_bytes_rate": ("response_bytes_per_second", SIZE, "Bytes of frames to clients per second, for example 10MiB."),
     "request_frames_rate": ("request_frames_per_second", _COUNT, "Frames from clients per second."),
     "response_frames_rate": ("response_frames_per_second", _COUNT, "Frames to clients per second."),
-}
-"""By configuration key: the field of the API, the type of the option, its help."""
+}  # by configuration key: the field of the API, the type of the option, its help
 _API_NAMES: Final = {**{name: field for name, (field, _, _) in _QUOTAS.items()}, "max_receive_size": "max_receive_size_bytes"}
 
 

@@ -31,8 +31,7 @@ __all__ = [
 DEFAULT_ADDRESS: Final = "unix:/run/framegate/admin.sock"
 EXIT_NOT_FOUND: Final = 3
 EXIT_CONFLICT: Final = 4
-EXIT_INTERRUPTED: Final = 130
-"""The exit code that shells give a program ended by SIGINT."""
+EXIT_INTERRUPTED: Final = 130  # the exit code that shells give a program ended by SIGINT
 ADDRESS_VARIABLE: Final = "FRAMEGATE_ADDRESS"
 TLS_FILES: Final = ("tls.crt", "tls.key", "ca.crt")
 """As in a Secret of Kubernetes: the certificate of the caller, its key, the authorities of the server."""

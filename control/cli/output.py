@@ -42,8 +42,7 @@ __all__ = [
     "write_text",
 ]
 
-EXIT_BROKEN_PIPE: Final = 141
-"""The exit code that shells give a program ended by SIGPIPE, as in ``ls | head``."""
+EXIT_BROKEN_PIPE: Final = 141  # the exit code that shells give a program ended by SIGPIPE, as in ``ls | head``
 _EXIT_FAILED: Final = 1
 _WIDE: Final = 100_000
 

@@ -27,12 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["EXIT_PARTIAL", "Fleet", "Table", "choose", "over_pods"]
 
-EXIT_PARTIAL: Final = 6
-"""Some pods gave no good answer, and the others did."""
-AT_ONCE: Final = 16
-"""Calls of kubectl that run at the same time."""
-LONGEST_ANSWER: Final = 64 << 20
-"""Bytes of output that are kept of a pod."""
+EXIT_PARTIAL: Final = 6  # Some pods gave no good answer, and the others did
+AT_ONCE: Final = 16  # Calls of kubectl that run at the same time
+LONGEST_ANSWER: Final = 64 << 20  # bytes of output that are kept of a pod
 _META: Final = "framegate.pods"
 _SHOWN: Final = 10
 _UNKNOWN: Final = "; the change may have taken effect"

@@ -31,8 +31,7 @@ _LONGEST_DRAIN_S: Final = 600.0
 """How long a drain of one of many pods is waited for, if no timeout is given: that of its configuration is not known here."""
 _STATUS_COLUMNS: Final = ("STATE", "VERSION", "STARTED", "OPEN CONNECTIONS", "PROCESSORS", "MEMORY POOL", "CONFIGURATION", "WARNINGS")
 EXIT_STARTING: Final = 1
-_SEVERITIES: Final = ("critical", "warning", "info")
-"""With which a warning about a problem begins."""
+_SEVERITIES: Final = ("critical", "warning", "info")  # with which a warning about a problem begins
 _SERVICE: Final = Service("proxy")
 
 

@@ -12,8 +12,7 @@ from framegate.proxy.config.model import BrokersConfig, ListenerConfig, Upstream
 __all__ = ["advertised_host", "broker_host", "broker_rules", "cluster_rules", "port_range", "port_ranges"]
 
 ID: Final = "{id}"
-_MOST_DIGITS: Final = "2147483647"
-"""The longest node id."""
+_MOST_DIGITS: Final = "2147483647"  # the longest node id
 
 
 def port_range(text: str) -> range:

@@ -21,20 +21,14 @@ _TEXT: Final = 256
 
 
 class Difference(NamedTuple):
-    """One difference.
+    """One difference."""
 
-    Attributes:
-        path: as ``listeners[kafka].timeouts.idle``; of an entry that is added or removed ``listeners[kafka]``.
-        before, after: the values; None: there is none. Of a list whose entries have another order: their names.
-        effect: when a change of the value is in force.
-        key: its declaration.
-    """
-
-    path: str
+    path: str  # as ``listeners[kafka].timeouts.idle``; of an entry that is added or removed ``listeners[kafka]``
+    # before, after: the values; None: there is none. Of a list whose entries have another order: their names.
     before: object
     after: object
-    effect: Effect
-    key: Key = Key()
+    effect: Effect  # when a change of the value is in force
+    key: Key = Key()  # its declaration
 
     @property
     def texts(self) -> tuple[str | None, str | None]:

@@ -45,10 +45,8 @@ def kafka_rule_faults(rules: KafkaRules) -> list[tuple[str, str]]:
 
 
 def read_kafka_rules(text: str) -> tuple[KafkaRules, set[str]]:
-    """The rules in a text of YAML, to be changed while framegate runs, and the keys of ``KafkaRules`` that it has.
-
-    Raises:
-        ConfigurationError: with every fault.
+    """The rules in a text of YAML, to be changed while framegate runs, and the keys of ``KafkaRules`` that it has. Raises ConfigurationError: with
+    every fault.
     """
     from framegate.control.configuration.reading import parse_document  # here: only the command line reads YAML
 

@@ -137,10 +137,8 @@ def listener_limit_faults(listener: ListenerConfig) -> list[tuple[str, str]]:
 
 
 def read_limit_rules(text: str) -> tuple[LimitRule, ...]:
-    """The limit rules in a text of YAML with the key ``rules``, to be changed while framegate runs. Those of other keys are not checked.
-
-    Raises:
-        ConfigurationError: with every fault.
+    """The limit rules in a text of YAML with the key ``rules``, to be changed while framegate runs. Those of other keys are not checked. Raises
+    ConfigurationError: with every fault.
     """
     from framegate.control.configuration.reading import parse_document  # here: only the command line reads YAML
 

@@ -110,9 +110,8 @@ def _is_name(text: str) -> bool:
 
 
 def handler_places(document: Document, config: ProxyConfig) -> None:
-    """Check whether handlers can be found on ``handlers.path`` or ``sys.path``, without importing anything of them.
-
-    A package may define only at its import where its modules are, so for a module within a package this is a warning.
+    """Check whether handlers can be found on ``handlers.path`` or ``sys.path``, without importing anything of them. A package may define only at its
+    import where its modules are, so for a module within a package this is a warning.
     """
     handled = {(*path, "handler"): item.handler for path, item in entries(("listeners",), config.listeners) if item.handler}
     folders = config.handlers.path if handled else ()

@@ -40,19 +40,16 @@ __all__ = [
 ]
 
 Bound = list[tuple[Path, Address]]
-IN_USE: Final = "is in use now"
-"""The beginning of a warning of what another process uses."""
+IN_USE: Final = "is in use now"  # the beginning of a warning of what another process uses
 _ADMIN: Final = "admin"
 _EXTRAS: Final = {"otlp": "opentelemetry.exporter.otlp.proto.grpc"}
 _KERNEL: Final = "/proc/sys/net/core"
 _LOCKS: Final = "/proc/locks"
 _PROBE_S: Final = 1.0
-_MOST_PORTS: Final = 1024
-"""Ports of a range that are tried."""
+_MOST_PORTS: Final = 1024  # Ports of a range that are tried
 _SHOWN_PORTS: Final = 3
 _GIVE: Final = "give it to one of them (of a pod's volume: securityContext.fsGroup)"
-_OWNERS: Final = stat.S_IWUSR | stat.S_IXUSR
-"""The rights that the owner of a folder needs to make files in it."""
+_OWNERS: Final = stat.S_IWUSR | stat.S_IXUSR  # the rights that the owner of a folder needs to make files in it
 
 
 def apply_machine(document: Document, config: ProxyConfig, bound: Bound, *, in_use: bool) -> None:
@@ -266,9 +263,8 @@ def lock_fault(path: str) -> str | None:
 
 
 def lock_holder(path: str) -> str | None:
-    """The process that holds a lock and has written its number into the lock's file; None if there is none.
-
-    The kernel's list of locks is read, because trying the lock could make a framegate fail that starts at this moment.
+    """The process that holds a lock and has written its number into the lock's file; None if there is none. The kernel's list of locks is read,
+    because trying the lock could make a framegate fail that starts at this moment.
     """
     try:
         with open(path, encoding="ascii", errors="replace") as file:

@@ -19,8 +19,7 @@ from framegate.proxy.config.model import ProxyConfig
 __all__ = ["SIZES", "bound_text", "build", "build_section", "file_key", "range_text"]
 
 Model = TypeVar("Model")
-SIZES: Final = frozenset({"bytes", "bytes/s"})
-"""The units that are written as a size."""
+SIZES: Final = frozenset({"bytes", "bytes/s"})  # the units that are written as a size
 _UNIX: Final = "unix:"
 
 

@@ -31,8 +31,7 @@ HOST: Final = re.compile(r"(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z
 _MAX_HOST: Final = 253
 _MAX_PROTOCOL: Final = 255
 Found = TypeVar("Found")
-EXPOSED: Final = "can be read or written by everybody"
-"""The beginning of the warning of ``exposure_warning``."""
+EXPOSED: Final = "can be read or written by everybody"  # the beginning of the warning of ``exposure_warning``
 
 
 def listener_tls_rules(document: Document, path: Path, tls: ListenerTls) -> None:

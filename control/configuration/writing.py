@@ -20,8 +20,7 @@ __all__ = ["as_yaml", "flow"]
 _PLAIN: Final = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 _NO_WORDS: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 _INDENT: Final = "  "
-_HANDLERS: Final = HandlersConfig()
-"""The only keys whose default is a relative path."""
+_HANDLERS: Final = HandlersConfig()  # the only keys whose default is a relative path
 
 
 def as_yaml(config: ProxyConfig, folder: str, *, defaults: bool = False) -> str:

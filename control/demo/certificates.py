@@ -35,10 +35,8 @@ class Certificates:
 def create(
     directory: Path, lifetime: datetime.timedelta = _LIFETIME, hosts: tuple[str, ...] = ("localhost",), owner: str = "framegate demo"
 ) -> Certificates:
-    """Write an authority's certificate, and a server's and a client's that it signed, into the directory, which is made when missing.
-
-    The server's names are ``hosts``, ``127.0.0.1`` and ``::1``. The authority's key is never written. Subjects
-    begin with ``owner``.
+    """Write an authority's certificate, and a server's and a client's that it signed, into the directory, which is made when missing. The server's
+    names are ``hosts``, ``127.0.0.1`` and ``::1``. The authority's key is never written. Subjects begin with ``owner``.
     """
     directory.mkdir(parents=True, exist_ok=True)
     authority_key = ec.generate_private_key(ec.SECP256R1())

@@ -25,8 +25,7 @@ from framegate.control.demo.load import Client, Latency, Payloads
 
 __all__ = ["FIRST_SPECIAL", "Generator", "Options", "main"]
 
-FIRST_SPECIAL: Final = 1000
-"""The first number of the connections that steps open."""
+FIRST_SPECIAL: Final = 1000  # the first number of the connections that steps open
 
 _TICK_S: Final = 0.005
 _STATS_S: Final = 0.25

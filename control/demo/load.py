@@ -123,9 +123,7 @@ class Client:
         send_buffer: bytes of the socket's send buffer; 0 leaves the system's.
 
     Attributes:
-        closed: why the connection ended: ``client`` if the generator ended it in order; None: it is open.
         blocked_since_ns: since when the socket takes no bytes; 0: it takes them.
-        wrong: answers that are not what was sent.
     """
 
     def __init__(
@@ -139,8 +137,8 @@ class Client:
     ) -> None:
         self.number, self.latency = number, latency
         self.begun_count = self.sent_bytes = self.answered_count = self.answered_bytes = self.blocked_since_ns = 0
-        self.wrong: list[str] = []
-        self.closed: str | None = None
+        self.wrong: list[str] = []  # answers that are not what was sent
+        self.closed: str | None = None  # why the connection ended: ``client`` if the generator ended it in order; None: it is open
         self.wanted = select.EPOLLIN
         self._payloads = payloads
         self._special: dict[int, bytes] = {}

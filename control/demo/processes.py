@@ -15,8 +15,7 @@ from typing import IO, Any, Final
 
 __all__ = ["JAVA_VERSION", "Child", "ChildError", "ending_with_us", "find_java", "signal_handlers", "signals_ignored"]
 
-JAVA_VERSION: Final = 17
-"""The oldest Java that runs Spark and a broker."""
+JAVA_VERSION: Final = 17  # the oldest Java that runs Spark and a broker
 # Linux ends the child when the demo is killed (PR_SET_PDEATHSIG = 1); elsewhere nothing happens. The setting survives the exec.
 _BOOTSTRAP: Final = (
     "import ctypes, os, signal, sys\n"

@@ -19,8 +19,7 @@ PROOF: Final = {
     "completeness": """
         SELECT direction, state, count(*) AS windows, sum(seen) AS seen, sum(stored + withheld + sampled + lost) AS accounted
         FROM completeness GROUP BY direction, state"""
-}
-"""The query of ``proof``."""
+}  # the query of ``proof``
 
 _BODIES: Final = """
     SELECT direction, connection_id, sequence,
@@ -42,8 +41,7 @@ CONTENT_QUERIES: Final[dict[str, str]] = {
         GROUP BY direction""",
     "gaps": "SELECT coalesce(sum(lost_frames), 0) AS lost FROM gaps",
     **PROOF,
-}
-"""The queries to Spark: counts, recomputed checksums, and whether each sequence has no gap and is in the order in which the proxy saw it."""
+}  # the queries to Spark: counts, recomputed checksums, and whether each sequence has no gap and is in the order in which the proxy saw it
 
 
 class Evidence(NamedTuple):

@@ -41,9 +41,8 @@ def run(seconds: float = 60.0, rate: int = 20_000, connections: int = 32, direct
         directory: the folder of the run: new, empty or an earlier demo's. None: a folder for temporary files.
         plain_view: lines instead of a live view, even on a terminal.
 
-    Returns:
-        0: everything was equal and seen; 1: something was not, or failed; 2: something is missing on this machine, nothing was started; 130: Ctrl-C
-        ended it, or the load; 143: SIGTERM.
+    Returns: 0: everything was equal and seen; 1: something was not, or failed; 2: something is missing on this machine, nothing was started; 130:
+    Ctrl-C ended it, or the load; 143: SIGTERM.
     """
     absent = missing("pyspark", "pyarrow")
     if absent:

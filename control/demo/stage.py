@@ -22,8 +22,7 @@ from framegate.proxy.tap.record import DIRECTIONS, FRAME_HEADER_BYTES
 
 __all__ = ["COMMAND", "LISTENER", "LogCount", "Serving", "Stage", "Workspace", "WorkspaceError"]
 
-LISTENER: Final = "demo"
-"""The name of the proxy's one listener, and of the upstream's."""
+LISTENER: Final = "demo"  # the name of the proxy's one listener, and of the upstream's
 
 COMMAND: Final = (sys.executable, "-c", "import sys; from framegate.control.cli import main; sys.exit(main())")
 # Spark for a minute: the quick compiler and the small collector leave the processors to the traffic. 121 MB of log took 24 s instead of 52 s
@@ -52,18 +51,15 @@ class Workspace:
         directory: new, empty or an earlier demo's; None: ``NAME-<uid>`` in the folder for temporary files.
         name: of that folder; each kind of demo has its own.
 
-    Attributes:
-        configuration, upstream_configuration: files of the proxy and of the upstream.
-        admin, upstream_admin: addresses of their control APIs: in the folder, or elsewhere when the path is too long for a Unix socket.
-
-    Raises:
-        WorkspaceError: the folder cannot be written or holds other files, or another demo uses it.
+    Raises WorkspaceError: the folder cannot be written or holds other files, or another demo uses it.
     """
 
     def __init__(self, directory: Path | None = None, name: str = "framegate-demo") -> None:
         self.root = (directory or Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}").resolve()
+        # files of the proxy and of the upstream
         self.configuration, self.upstream_configuration = self.root / "framegate.yaml", self.root / "upstream.yaml"
         self.certificates, self.tap, self.tables, self.logs = (self.root / part for part in ("certificates", "tap", "tables", "logs"))
+        # addresses of their control APIs: in the folder, or elsewhere when the path is too long for a Unix socket
         self.admin, self.upstream_admin = (f"unix:{self._socket(part)}" for part in ("admin", "upstream"))
         try:
             self._lock = self._take()

@@ -29,9 +29,8 @@ def _live(console: Console, *, plain: bool, **options: Any) -> Live | None:
 
 
 class Waiting:
-    """Shows a line that counts the seconds for the length of a block; in plain lines, one every ``every_s`` seconds.
-
-    ``text``: what is waited for. ``detail``: gives the progress, on another thread. ``plain``: lines, even on a terminal.
+    """Shows a line that counts the seconds for the length of a block; in plain lines, one every ``every_s`` seconds. ``text``: what is waited for.
+    ``detail``: gives the progress, on another thread. ``plain``: lines, even on a terminal.
     """
 
     def __init__(

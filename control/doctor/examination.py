@@ -44,10 +44,8 @@ _AREAS: Final[tuple[tuple[Area, str, Look], ...]] = (
     ("kubernetes", "pod", permissions.look_at_pod),
 )
 
-_OF_PROCESS: Final = ("limits", "memory", "cpu", "permissions")
-"""Areas that look at the process of the framegate that runs."""
-_WAITING: Final = 0.5
-"""The share of the time that is left for what others wait for."""
+_OF_PROCESS: Final = ("limits", "memory", "cpu", "permissions")  # Areas that look at the process of the framegate that runs
+_WAITING: Final = 0.5  # the share of the time that is left for what others wait for
 _AREAS_OF_KEYS: Final[tuple[tuple[str, Area], ...]] = (
     (".tls", "certificates"),
     (".backlog", "kernel"),
@@ -56,8 +54,7 @@ _AREAS_OF_KEYS: Final[tuple[tuple[str, Area], ...]] = (
     ("tap.directory", "disk"),
     ("tap.budget", "disk"),
     ("admin.address", "permissions"),
-)
-"""The area of a fault: that of the first part that is in its key."""
+)  # the area of a fault: that of the first part that is in its key
 _PARTS: Final = re.compile(r"[^.\[\]]+")
 
 

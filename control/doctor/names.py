@@ -16,8 +16,7 @@ from framegate.proxy.config.model import UpstreamConfig
 __all__ = ["Lookups", "Resolver", "literal_addresses", "look", "resolver_of"]
 
 _MANY: Final = 3
-_MOST_ASKED: Final = 3
-"""glibc asks only so many name servers (MAXNS)."""
+_MOST_ASKED: Final = 3  # glibc asks only so many name servers (MAXNS)
 _SLOW_S: Final = 0.3
 _judged = functools.partial(judged, "names")
 

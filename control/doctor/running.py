@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["Running", "own_version"]
 
 _PAGE: Final = 1000
-_SHOWN: Final = 10
-"""Differences that are named."""
-_STEP_S: Final = 10.0
-"""Two clocks may differ by so much: a start takes less than a second, on a busy machine several."""
+_SHOWN: Final = 10  # Differences that are named
+_STEP_S: Final = 10.0  # Two clocks may differ by so much: a start takes less than a second, on a busy machine several
 _judged = functools.partial(judged, "running")
 _PROGRAMS: Final = (b"framegate", b"framegate.control.cli", b"framegate.control.serve")
 
@@ -51,7 +49,6 @@ def own_version() -> str:
 
 class Running:
     """Asks the control plane at ``address``. ``why``: says why there is no answer from an address. ``version``: of this program; empty: not known.
-
     ``answered``: whether there was an answer. ``pid``: of its process, if it can be seen from here. ``identified``: set when ``pid`` is final.
     """
 

@@ -11,8 +11,7 @@ from framegate.control.events.subscription import MAX_BYTES, MAX_EVENTS, Backlog
 
 __all__ = ["Bus"]
 
-_ROW_BYTES: Final = 1_024
-"""The assumed size of a row that is not JSON text yet."""
+_ROW_BYTES: Final = 1_024  # the assumed size of a row that is not JSON text yet
 
 
 class Bus:
@@ -22,9 +21,6 @@ class Bus:
         subscribers: get every event as it is published, also after ``close``: the log.
         on_failure: called with a subscriber's exception, without the lock; it must not raise.
         max_events, max_bytes: bounds of the last events, which are kept for subscribers that reconnect.
-
-    Attributes:
-        subscriptions: the open ones.
     """
 
     def __init__(
@@ -35,7 +31,7 @@ class Bus:
         max_events: int = MAX_EVENTS,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        self.subscriptions: list[Subscription] = []
+        self.subscriptions: list[Subscription] = []  # the open ones
         self._subscribers = self._receivers = tuple(subscribers)
         self._on_failure = on_failure
         self._history = Backlog(max_events, max_bytes)
@@ -118,8 +114,7 @@ class Bus:
             max_events, max_bytes: of the queue.
             only_kept: no event that is published later.
 
-        Raises:
-            FailedPreconditionError: there is no such event in this process (EVENTS_UNKNOWN).
+        Raises FailedPreconditionError: there is no such event in this process (EVENTS_UNKNOWN).
         """
         with self._lock:
             start = self._newest if after is None else self._checked(after)

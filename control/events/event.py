@@ -21,14 +21,6 @@ class Event:
 
     Args:
         row: the row, or a function that returns it, as in ``Line``.
-
-    Attributes:
-        sequence: 1 for the first event of this process, then one more for each.
-        time_ns: when it was published, CLOCK_REALTIME.
-        name: ``closed``, ``processor_died``, ``audit``, …; the row has it under ``event``, too.
-        level: ``info``, ``warning`` or ``error``.
-        reserved: a place was reserved for it in the log before it happened.
-        subject: the id of the connection that it is about; 0: not known without reading the row.
     """
 
     __slots__ = ("_row", "level", "name", "reserved", "sequence", "subject", "time_ns")
@@ -36,12 +28,12 @@ class Event:
     def __init__(
         self, sequence: int, time_ns: int, name: str, level: str, row: Row | Callable[[], Row], reserved: bool = False, subject: int = 0
     ) -> None:
-        self.sequence = sequence
-        self.time_ns = time_ns
-        self.name = name
-        self.level = level
-        self.reserved = reserved
-        self.subject = subject
+        self.sequence = sequence  # 1 for the first event of this process, then one more for each
+        self.time_ns = time_ns  # when it was published, CLOCK_REALTIME
+        self.name = name  # ``closed``, ``processor_died``, ``audit``, …; the row has it under ``event``, too
+        self.level = level  # ``info``, ``warning`` or ``error``
+        self.reserved = reserved  # a place was reserved for it in the log before it happened
+        self.subject = subject  # the id of the connection that it is about; 0: not known without reading the row
         self._row = row
 
     @property

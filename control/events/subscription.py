@@ -18,10 +18,8 @@ from framegate.control.events.event import Event, Gap, Subscriber
 __all__ = ["MAX_BYTES", "MAX_EVENTS", "Backlog", "Subscription"]
 
 MAX_EVENTS: Final = 1_024
-MAX_BYTES: Final = 4 * 1024 * 1024
-"""Of rows as JSON."""
-_SLICE: Final = 64
-"""About how many events a handler gets in one iteration of the event loop."""
+MAX_BYTES: Final = 4 * 1024 * 1024  # of rows as JSON
+_SLICE: Final = 64  # about how many events a handler gets in one iteration of the event loop
 
 
 class Backlog:
@@ -91,9 +89,6 @@ class Subscription(Subscriber):
         backlog: the queue.
         on_close: removes the subscription from the bus; called with the lock held.
         on_failure: called with a handler's exception (``each``).
-
-    Attributes:
-        after: as given: a snapshot that is made from now on includes every event up to it.
     """
 
     def __init__(
@@ -105,7 +100,7 @@ class Subscription(Subscriber):
         on_close: Callable[["Subscription"], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
-        self.after: Final = after
+        self.after: Final = after  # as given: a snapshot that is made from now on includes every event up to it
         self._lock = lock
         self._names = frozenset(names)
         self._backlog = backlog

@@ -30,10 +30,8 @@ from framegate.proxy.server.protocol import HANDLER_NOTICES, WIRE_VERSION, Messa
 
 __all__ = ["Handlers", "handler_names"]
 
-_AFTER_DRAIN_S: Final = 1.5
-"""More than a processor needs to end the connections that are left when a drain ends."""
-_LOOK_AT_MEMORY: Final = 4
-"""The memory is read in one of this many looks; each opens a file."""
+_AFTER_DRAIN_S: Final = 1.5  # more than a processor needs to end the connections that are left when a drain ends
+_LOOK_AT_MEMORY: Final = 4  # the memory is read in one of this many looks; each opens a file
 
 
 def handler_names(config: ProxyConfig) -> dict[str, str]:
@@ -89,18 +87,12 @@ class Handlers(Respawner[HandlerSlot, HandlerProcess]):
         return [slot.status(handler_names(self._configs[slot.number])) for slot in self._ordered()]
 
     async def start(self) -> None:
-        """Start all and wait until they are ready.
-
-        Raises:
-            StartError: one could not start.
-        """
+        """Start all and wait until they are ready. Raises StartError: one could not start."""
         self.follow(await self.stage(self._first), 0)
 
     async def stage(self, config: ProxyConfig) -> set[int]:
-        """Start processes with the handlers of another configuration; nobody uses them yet. Returns their slots.
-
-        Raises:
-            StartError: one could not start, and the others are stopped again.
+        """Start processes with the handlers of another configuration; nobody uses them yet. Returns their slots. Raises StartError: one could not
+        start, and the others are stopped again.
         """
         free = (number for number in itertools.count() if number not in self.slots)
         numbers = {next(free) for _ in range(config.handlers.processes if handler_names(config) else 0)}

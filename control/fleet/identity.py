@@ -104,17 +104,11 @@ def _post(child: Child, number: int, answer: AuthResponse) -> None:
 
 
 class StagedIdentity(NamedTuple):
-    """What the listeners and upstreams of another configuration need.
+    """What the listeners and upstreams of another configuration need."""
 
-    Attributes:
-        config: the configuration.
-        contents: of the files of listeners that are new or use other files, by listener and path.
-        answers: the responders that are new, by queue.
-    """
-
-    config: ProxyConfig
-    contents: dict[str, dict[str, bytes]]
-    answers: dict[str, AuthResponder]
+    config: ProxyConfig  # the configuration
+    contents: dict[str, dict[str, bytes]]  # of the files of listeners that are new or use other files, by listener and path
+    answers: dict[str, AuthResponder]  # the responders that are new, by queue
 
 
 class Identity:
@@ -123,9 +117,6 @@ class Identity:
     Args:
         addresses: the addresses of each upstream in force, as on the link.
         stores: the certificates, keys and authorities in force, by owner. Any thread.
-
-    Attributes:
-        auth_requests: those of processors.
     """
 
     def __init__(
@@ -141,13 +132,11 @@ class Identity:
         self._apis: Final[dict[str, ApiVersions]] = {}
         self._checks: Final[dict[str, PasswordChecks]] = {}
         self._auth_pool: Final = AuthWorkerPool({}, lambda error: self._task_monitor.failed("authentication", error))
-        self.auth_requests: Final = AuthRequests(self._auth_pool, meters)
+        self.auth_requests: Final = AuthRequests(self._auth_pool, meters)  # those of processors
 
     async def stage(self, config: ProxyConfig) -> StagedIdentity:
-        """Read the files that another configuration needs and the present one does not.
-
-        Raises:
-            StartError: a file cannot be used, or not any more, since the configuration was validated.
+        """Read the files that another configuration needs and the present one does not. Raises StartError: a file cannot be used, or not any more,
+        since the configuration was validated.
         """
         listeners = [item for item in config.listeners if item.sasl is not None]
         fresh = [item for item in listeners if _own(item) != _own(self._listeners.get(item.name))]
@@ -206,12 +195,8 @@ class Identity:
         return _files(self._listeners[listener]) if listener in self._listeners else {}
 
     def take(self, listener: str, contents: Mapping[str, bytes]) -> None:
-        """Check new contents of some of a listener's files, and use them for all later requests. Contents that are not good change nothing.
-
-        Takes 15 µs a user, and holds the interpreter for some milliseconds at most. Any thread.
-
-        Raises:
-            IdentityFileError: a file is not what it should be.
+        """Check new contents of some of a listener's files, and use them for all later requests. Contents that are not good change nothing. Takes 15
+        µs a user, and holds the interpreter for some milliseconds at most. Any thread. Raises IdentityFileError: a file is not what it should be.
         """
         auth_queue = listener_auth_queue(listener)
         self._auth_pool.replace(auth_queue, self._answers(self._listeners[listener], contents, self._auth_pool.answers(auth_queue)))

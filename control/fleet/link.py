@@ -80,8 +80,7 @@ class Link:
             request: see ``framegate.proxy.server.messages``.
             identifier: of ``next_id``; none: the next one.
 
-        Returns:
-            Becomes the answer, or an error reply if it cannot be read; UnavailableError with the reason PROCESSOR_GONE if the link ends.
+        Returns: Becomes the answer, or an error reply if it cannot be read; UnavailableError with the reason PROCESSOR_GONE if the link ends.
         """
         future: asyncio.Future[R | ErrorReply] = self._loop.create_future()
         if identifier is None:

@@ -40,9 +40,8 @@ class TwoPhases:
             decide: called when all are prepared.
             done: called when all have it, before the next change begins.
 
-        Raises:
-            AbortedError: a processor refused, or did not answer; none has the change.
-            UnavailableError: it is decided, and a running processor has not confirmed it (CHANGE_PENDING); it will have it before any other.
+        Raises AbortedError: a processor refused, or did not answer; none has the change; UnavailableError: it is decided, and a running processor has
+        not confirmed it (CHANGE_PENDING); it will have it before any other.
         """
         await self._lock.acquire()
         try:

@@ -24,37 +24,24 @@ _AGAIN_S: Final = 0.05
 
 
 class Rejoined(NamedTuple):
-    """Two processes whose pair broke have another one.
-
-    Attributes:
-        error: why it broke, as reported by either process.
-        apart_s: how long they had none.
-    """
+    """Two processes whose pair broke have another one."""
 
     one: Child
     other: Child
-    error: str
-    apart_s: float
+    error: str  # why it broke, as reported by either process
+    apart_s: float  # how long they had none
 
 
 class _Wire:
-    """The connection of two processes, by one pair after another.
-
-    Attributes:
-        number: that of the current pair.
-        due_s: the time of the next action, by the loop's clock.
-        laid_s: when both had their ends.
-        parted_s: when the pair broke; None while they are connected, and before the first pair.
-        broken: a new pair is needed.
-    """
+    """The connection of two processes, by one pair after another."""
 
     def __init__(self, one: Child, other: Child) -> None:
         self.sides = (one, other)
-        self.number = 0
-        self.due_s = 0.0
-        self.laid_s = 0.0
-        self.parted_s: float | None = None
-        self.broken = True
+        self.number = 0  # that of the current pair
+        self.due_s = 0.0  # the time of the next action, by the loop's clock
+        self.laid_s = 0.0  # when both had their ends
+        self.parted_s: float | None = None  # when the pair broke; None while they are connected, and before the first pair
+        self.broken = True  # a new pair is needed
         self._backoff = Backoff()
         self._errors: list[str] = []
         self._ends: list[tuple[Child, Child, socket.socket]] | None = None

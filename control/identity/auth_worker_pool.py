@@ -17,10 +17,8 @@ from framegate.proxy.auth.auth_requests import AuthRequest, AuthResponse, Unavai
 
 __all__ = ["NICENESS", "QUEUE_LIMIT", "THREADS", "AuthPoolError", "AuthWorkerPool", "QueuedRequest"]
 
-THREADS: Final = 2
-"""Two hashes at once: about 500 checks of PLAIN a second, with as much processor time as that takes."""
-QUEUE_LIMIT: Final = 512
-"""Requests that wait in a queue; of one address alone half as many, half a second of PLAIN's."""
+THREADS: Final = 2  # Two hashes at once: about 500 checks of PLAIN a second, with as much processor time as that takes
+QUEUE_LIMIT: Final = 512  # Requests that wait in a queue; of one address alone half as many, half a second of PLAIN's
 NICENESS: Final = 10
 """Added to the niceness of the threads: a processor that shares a core with them gets nine tenths of it. It is not the maximum, because a thread
 holds the interpreter's lock for a moment after each hash, and the control process waits for a thread that is not scheduled then.
@@ -34,30 +32,19 @@ class AuthPoolError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class QueuedRequest:
-    """One request that waits for its response.
+    """One request that waits for its response."""
 
-    Attributes:
-        auth_queue: the name of its queue.
-        auth_request: the request.
-        address: of the client.
-        reply: called with the response, in one of the threads.
-    """
-
-    auth_queue: str
-    auth_request: AuthRequest = dataclasses.field(repr=False)
-    address: str
-    reply: Callable[[AuthResponse], None]
+    auth_queue: str  # the name of its queue
+    auth_request: AuthRequest = dataclasses.field(repr=False)  # the request
+    address: str  # of the client
+    reply: Callable[[AuthResponse], None]  # called with the response, in one of the threads
 
 
 class _FairQueue:
-    """One queue: first in first out for each address, round robin over addresses.
-
-    Attributes:
-        size: requests.
-    """
+    """One queue: first in first out for each address, round robin over addresses."""
 
     def __init__(self) -> None:
-        self.size = 0
+        self.size = 0  # requests
         self._by_address: Final[OrderedDict[str, deque[QueuedRequest]]] = OrderedDict()
 
     def of(self, address: str) -> int:
@@ -127,11 +114,7 @@ class AuthWorkerPool:
             return self._answers[auth_queue]
 
     def replace(self, auth_queue: str, answers: AuthResponder) -> None:
-        """Replace the responder of a queue, also for requests that wait.
-
-        Raises:
-            AuthPoolError: there is no such queue.
-        """
+        """Replace the responder of a queue, also for requests that wait. Raises AuthPoolError: there is no such queue."""
         with self._changed:
             if auth_queue not in self._queues:
                 raise AuthPoolError(f"there is no queue {auth_queue}")
@@ -162,10 +145,8 @@ class AuthWorkerPool:
         return None if answers is None else answers.at_once(auth_request, address)
 
     def ask(self, auth_queue: str, auth_request: AuthRequest, reply: Callable[[AuthResponse], None], address: str = "") -> QueuedRequest:
-        """Queue a request. ``address``: of the client; empty: none.
-
-        Raises:
-            AuthPoolError: too many wait, there is no such queue, or the pool is closed.
+        """Queue a request. ``address``: of the client; empty: none. Raises AuthPoolError: too many wait, there is no such queue, or the pool is
+        closed.
         """
         queued = QueuedRequest(auth_queue, auth_request, address, reply)
         with self._changed:

@@ -35,26 +35,15 @@ class JwksError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A key, and what may be checked with it.
+    """A key, and what may be checked with it."""
 
-    Attributes:
-        key_id: as tokens name it; empty: they do not.
-        algorithms: those of ``ALGORITHMS`` that this key has.
-        public: the key.
-    """
-
-    key_id: str
-    algorithms: tuple[str, ...]
-    public: PublicKey
+    key_id: str  # as tokens name it; empty: they do not
+    algorithms: tuple[str, ...]  # those of ``ALGORITHMS`` that this key has
+    public: PublicKey  # the key
 
 
 def read_jwks(path: str | Path) -> list[SigningKey]:
-    """Read a file of keys.
-
-    Raises:
-        JwksError: it is none.
-        OSError: it cannot be read.
-    """
+    """Read a file of keys. Raises JwksError: it is none; OSError: it cannot be read."""
     with open(path, "rb") as file:
         data = file.read(_MAX_FILE + 1)
     if len(data) > _MAX_FILE:
@@ -63,10 +52,8 @@ def read_jwks(path: str | Path) -> list[SigningKey]:
 
 
 def parse_jwks(data: bytes, path: str = "jwks") -> list[SigningKey]:
-    """Parse the text of a file of keys. Keys of unknown kinds and keys for encryption are ignored.
-
-    Raises:
-        JwksError: it is none, no key is left, or one must not be in it.
+    """Parse the text of a file of keys. Keys of unknown kinds and keys for encryption are ignored. Raises JwksError: it is none, no key is left, or
+    one must not be in it.
     """
     try:
         document = json.loads(data)

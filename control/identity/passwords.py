@@ -58,11 +58,7 @@ def format_credential(credential: ScramCredential) -> str:
 
 
 def parse_credential(mechanism: str, text: str) -> ScramCredential:
-    """Read Kafka's text form.
-
-    Raises:
-        ValueError: it is none, or one that is not good enough for the mechanism.
-    """
+    """Read Kafka's text form. Raises ValueError: it is none, or one that is not good enough for the mechanism."""
     pairs = [part.partition("=") for part in text.split(",")]
     fields = {name: value for name, equals, value in pairs if equals}
     if len(pairs) != len(_FIELDS) or set(fields) != set(_FIELDS):

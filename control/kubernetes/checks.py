@@ -13,11 +13,9 @@ from framegate.control.kubernetes.sidecar import CONTAINER, USER, Options, grace
 
 __all__ = ["USUAL_FILES", "containers_of", "faults_of", "grace_is_default", "hook_of", "unmet", "unusual_files"]
 
-USUAL_FILES = ("tls.crt", "tls.key", "ca.crt")
-"""The files of a Secret with a certificate."""
+USUAL_FILES = ("tls.crt", "tls.key", "ca.crt")  # the files of a Secret with a certificate
 
-_NO_GROUP = ("emptyDir", "hostPath", "image", "nfs")
-"""Volumes that an fsGroup does not change, or that begin empty and end with the pod."""
+_NO_GROUP = ("emptyDir", "hostPath", "image", "nfs")  # Volumes that an fsGroup does not change, or that begin empty and end with the pod
 _FILES = ("configMap", "secret", "projected", "downwardAPI")
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _DEFAULT_GRACE_S = 30

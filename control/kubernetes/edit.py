@@ -17,8 +17,7 @@ from framegate.control.kubernetes.manifest import Fault, ManifestError, Node, no
 
 __all__ = ["ANY", "Edit", "Layout", "Path", "apply", "block_text", "graft", "grafted", "layout_of", "newline_of", "prune"]
 
-ANY: Final = object()
-"""For ``prune``: the value does not matter."""
+ANY: Final = object()  # for ``prune``: the value does not matter
 PREPENDED: Final = frozenset({"initContainers"})
 """Additions to these lists come first: framegate starts before the other init containers, so that they may use it."""
 _PLAIN: Final = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
@@ -87,8 +86,7 @@ def graft(
         layout: the indentation.
         replaced: paths of values to be replaced.
 
-    Raises:
-        ManifestError: what is to be added to is shared by an anchor, comes from ``<<``, or is of another kind.
+    Raises ManifestError: what is to be added to is shared by an anchor, comes from ``<<``, or is of another kind.
     """
     edits: list[Edit] = []
     was: dict[str, str | None] = {}

@@ -32,8 +32,7 @@ __all__ = ["RECORD", "Injector", "remove", "shared_objects"]
 
 RECORD: Final = "framegate.io/injected"
 _LIST: Final = '{"apiVersion": "v1", "kind": "List", "items": [\n'
-_LIST_END: Final = "\n]}"
-"""Around an object of JSON that others come beside: JSON has no streams. Written so, a list is taken for ours."""
+_LIST_END: Final = "\n]}"  # Around an object of JSON that others come beside: JSON has no streams. Written so, a list is taken for ours.
 _GRACE: Final = frozenset({("spec", "terminationGracePeriodSeconds")})
 _CLAIMS: Final = "volumeClaimTemplates"
 _SHARED: Final = ("PersistentVolumeClaim",)
@@ -44,29 +43,22 @@ Key = tuple[str, str | None, str]
 
 
 class Injector:
-    """Adds framegate to manifests that belong to one change: an object that several of them share is written once.
-
-    Attributes:
-        injected: kinds and names of the workloads, in order.
-        notes: what was asked for and left out, and why.
-    """
+    """Adds framegate to manifests that belong to one change: an object that several of them share is written once."""
 
     def __init__(self, options: Options, needs: PodRequirements, wanted: Wanted) -> None:
         self._options = options
         self._needs = needs
         self._wanted = wanted
         self._written: set[Key] = set()
-        self.injected: list[str] = []
-        self.notes: list[str] = []
+        self.injected: list[str] = []  # kinds and names of the workloads, in order
+        self.notes: list[str] = []  # what was asked for and left out, and why
         self._claims: dict[str | None, Workload] = {}
         self._ours: set[Key] = set()
         self._theirs: set[Key] = set()
 
     def inject(self, text: str) -> str:
-        """The text with framegate in each of its workloads that is not switched off, and with the objects beside them.
-
-        Raises:
-            ManifestError: with every fault; nothing was changed.
+        """The text with framegate in each of its workloads that is not switched off, and with the objects beside them. Raises ManifestError: with
+        every fault; nothing was changed.
         """
         base, _ = remove(text)
         manifest = read_manifest(base)
@@ -209,10 +201,8 @@ def _set_values(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def remove(text: str) -> tuple[str, list[str]]:
-    """The text without framegate, and the workloads that had it.
-
-    Raises:
-        ManifestError: an annotation of inject was changed so that it cannot be read; nothing was changed.
+    """The text without framegate, and the workloads that had it. Raises ManifestError: an annotation of inject was changed so that it cannot be read;
+    nothing was changed.
     """
     manifest = read_manifest(text)
     edits: list[Edit] = []

@@ -25,17 +25,11 @@ COMMON: Final[Mapping[str, Any]] = {
 
 
 class Event(NamedTuple):
-    """The rows of one event.
+    """The rows of one event."""
 
-    Attributes:
-        says: what has happened, as a sentence.
-        levels: the possible levels of its rows.
-        fields: their types, without ``COMMON``.
-    """
-
-    says: str
-    levels: tuple[LogLevel, ...]
-    fields: Mapping[str, Any]
+    says: str  # what has happened, as a sentence
+    levels: tuple[LogLevel, ...]  # the possible levels of its rows
+    fields: Mapping[str, Any]  # their types, without ``COMMON``
 
 
 _INFO: Final[tuple[LogLevel, ...]] = ("info",)
@@ -315,5 +309,4 @@ _OF_BOTH: Final = {
 }
 EVENTS: Final[Mapping[str, Event]] = dict(
     sorted({**_CONNECTIONS, **_PROCESSES, **_CHANGES, **_LIFE_OF_FRAMEGATE, **_UPSTREAMS, **_TAP, **_FAULTS, **_OF_PROCESSORS, **_OF_BOTH}.items())
-)
-"""By name."""
+)  # by name

@@ -22,8 +22,7 @@ from framegate.proxy.server.rows import listener_owner
 
 __all__ = ["IdentityFiles"]
 
-USERS: Final = "sasl"
-"""The kind of files of users; other kinds have keys of tokens."""
+USERS: Final = "sasl"  # the kind of files of users; other kinds have keys of tokens
 
 
 class _Keys(ContentReloader):
@@ -40,15 +39,12 @@ class _Keys(ContentReloader):
 
 
 class IdentityFiles(Reloader):
-    """Reloads the users files and token keys of all listeners with SASL, after ``follow``. Event loop only.
-
-    Attributes:
-        lock: held while users are put in force, here or together with a configuration, so that older ones do not replace newer ones.
-    """
+    """Reloads the users files and token keys of all listeners with SASL, after ``follow``. Event loop only."""
 
     def __init__(self, identity: Identity, supervisor: Supervisor) -> None:
         self._identity: Final = identity
         self._supervisor: Final = supervisor
+        # held while users are put in force, here or together with a configuration, so that older ones do not replace newer ones
         self.lock: Final = asyncio.Lock()
         self._keys: Final = _Keys(self._load, self.lock)
         self._names: dict[str, str] = {}

@@ -30,11 +30,9 @@ RETRY_S: Final = 30.0
 """Interval of further tries after a refusal while the files are unchanged: a certificate may become valid, or a busy processor respond."""
 _STANDS_S: Final = 300.0
 """A look may wait for a reload, and both for a child process and for processors, as long as ``control.fleet.two_phases`` does."""
-_TRIES: Final = 3
-"""While files are being replaced."""
+_TRIES: Final = 3  # While files are being replaced
 
-Found = bytes | FileError
-"""The digest of contents, or why they cannot be read."""
+Found = bytes | FileError  # the digest of contents, or why they cannot be read
 
 
 def _found(source: Source) -> tuple[Found | None, Contents]:
@@ -47,25 +45,20 @@ def _found(source: Source) -> tuple[Found | None, Contents]:
 
 @dataclasses.dataclass(slots=True)
 class _Watched:
-    """The state of one source.
-
-    Attributes:
-        in_force: digest of the contents in force.
-        seen: other contents that were found, or None. ``since_s``: when they were found first; ``settled``: a second look found the same.
-        refusal: why ``seen`` is not in force; None: the reloader was not asked. ``asked_s``: when it was asked last; ``told``: the refusal was
-            reported.
-        stamp, fresh: of the files at the last look at the contents.
-    """
+    """The state of one source."""
 
     source: Source
-    in_force: bytes = dataclasses.field(repr=False)
+    in_force: bytes = dataclasses.field(repr=False)  # digest of the contents in force
     loaded_ns: int
+    # other contents that were found, or None. ``since_s``: when they were found first; ``settled``: a second look found the same.
     seen: Found | None = dataclasses.field(default=None, repr=False)
     since_s: float = 0.0
     settled: bool = False
+    # why ``seen`` is not in force; None: the reloader was not asked. ``asked_s``: when it was asked last; ``told``: the refusal was reported.
     refusal: Refusal | None = None
     asked_s: float = 0.0
     told: bool = False
+    # stamp, fresh: of the files at the last look at the contents
     stamp: Stamp | None = None
     fresh: bool = True
 

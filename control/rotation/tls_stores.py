@@ -33,8 +33,7 @@ __all__ = ["KIND", "Judge", "TlsStores"]
 
 KIND: Final = "tls"
 
-Certificates = dict[str, dict[str, list[CertificateFacts]]]
-"""What is in the files of stores, by owner and path."""
+Certificates = dict[str, dict[str, list[CertificateFacts]]]  # what is in the files of stores, by owner and path
 Sections = dict[str, ListenerTls | UpstreamTls]
 Judge = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 """Answers as ``framegate.control.rotation.questions.answer``. Raises what keeps it from it."""
@@ -46,9 +45,6 @@ class TlsStores(Reloader):
     Args:
         judge: of new ones.
         certificates: what is in the files at the start, by path.
-
-    Attributes:
-        ends: of ``ends_of``, of all owners; changed in place.
     """
 
     def __init__(self, supervisor: Supervisor, validator: Judge, certificates: Mapping[str, list[CertificateFacts]]) -> None:
@@ -57,7 +53,7 @@ class TlsStores(Reloader):
         self._sections: Sections = {}
         self._files: dict[str, list[TlsFile]] = {}
         self._certificates: Certificates = {}
-        self.ends: dict[str, float] = {}
+        self.ends: dict[str, float] = {}  # of ``ends_of``, of all owners; changed in place
         self._put_config(supervisor.desired.config, certificates)
 
     def _put_config(self, config: ProxyConfig, certificates: Mapping[str, list[CertificateFacts]]) -> set[str]:

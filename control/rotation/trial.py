@@ -13,8 +13,7 @@ from framegate.proxy.network.tls_context import server_context
 
 __all__ = ["TrialError", "try_as_client", "try_as_server"]
 
-_STEPS: Final = 16
-"""Flights; a handshake has three."""
+_STEPS: Final = 16  # Flights; a handshake has three
 _NAME: Final = "framegate.invalid"
 
 
@@ -29,8 +28,7 @@ def try_as_server(context: ssl.SSLContext, anchor: bytes) -> None:
         context: of the store; used up: who must show a certificate may now.
         anchor: what the client trusts, in DER form.
 
-    Raises:
-        TrialError: it failed.
+    Raises TrialError: it failed.
     """
     if context.verify_mode is ssl.CERT_REQUIRED:
         context.verify_mode = ssl.CERT_OPTIONAL  # nobody has a key that the authorities signed
@@ -47,8 +45,7 @@ def try_as_client(context: ssl.SSLContext, anchor: bytes | None) -> None:
         context: of the store; used up: it trusts anybody now.
         anchor: what the upstream trusts, in DER form; None: the store has no certificate to be shown.
 
-    Raises:
-        TrialError: it failed.
+    Raises TrialError: it failed.
     """
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -22,10 +22,8 @@ __all__ = ["ValidatorProcess"]
 
 _COMMAND: Final = (sys.executable, "-P", "-m", "framegate.control.rotation.questions")
 _PATIENCE_S: Final = 30.0
-_KEPT: Final = 64 * MIB
-"""Resident memory of one that is asked again; at start it has 33 MiB, half of them the interpreter's and shared."""
-_NOTHING: Final = ""
-"""Variables that are passed on to it beyond those that an interpreter needs."""
+_KEPT: Final = 64 * MIB  # Resident memory of one that is asked again; at start it has 33 MiB, half of them the interpreter's and shared
+_NOTHING: Final = ""  # Variables that are passed on to it beyond those that an interpreter needs
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -53,12 +51,8 @@ class ValidatorProcess:
         return None if self._running is None else self._running.pid
 
     async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """What ``framegate.control.rotation.questions.answer`` says to a question.
-
-        Raises:
-            OSError: no process can be started.
-            RuntimeError: it ended instead; it has said why on standard error.
-            TimeoutError: it did not answer.
+        """What ``framegate.control.rotation.questions.answer`` says to a question. Raises OSError: no process can be started; RuntimeError: it ended
+        instead; it has said why on standard error; TimeoutError: it did not answer.
         """
         data = json.dumps(question).encode("ascii")
         async with self._lock:

@@ -27,10 +27,8 @@ __all__ = ["CAPACITY", "Channels", "ClosedChannels"]
 
 R = TypeVar("R")
 T = TypeVar("T")
-CAPACITY: Final = 1_024
-"""Rows of closed channels that are kept; about 1 KiB each."""
-_SLICE: Final = 100
-"""Rows that are requested, and become messages, at once: about 0.3 ms."""
+CAPACITY: Final = 1_024  # rows of closed channels that are kept; about 1 KiB each
+_SLICE: Final = 100  # rows that are requested, and become messages, at once: about 0.3 ms
 _MAX_WINDOW_MS: Final = 5_000
 _MAX_AFFECTED: Final = 100_000
 _LEAST_TTL_MS: Final = 1_000
@@ -42,8 +40,7 @@ _COME_BACK: Final = {
     "close": "a client can connect again; with standing, new connections are closed, too",
     "throttle": "a client that connects again is not throttled; with standing, new connections are throttled, too",
 }
-_CLOSED_SLICE: Final = 64
-"""Rows of closed channels that are decoded in one iteration of the event loop."""
+_CLOSED_SLICE: Final = 64  # rows of closed channels that are decoded in one iteration of the event loop
 
 
 async def _fill(

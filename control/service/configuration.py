@@ -18,11 +18,9 @@ from framegate.control.v1.configuration_service_pb2_grpc import ConfigurationSer
 
 __all__ = ["Configurations", "status_message"]
 
-_MOST: Final = 1_000
-"""Differences, faults or warnings in one answer."""
+_MOST: Final = 1_000  # Differences, faults or warnings in one answer
 _VALUE: Final = 1_024
-_TEXT: Final = 3 * 1024 * 1024
-"""Characters of a configuration; clients take messages of 4 MiB."""
+_TEXT: Final = 3 * 1024 * 1024  # Characters of a configuration; clients take messages of 4 MiB
 
 
 class Configurations(ConfigurationServiceServicer):

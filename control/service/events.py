@@ -22,14 +22,10 @@ from framegate.control.v1.log_service_pb2 import Log
 
 __all__ = ["FIELDS", "Events"]
 
-_BATCH: Final = 128
-"""Rows in one response."""
-_PAUSE_S: Final = 0.005
-"""Between two responses, for each watcher."""
-_BOOKMARK: Final = 512
-"""After so many rows that the filter leaves out, the watcher gets a new resume token."""
-_CACHED: Final = 1_024
-"""Messages that are kept for other watchers."""
+_BATCH: Final = 128  # rows in one response
+_PAUSE_S: Final = 0.005  # between two responses, for each watcher
+_BOOKMARK: Final = 512  # after so many rows that the filter leaves out, the watcher gets a new resume token
+_CACHED: Final = 1_024  # Messages that are kept for other watchers
 
 
 def _text(name: str) -> Field:
@@ -48,8 +44,7 @@ FIELDS: Final[Mapping[str, Field]] = {
     "address": Field("address", lambda event: str(event.row.get("peer") or "")),
     "processor": Field("text", _processor),
     **{name: _text(name) for name in ("listener", "principal", "client_id", "upstream", "endpoint", "cause", "side", "who", "method", "result")},
-}
-"""The fields of filters."""
+}  # the fields of filters
 
 
 class Events(EventServiceServicer):

@@ -15,8 +15,7 @@ __all__ = ["KEPT_S", "MAX_BYTES", "MAX_COUNT", "RequestIds"]
 
 KEPT_S: Final = 600.0
 MAX_COUNT: Final = 1_000
-MAX_BYTES: Final = 16 * 1024 * 1024
-"""Of all answers that are kept; the oldest are dropped first."""
+MAX_BYTES: Final = 16 * 1024 * 1024  # of all answers that are kept; the oldest are dropped first
 
 
 class _Call:
@@ -47,8 +46,7 @@ class RequestIds:
         Args:
             data: the bytes of the request.
 
-        Raises:
-            InvalidArgumentError: the id was used for another request.
+        Raises InvalidArgumentError: the id was used for another request.
         """
         self._drop()
         key, digest = (method, request_id.lower()), hashlib.blake2b(data).digest()

@@ -38,8 +38,7 @@ __all__ = ["Sockets", "bind_backend"]
 _UNIX: Final = "unix:"
 _BACKLOG: Final = 128
 _OTHERS: Final = 0o077
-_TCP: Final = "admin/tcp"
-"""The owner of its certificates."""
+_TCP: Final = "admin/tcp"  # the owner of its certificates
 _KIND: Final = "tls"
 _TRIES: Final = 3
 _log = logging.getLogger(__name__)
@@ -52,8 +51,7 @@ class Sockets:
         folder: of the socket of the role admin.
         tcp_address: ``host:port`` with the port bound, or None.
 
-    Raises:
-        StartError: another instance serves a socket, or an address, file or group cannot be used.
+    Raises StartError: another instance serves a socket, or an address, file or group cannot be used.
     """
 
     def __init__(self, config: AdminConfig) -> None:
@@ -121,8 +119,7 @@ class _Renewed(Reloader):
     Attributes:
         context: for the next connection.
 
-    Raises:
-        StartError: the files cannot be used.
+    Raises StartError: the files cannot be used.
     """
 
     def __init__(self, config: AdminTcp) -> None:
@@ -158,9 +155,8 @@ class _Renewed(Reloader):
         return {}
 
     async def _end_refused(self, contents: Contents) -> None:
-        """Close the connections whose clients are not trusted or revoked now, and those whose handshake goes on with the former files.
-
-        If that cannot be found out, all are closed: clients that are still trusted connect again.
+        """Close the connections whose clients are not trusted or revoked now, and those whose handshake goes on with the former files. If that cannot
+        be found out, all are closed: clients that are still trusted connect again.
         """
         connections = dict(self._relay.connections)
         known = [(task, peer) for task, peer in connections.items() if peer is not None]
@@ -251,13 +247,8 @@ def _tcp_socket(address: str) -> socket.socket:
 
 
 def bind_backend(server: grpc.aio.Server, folder: pathlib.Path) -> tuple[str, Callable[[], None]]:
-    """Bind gRPC to a socket whose file is removed at once, so that only this process can connect to it.
-
-    Returns:
-        The path by which it can, whatever the length of the folder's, and the function that gives it up.
-
-    Raises:
-        StartError: it cannot be bound in the folder.
+    """Bind gRPC to a socket whose file is removed at once, so that only this process can connect to it. Returns: The path by which it can, whatever
+    the length of the folder's, and the function that gives it up. Raises StartError: it cannot be bound in the folder.
     """
     with contextlib.ExitStack() as stack:
         try:

@@ -27,8 +27,7 @@ __all__ = ["MAX_ENTRIES", "Reader", "Resource", "audited", "fill", "lowers", "pl
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
-Reader = Callable[[Any, str, Violations], Any]
-"""Reads a field in another way than by its type: message, path, violations; returns the model's value."""
+Reader = Callable[[Any, str, Violations], Any]  # Reads a field in another way than by its type: message, path, violations; returns the model's value
 MAX_ENTRIES: Final = 1_000
 _MAX_TEXT: Final = 256
 

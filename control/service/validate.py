@@ -20,8 +20,7 @@ __all__ = ["MAX_IDS", "MAX_REASON", "Violations", "check_required", "duration_ms
 MAX_IDS: Final = 1_000
 MAX_REASON: Final = 256
 _MAX_VIOLATIONS: Final = 100
-_DESCRIPTION: Final = 512
-"""Characters: a request may have one very long path in its mask."""
+_DESCRIPTION: Final = 512  # Characters: a request may have one very long path in its mask
 T = TypeVar("T")
 
 
@@ -106,11 +105,9 @@ def page(items: Sequence[tuple[str, T]], asked: int, token: str) -> tuple[list[T
         asked: ``page_size`` of the request.
         token: ``page_token`` of the request.
 
-    Returns:
-        The page, and the token of the next one; empty after the last page.
+    Returns: The page, and the token of the next one; empty after the last page.
 
-    Raises:
-        InvalidArgumentError: a negative size, or a token of another list or of an item that is gone.
+    Raises InvalidArgumentError: a negative size, or a token of another list or of an item that is gone.
     """
     size = rows_per_page(asked)
     start = 0

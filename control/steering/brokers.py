@@ -31,10 +31,8 @@ __all__ = ["Brokers"]
 
 FIRST_S: Final = 3.0
 """How long a start waits for the first look; after that clients are told the bootstrap's address for every broker, until the brokers are known."""
-LIMIT_S: Final = 180.0
-"""Of one look, with the look-up of names and the change; see ``TaskMonitor.job``."""
-COUNT_S: Final = 5.0
-"""Between two counts for the metrics."""
+LIMIT_S: Final = 180.0  # of one look, with the look-up of names and the change; see ``TaskMonitor.job``
+COUNT_S: Final = 5.0  # between two counts for the metrics
 _STATES: Final = ("up", "gone", "down", "no_port")  # the worst last
 _LEAST_ASK_S, _MOST_ASK_S = 2.0, 10.0
 _DOWN: Final = "endpoint_down"
@@ -56,11 +54,7 @@ def _login(config: ProxyConfig, upstream: UpstreamConfig) -> Login | None:
 
 
 class Brokers:
-    """Event loop only, unless a docstring says otherwise.
-
-    Attributes:
-        clusters: by upstream.
-    """
+    """Event loop only, unless a docstring says otherwise."""
 
     def __init__(
         self,
@@ -80,7 +74,7 @@ class Brokers:
         self._log: Final = log
         self._events: Final = events
         self._pace: Final = pace
-        self.clusters: Final[dict[str, Cluster]] = {}
+        self.clusters: Final[dict[str, Cluster]] = {}  # by upstream
         self._states: dict[tuple[str, ...], float] = {}
         self._tasks: Final[dict[str, asyncio.Task[None]]] = {}
         self._open: dict[tuple[str, ...], float] = {}
@@ -195,10 +189,8 @@ class Brokers:
     # --- shown -------------------------------------------------------------------------------------------------------------------
 
     async def statuses(self, upstream: str = "") -> list[BrokerStatus]:
-        """Each broker at each listener, by upstream, listener and node id; ``upstream``: only those of this one.
-
-        Raises:
-            NotFoundError: no such upstream. UnavailableError: a processor does not answer.
+        """Each broker at each listener, by upstream, listener and node id; ``upstream``: only those of this one. Raises NotFoundError: no such
+        upstream. UnavailableError: a processor does not answer.
         """
         if upstream and upstream not in {item.name for item in self._supervisor.desired.config.upstreams}:
             raise NotFoundError("upstream", upstream)

@@ -29,12 +29,10 @@ from framegate.proxy.server.rows import Store, upstream_owner
 
 __all__ = ["AT_ONCE", "Checks", "probe_of"]
 
-AT_ONCE: Final = 256
-"""That many endpoints may hang, for each timeout within an interval, before they delay others."""
+AT_ONCE: Final = 256  # that many endpoints may hang, for each timeout within an interval, before they delay others
 SLACK_S: Final = 0.25
 PUBLISH_S: Final = 0.1
-LIMIT_S: Final = 60.0
-"""Without a heartbeat, beside the interval; see ``TaskMonitor.job``."""
+LIMIT_S: Final = 60.0  # without a heartbeat, beside the interval; see ``TaskMonitor.job``
 Probe = Callable[[Wire], Awaitable[None]]
 
 

@@ -45,12 +45,10 @@ METERS: Final[Mapping[ClientMeasure, str]] = {
     "held": "client.memory.usage",
     "refusals": "client.refusals",
     "logins": "client.login.failures",
-}
-"""The metric of each measure."""
+}  # the metric of each measure
 _LEAST_USED: Final[Mapping[ClientMeasure, float]] = {"bytes": 100_000.0, "frames": 100.0}
 """Per second: a client that uses less is not said to use most, whatever its share."""
-_LEAST: Final = 0.1
-"""A user, an address, or the rest has an entry of its own if it has more than this share of a listener's failed logins."""
+_LEAST: Final = 0.1  # a user, an address, or the rest has an entry of its own if it has more than this share of a listener's failed logins
 
 
 class _Amounts:
@@ -83,9 +81,6 @@ class Clients:
         refusals: at accept.
         meters: get a gauge for each ranking, with a value for each client in it and for no other.
         now_s: of a monotonic clock.
-
-    Attributes:
-        rankings: the first ``TOP`` clients by each measure, the largest first: per second, or bytes held. It is replaced as a whole. Any thread.
     """
 
     def __init__(self, supervisor: Supervisor, refusals: Refusals, meters: Meters, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -94,6 +89,7 @@ class Clients:
         self._now_s = now_s
         self._samples: deque[tuple[float, _Amounts]] = deque([(now_s(), _Amounts())])  # until when, and what was used; of the first only when
         self._minute = _Amounts()
+        # the first ``TOP`` clients by each measure, the largest first: per second, or bytes held. It is replaced as a whole. Any thread.
         self.rankings: Mapping[ClientMeasure, tuple[ClientRank, ...]] = dict.fromkeys(METERS, ())
         for measure, name in METERS.items():
             meters.gauges(name, functools.partial(self._values, measure))

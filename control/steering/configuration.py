@@ -78,25 +78,15 @@ class _ChangedError(Exception):
 
 
 class _Staged(NamedTuple):
-    """What a configuration needs, beside what is in force.
+    """What a configuration needs, beside what is in force."""
 
-    Attributes:
-        listeners: all of them.
-        found: addresses of upstreams that are new, or have other endpoints.
-        stores: certificates of sections that are new, or other ones.
-        identity: what authentication needs; None: there is none.
-        handlers: slots of handler processes that take the place of all others; None: the present ones stay.
-        revoked: users and certificates whose connections are to end, by listener.
-        export: what telemetry needs; None: it stays as it is.
-    """
-
-    listeners: dict[str, Listening]
-    found: dict[str, Resolution]
-    stores: dict[str, Store]
-    identity: "StagedIdentity | None"
-    handlers: set[int] | None
-    revoked: dict[str, RevokedRow]
-    export: "StagedExport | None" = None
+    listeners: dict[str, Listening]  # all of them
+    found: dict[str, Resolution]  # addresses of upstreams that are new, or have other endpoints
+    stores: dict[str, Store]  # certificates of sections that are new, or other ones
+    identity: "StagedIdentity | None"  # what authentication needs; None: there is none
+    handlers: set[int] | None  # slots of handler processes that take the place of all others; None: the present ones stay
+    revoked: dict[str, RevokedRow]  # users and certificates whose connections are to end, by listener
+    export: "StagedExport | None" = None  # what telemetry needs; None: it stays as it is
 
     @property
     def endpoints(self) -> Endpoints:

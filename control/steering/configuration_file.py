@@ -29,11 +29,9 @@ from framegate.proxy.config.model import ProxyConfig
 __all__ = ["KIND", "By", "ConfigurationFile", "refusal_text"]
 
 KIND: Final = "configuration"
-By = Literal["call", "signal", "watch"]
-"""Who has a configuration applied."""
+By = Literal["call", "signal", "watch"]  # Who has a configuration applied
 _METHOD: Final = "framegate.control.v1.ConfigurationService/ApplyConfiguration"
-_SHOWN: Final = 20
-"""Paths or faults in a row."""
+_SHOWN: Final = 20  # Paths or faults in a row
 
 
 class ConfigurationFile(Reloader):
@@ -46,10 +44,6 @@ class ConfigurationFile(Reloader):
         pool: knows which of its values the container decides.
         ask: a question of the validator process (``framegate.control.configuration.child.load_row``).
         audit: gets a row of each change that no call asks for; those of calls have theirs.
-
-    Attributes:
-        path: of the file, absolute.
-        config: what the file held when it was loaded last.
     """
 
     def __init__(
@@ -64,8 +58,8 @@ class ConfigurationFile(Reloader):
         events: Bus,
         meters: Meters,
     ) -> None:
-        self.path: Final = loaded.path
-        self.config = loaded.config
+        self.path: Final = loaded.path  # of the file, absolute
+        self.config = loaded.config  # what the file held when it was loaded last
         self._configuration = configuration
         self._in_force = in_force
         self._pool = pool
@@ -138,8 +132,7 @@ class ConfigurationFile(Reloader):
         Args:
             local: a text may name anything of this machine; otherwise only what the configuration in force, or the file, names of it.
 
-        Raises:
-            ConfigurationError: with every fault. DeniedError: the text names more. UnavailableError: its reader failed (READER_FAILED).
+        Raises ConfigurationError: with every fault. DeniedError: the text names more. UnavailableError: its reader failed (READER_FAILED).
         """
         named = None if local or text is None else sorted(named_here(self.config) | named_here(self._in_force()))
         try:
@@ -161,8 +154,7 @@ class ConfigurationFile(Reloader):
             local: as of ``load``.
             validate_only: only check.
 
-        Raises:
-            ConfigurationError: with every fault. Otherwise as of ``load`` and ``Configuration.apply``.
+        Raises ConfigurationError: with every fault. Otherwise as of ``load`` and ``Configuration.apply``.
         """
         async with self._lock:
             loaded = await self.load(text, local=local)

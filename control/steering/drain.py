@@ -67,8 +67,7 @@ class Drain:
             accept: see ``DrainConfig.accept``; None: as configured, but ``refuse`` with ``wait`` or a timeout, which need an end.
             by, reason: the caller and its reason, for the rows.
 
-        Raises:
-            InvalidArgumentError: the timeout is out of range, or ``until_stop`` is combined with ``wait`` or a timeout.
+        Raises InvalidArgumentError: the timeout is out of range, or ``until_stop`` is combined with ``wait`` or a timeout.
         """
         config = self._supervisor.desired.config.drain
         ends = wait or timeout_ms is not None

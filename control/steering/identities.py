@@ -19,14 +19,10 @@ __all__ = ["Identities"]
 
 
 class Identities:
-    """Event loop only.
-
-    Attributes:
-        identity: the auth worker pool and its files; None: no listener or upstream uses SASL, or has used it.
-    """
+    """Event loop only."""
 
     def __init__(self, supervisor: Supervisor, rotation: Rotation, meters: Meters, log: RowLog, task_monitor: TaskMonitor) -> None:
-        self.identity: Identity | None = None
+        self.identity: Identity | None = None  # the auth worker pool and its files; None: no listener or upstream uses SASL, or has used it
         self._files: IdentityFiles | None = None
         self._supervisor = supervisor
         self._rotation = rotation

@@ -27,8 +27,7 @@ __all__ = ["EVICTION_INTERVAL_S", "Eviction", "Limits", "parts"]
 EVICTION_INTERVAL_S: Final = 0.25
 EVICTION_LIMIT_S: Final = 30.0
 _PATIENCE_MS: Final = 5_000
-_AT_ONCE: Final = 1_000
-"""Connections of one processor in one call; the rest follows in the next one."""
+_AT_ONCE: Final = 1_000  # Connections of one processor in one call; the rest follows in the next one
 T = TypeVar("T")
 
 
@@ -78,9 +77,8 @@ class Limits:
         return await self._update(part, edit, etag, validate_only=validate_only)
 
     async def change_node(self, changes: Mapping[str, Any], etag: str = "", *, validate_only: bool = False) -> Changed[LimitsConfig]:
-        """Change quotas of the node, of addresses and of networks, for the next connection and the next frames.
-        ``changes``: by the
-        name of ``LimitsConfig``'s field, of ``per_address`` a mapping. Raises InvalidArgumentError: networks that are not valid; others as
+        """Change quotas of the node, of addresses and of networks, for the next connection and the next frames. ``changes``: by the name of
+        ``LimitsConfig``'s field, of ``per_address`` a mapping. Raises InvalidArgumentError: networks that are not valid; others as
         ``Transactions.update``.
         """
 
@@ -121,10 +119,9 @@ def _fields(limits: ListenerLimits) -> dict[str, Any]:
 
 
 class Eviction:
-    """Closes the connections that have been idle for longest when the node has more than it may, except those of the protected listener.
-
-    That happens when the protected listener takes connections above the limit, or when the limit is lowered; a listener's own limit closes none. Each
-    processor closes its share of the connections. A connection whose end has begun counts as closed, since the end may take a second.
+    """Closes the connections that have been idle for longest when the node has more than it may, except those of the protected listener. That happens
+    when the protected listener takes connections above the limit, or when the limit is lowered; a listener's own limit closes none. Each processor
+    closes its share of the connections. A connection whose end has begun counts as closed, since the end may take a second.
     """
 
     def __init__(self, supervisor: Supervisor, acceptor: Acceptor, log: RowLog) -> None:

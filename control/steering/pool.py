@@ -57,10 +57,8 @@ def too_small(share: int, largest: int) -> FailedPreconditionError:
 
 def divided(size: int, staying: Sequence[int], leaving: Sequence[int], largest: int) -> dict[int, int]:
     """The memory pool divided over the slots, in equal shares. Processors that leave have shares until they have drained, for frames still pass
-    there: if these would be too small for the largest frame, every processor has so much, together more than the pool for that time.
-
-    Raises:
-        FailedPreconditionError: a share would be too small without those that leave.
+    there: if these would be too small for the largest frame, every processor has so much, together more than the pool for that time. Raises
+    FailedPreconditionError: a share would be too small without those that leave.
     """
     if size // len(staying) < largest:
         raise too_small(size // len(staying), largest)
@@ -132,23 +130,18 @@ def _share(slot: int, share: int, reader: CellReader) -> PoolShare:
 
 
 class Pool:
-    """Changes the size and the number of processors, and balances the shares.
-
-    Attributes:
-        draining: the proxy drains; the number of processors does not change any more.
-        size_origin, processors_origin: who decides the pool's size, and the number of processors.
-        scaling: held while the shares or the number of processors change.
-    """
+    """Changes the size and the number of processors, and balances the shares."""
 
     def __init__(self, supervisor: Supervisor, transactions: Transactions, log: RowLog, task_monitor: TaskMonitor) -> None:
-        self.draining = False
+        self.draining = False  # the proxy drains; the number of processors does not change any more
+        # size_origin, processors_origin: who decides the pool's size, and the number of processors
         self.size_origin: Origin = "configuration"
         self.processors_origin: Origin = "configuration"
         self._supervisor = supervisor
         self._transactions = transactions
         self._log = log
         self._task_monitor = task_monitor
-        self.scaling: Final = asyncio.Lock()
+        self.scaling: Final = asyncio.Lock()  # held while the shares or the number of processors change
         self._removals: set[asyncio.Task[None]] = set()
         self._need = Need()
         self._balancer = task_monitor.repeat("shares", self._balance, BALANCE_INTERVAL_S, BALANCE_LIMIT_S)
@@ -356,13 +349,8 @@ class Pool:
 
     async def start_more(self, count: int) -> list[int]:
         """Start processors until there are so many. They take no connections, and have no part of the pool, before ``settle_more``, which is called
-        in any case. While ``scaling`` is held.
-
-        Returns:
-            Their slots.
-
-        Raises:
-            UnavailableError: one could not start; none is added. FailedPreconditionError: too many others still drain.
+        in any case. While ``scaling`` is held. Returns: Their slots. Raises UnavailableError: one could not start; none is added.
+        FailedPreconditionError: too many others still drain.
         """
         free = [number for number in range(MAX_PROCESSORS) if number not in self._supervisor.slots]
         more = free[: max(0, count - len(self.lasting_slots()))]
@@ -391,10 +379,8 @@ class Pool:
         self._desired.shares = {slot: share for slot, share in self._desired.shares.items() if slot not in slots}
 
     def shrink(self, count: int) -> asyncio.Task[None]:
-        """Let the last processors take no more connections, so that so many stay; they drain, and are removed, in the background.
-
-        Returns:
-            Ends when they are gone, and their memory is divided. Raises UnavailableError: it could not be divided yet (SHARES_PENDING).
+        """Let the last processors take no more connections, so that so many stay; they drain, and are removed, in the background. Returns: Ends when
+        they are gone, and their memory is divided. Raises UnavailableError: it could not be divided yet (SHARES_PENDING).
         """
         return self._remove(self.lasting_slots()[count:])
 

@@ -19,18 +19,15 @@ from framegate.proxy.server.rows import DemandRow, PartRow, RateCounter, RateLev
 
 __all__ = ["INTERVAL_S", "WHOLE", "Demand", "RateKey", "Rates", "divided"]
 
-WHOLE: Final = 1_000_000
-"""Millionths of a rate."""
+WHOLE: Final = 1_000_000  # Millionths of a rate
 INTERVAL_S: Final = 0.2
 LIMIT_S: Final = 30.0
 STEPS: Final = 2
 """A call moves a part by this fraction of the difference. Otherwise the parts of several rates of the same connections would oscillate."""
-NEAR: Final = 2_000
-"""A difference to the wanted part below this is not sent."""
+NEAR: Final = 2_000  # a difference to the wanted part below this is not sent
 AS_DEFAULT: Final = -1
 HEADROOM: Final = 1.05
-ONE: Final = 1000
-"""The unit of ``Demand.waiting``: one connection."""
+ONE: Final = 1000  # the unit of ``Demand.waiting``: one connection
 FLOOR: Final = 5_000
 """The least part, for a processor that uses none of a rate, so that its first connections can begin before control has their demand."""
 

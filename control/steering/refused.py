@@ -9,8 +9,7 @@ from framegate.proxy.server.rows import RefusedFrameRow
 
 __all__ = ["KEPT", "RefusedFrames"]
 
-KEPT: Final = 100
-"""Of each listener."""
+KEPT: Final = 100  # of each listener
 
 
 class RefusedFrames:

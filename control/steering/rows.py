@@ -19,25 +19,18 @@ from framegate.proxy.server.protocol import access_request
 
 __all__ = ["AccessRows", "Audit", "LogRows", "Place", "interval_s", "log_etag"]
 
-PAGE: Final = 100
-"""Access rows in one answer: 60 KiB on the link, under 1 ms of work in the processor and in control."""
+PAGE: Final = 100  # Access rows in one answer: 60 KiB on the link, under 1 ms of work in the processor and in control
 REST_S: Final = 0.01
 ANSWER_MS: Final = 1_000
 ACCESS_LIMIT_S: Final = 300.0
 
 
 class Place(NamedTuple):
-    """Where the audit row of a change will go.
+    """Where the audit row of a change will go."""
 
-    Attributes:
-        kept: a place in the log is reserved.
-        room: there is room for it in the file.
-        blocked: why the row is written later; None: it is written before the answer.
-    """
-
-    kept: bool = True
-    room: bool = False
-    blocked: UnavailableError | None = None
+    kept: bool = True  # a place in the log is reserved
+    room: bool = False  # there is room for it in the file
+    blocked: UnavailableError | None = None  # why the row is written later; None: it is written before the answer
 
 
 class Audit:
@@ -62,8 +55,7 @@ class Audit:
         Args:
             urgent: the change must not wait for its row.
 
-        Raises:
-            UnavailableError: the row cannot be written, and such changes are refused; the change must not be made.
+        Raises UnavailableError: the row cannot be written, and such changes are refused; the change must not be made.
         """
         kept = self._log.reserve()
         if self._file is not None:

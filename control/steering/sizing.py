@@ -23,8 +23,7 @@ from framegate.proxy.config.model import ProxyConfig, largest_whole
 __all__ = ["LOOK_S", "RETRY_LOOKS", "Chosen", "Sizing"]
 
 LOOK_S: Final = 2.0
-RETRY_LOOKS: Final = 15
-"""A refused change is tried again after this many looks."""
+RETRY_LOOKS: Final = 15  # a refused change is tried again after this many looks
 LIMIT_S: Final = 30.0
 
 

@@ -23,10 +23,8 @@ from framegate.proxy.server.messages import Change
 
 __all__ = ["MAX_RULES", "REASONS", "STOPPED_EVENT", "Rules", "TapLosses", "Taps", "has_expired"]
 
-MAX_RULES: Final = 256
-"""Each is evaluated for each direction of each new connection, and of all open ones when the rules change."""
-STOPPED_EVENT: Final = "tap_rule_off"
-"""The row in which a processor reports that a rule has turned itself off."""
+MAX_RULES: Final = 256  # each is evaluated for each direction of each new connection, and of all open ones when the rules change
+STOPPED_EVENT: Final = "tap_rule_off"  # the row in which a processor reports that a rule has turned itself off
 REASONS: Final = ("queue_full", "disk_full", "disk_error")
 EACH_S: Final = 60.0
 OVER_S: Final = 10.0
@@ -50,9 +48,6 @@ class TapLosses:
         directory: of the tap.
         low: returns why the tap's disk is nearly full, as a sentence; empty while it is not.
         clock: monotonic, in s.
-
-    Attributes:
-        losing: frames are being lost.
     """
 
     def __init__(
@@ -72,7 +67,7 @@ class TapLosses:
         self._began: dict[str, int] = {}
         self._told: dict[str, int] = {}
         self._began_at = self._told_at = self._lost_at = 0.0
-        self.losing = False
+        self.losing = False  # frames are being lost
 
     @property
     def troubles(self) -> list[str]:
@@ -176,10 +171,9 @@ class Taps:
     async def create(self, rule: TapRule, before: str = "", *, validate_only: bool = False) -> Changed[Rules]:
         """Put a new rule before the one that is named, or last (empty). Connections that are open follow at once. Returns all rules.
 
-        Raises:
-            AlreadyExistsError: a rule has the name, and has not expired. InvalidArgumentError: the rule is not valid; the violations' fields are
-                those of ``TapRule``, as in ``networks[0]``. NotFoundError: of ``before``. FailedPreconditionError: there is no tap (NO_TAP), or there
-                are too many rules (TOO_MANY_TAP_RULES). Others as ``Transactions.update``.
+        Raises AlreadyExistsError: a rule has the name, and has not expired. InvalidArgumentError: the rule is not valid; the violations' fields are
+        those of ``TapRule``, as in ``networks[0]``. NotFoundError: of ``before``. FailedPreconditionError: there is no tap (NO_TAP), or there are too
+        many rules (TOO_MANY_TAP_RULES). Others as ``Transactions.update``.
         """
 
         def edit(rules: Rules) -> Rules:

@@ -35,20 +35,14 @@ class Changed(NamedTuple, Generic[T]):
 
 
 class Part(NamedTuple, Generic[T]):
-    """A resource that is a part of the configuration.
+    """A resource that is a part of the configuration."""
 
-    Attributes:
-        kind, name: for errors and rows.
-        of: the resource in a configuration; raises if it does not exist.
-        into: the configuration with another value of the resource.
-        further: what a processor must have besides the configuration.
-    """
-
+    # kind, name: for errors and rows
     kind: str
     name: str
-    of: Callable[[ProxyConfig], T]
-    into: Callable[[ProxyConfig, T], ProxyConfig]
-    further: Change = Change()
+    of: Callable[[ProxyConfig], T]  # the resource in a configuration; raises if it does not exist
+    into: Callable[[ProxyConfig, T], ProxyConfig]  # the configuration with another value of the resource
+    further: Change = Change()  # what a processor must have besides the configuration
 
 
 def etag_of(value: Any, key: bytes = b"") -> str:
@@ -112,9 +106,8 @@ class Transactions:
             decided: called when the change is in the desired state.
             done: called when it is in force, even if the call was cancelled.
 
-        Raises:
-            NotFoundError: of ``part.of``. EtagError: the resource has changed. AbortedError: a processor refused; none has the change.
-            UnavailableError: it is decided, but not confirmed everywhere.
+        Raises NotFoundError: of ``part.of``. EtagError: the resource has changed. AbortedError: a processor refused; none has the change;
+        UnavailableError: it is decided, but not confirmed everywhere.
         """
         found: list[Changed[T]] = []
 

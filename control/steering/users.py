@@ -33,12 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = ["USER", "Users"]
 
-USER: Final = "user"
-"""The kind, for ``NotFoundError`` and others."""
+USER: Final = "user"  # the kind, for ``NotFoundError`` and others
 _KIND: Final = "sasl"
 _PATIENCE_S: Final = 5.0
-_PAUSE_S: Final = 0.02
-"""Between two tries while another process changes the file, which takes milliseconds."""
+_PAUSE_S: Final = 0.02  # between two tries while another process changes the file, which takes milliseconds
 
 
 class Users:
@@ -67,10 +65,8 @@ class Users:
         self._listed: Final[dict[str, tuple[KnownUsers, tuple[UserStatus, ...]]]] = {}  # by listener, of the users that were in force then
 
     async def list(self, listener: str) -> UsersStatus:
-        """The users in force of a listener.
-
-        Raises:
-            NotFoundError: no such listener. FailedPreconditionError: it has no file of users (NO_USERS_FILE).
+        """The users in force of a listener. Raises NotFoundError: no such listener. FailedPreconditionError: it has no file of users
+        (NO_USERS_FILE).
         """
         self._path(listener)
         assert self._identities.identity is not None, "a listener with a file of users has SASL"

@@ -21,8 +21,7 @@ class AllowedPrincipals:
         """Args:
             entries: each a principal, or ``RULE:`` and a pattern of mapping rules that must match a whole principal.
 
-        Raises:
-            RuleError: a pattern cannot be read.
+        Raises RuleError: a pattern cannot be read.
         """
         entries = list(entries)
         self._exact: Final = frozenset(entry for entry in entries if not entry.startswith(_RULE))

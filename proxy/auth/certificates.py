@@ -37,10 +37,8 @@ def _fields(certificate: bytes) -> list[Element]:
 
 
 def alternative_names(certificate: bytes, kind: NameKind) -> list[str]:
-    """The alternative names of one kind in a certificate in DER form, in its order.
-
-    Raises:
-        AuthenticationError: it cannot be read, or a name has characters that are not allowed.
+    """The alternative names of one kind in a certificate in DER form, in its order. Raises AuthenticationError: it cannot be read, or a name has
+    characters that are not allowed.
     """
     wanted = _TAGS[kind]
     names: list[str] = []
@@ -100,10 +98,8 @@ class MappedAuthenticators(AuthenticatorFactory):
 
 
 def key_pin(certificate: bytes) -> str:
-    """The pin of the public key of a certificate in DER form: ``sha256/`` and the base64 of the SHA-256 of its SubjectPublicKeyInfo.
-
-    Raises:
-        AuthenticationError: it cannot be read.
+    """The pin of the public key of a certificate in DER form: ``sha256/`` and the base64 of the SHA-256 of its SubjectPublicKeyInfo. Raises
+    AuthenticationError: it cannot be read.
     """
     fields = [item for item in _fields(certificate) if item.tag != _VERSION]
     if len(fields) <= _BEFORE_KEY or fields[_BEFORE_KEY].tag != SEQUENCE:

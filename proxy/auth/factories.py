@@ -15,11 +15,7 @@ __all__ = ["allowed_principals_of", "of_clients", "of_upstream"]
 
 
 def of_clients(listener: ListenerConfig) -> AuthenticatorFactory:
-    """The authenticators for the clients of a listener without SASL.
-
-    Raises:
-        RuleError: its rules cannot be read.
-    """
+    """The authenticators for the clients of a listener without SASL. Raises RuleError: its rules cannot be read."""
     tls, principal = listener.tls, listener.principal
     factory: AuthenticatorFactory = AnonymousAuthenticators()
     if tls is not None and tls.client_auth != "none":

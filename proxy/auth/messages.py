@@ -263,17 +263,12 @@ class TokenRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenAnswer:
-    """SaslAuthenticate: the mechanism's next message from the server, or an error.
+    """SaslAuthenticate: the mechanism's next message from the server, or an error."""
 
-    Attributes:
-        error: NONE, or an error, which ``message`` describes.
-        lifetime_ms: of the session, in the last answer (KIP-368), from version 1 on; 0: unlimited.
-    """
-
-    error: int
+    error: int  # NONE, or an error, which ``message`` describes
     message: str | None = None
     token: bytes = b""
-    lifetime_ms: int = 0
+    lifetime_ms: int = 0  # of the session, in the last answer (KIP-368), from version 1 on; 0: unlimited
 
     def __repr__(self) -> str:
         return f"TokenAnswer({self.error}, {self.message!r}, {len(self.token)} bytes, {self.lifetime_ms} ms)"

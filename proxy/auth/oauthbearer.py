@@ -17,8 +17,7 @@ __all__ = ["MAX_PAIRS", "OAUTHBEARER", "OAuthBearerClient", "OAuthBearerServer"]
 
 OAUTHBEARER: Final = "OAUTHBEARER"
 
-MAX_PAIRS: Final = 128
-"""In a message: the token and extensions."""
+MAX_PAIRS: Final = 128  # in a message: the token and extensions
 _CONFIRMATION: Final = b"\x01"
 _KEY: Final = re.compile(r"[A-Za-z]+")
 _VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
@@ -63,8 +62,7 @@ class OAuthBearerClient(ClientMechanism):
             authorization: the authorization id, if it is not the token's principal.
             extensions: further keys and values.
 
-        Raises:
-            ValueError: an extension is malformed.
+        Raises ValueError: an extension is malformed.
         """
         super().__init__()
         for key, value in (extensions or {}).items():

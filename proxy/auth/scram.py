@@ -24,8 +24,7 @@ SCRAM_SHA_256: Final = "SCRAM-SHA-256"
 SCRAM_SHA_512: Final = "SCRAM-SHA-512"
 HASHES: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
 MIN_ITERATIONS: Final = 4096
-MAX_ITERATIONS: Final = 16384
-"""The limits of Kafka. A server that asks for more costs the client much CPU time."""
+MAX_ITERATIONS: Final = 16384  # The limits of Kafka. A server that asks for more costs the client much CPU time.
 
 _TOKEN: Final = "tokenauth="
 _MAX_SALT: Final = 1024

@@ -40,8 +40,7 @@ Place = tuple[str, ...]
 """An owner of blocks: its kind and its name, ``(ENDPOINT, upstream, address, port, broker)`` for an endpoint; an empty name: the place is free."""
 ENDPOINT: Final = "endpoint"
 FREE: Final = ""
-MOST_BROKERS: Final = 100
-"""Of a cluster; all others share a place."""
+MOST_BROKERS: Final = 100  # of a cluster; all others share a place
 OTHERS: Final = "others"
 UNIX: Final = "unix:"
 
@@ -84,18 +83,12 @@ class Block:
     Args:
         keys: the attributes that identify the block.
         table: of metrics.
-
-    Attributes:
-        keys: as above.
-        size: the number of cells.
-        count: how many of them are before the histograms, which are last.
-        gauges: which of these are gauges.
     """
 
     def __init__(self, *keys: str, table: Sequence[Metric] = _TABLE) -> None:
-        self.keys: Final = keys
-        self.size = 0
-        self.count = 0
+        self.keys: Final = keys  # as above
+        self.size = 0  # the number of cells
+        self.count = 0  # how many of them are before the histograms, which are last
         self._metrics: Final = {metric.name: metric for metric in table if _block_keys(metric) == keys}
         self._offsets: Final[dict[tuple[str, ...], int]] = {}
         for metric in sorted(self._metrics.values(), key=lambda metric: metric.kind == "histogram"):
@@ -104,7 +97,7 @@ class Block:
                 self.size += _cell_count(metric)
             if metric.kind != "histogram":
                 self.count = self.size
-        self.gauges: Final = tuple(at for (name, *_), at in self._offsets.items() if self._metrics[name].kind == "gauge")
+        self.gauges: Final = tuple(at for (name, *_), at in self._offsets.items() if self._metrics[name].kind == "gauge")  # which of these are gauges
 
     def _lists(self, metric: Metric) -> list[tuple[str, ...]]:
         return [listed for key, listed in metric.attributes if key not in self.keys]
@@ -125,8 +118,7 @@ class Block:
             values: of its attributes, in their order, without those that identify the block. The last may be left out: the cells of its values
                 follow each other in the order of ``values``.
 
-        Raises:
-            KeyError: there is no such metric, or value.
+        Raises KeyError: there is no such metric, or value.
         """
         lists = self._lists(self._metrics[name])
         rest = lists[len(values) :]
@@ -142,8 +134,7 @@ _EXTENTS: Final[dict[str, tuple[tuple[Block, tuple[str, ...]], ...]]] = {
     LISTENER: ((LISTENER_BLOCK, ()), *((SIDE_BLOCK, (side,)) for side in SIDES)),
     UPSTREAM: ((UPSTREAM_BLOCK, ()),),
     ENDPOINT: ((ENDPOINT_BLOCK, ()),),
-}
-"""The blocks of a place, in their order."""
+}  # the blocks of a place, in their order
 _METRICS: Final = {metric.name: metric for metric in _TABLE}
 _BLOCKS: Final = {block.keys: block for block in (PROCESSOR_BLOCK, LISTENER_BLOCK, SIDE_BLOCK, UPSTREAM_BLOCK, ENDPOINT_BLOCK)}
 
@@ -208,17 +199,13 @@ class CellLayout:
 
     Args:
         places: in the order of their cells.
-
-    Attributes:
-        places: as above.
-        count: of cells.
     """
 
     def __init__(self, places: Sequence[Place]) -> None:
-        self.places: Final = tuple(places)
+        self.places: Final = tuple(places)  # as above
         self._starts: Final[dict[tuple[str, ...], int]] = {(): 0}
         self._found: Final[dict[tuple[str, ...], int]] = {}  # those that were asked for: all of them take 0.1 s with 100 listeners
-        self.count = PROCESSOR_BLOCK.size
+        self.count = PROCESSOR_BLOCK.size  # of cells
         for kind, *name in self.places:
             for block, owner in _EXTENTS[kind]:
                 if name != [FREE]:

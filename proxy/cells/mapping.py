@@ -71,19 +71,11 @@ def _map(descriptor: int, layout: CellLayout) -> mmap.mmap:
 
 
 class CellWriter:
-    """The processor's end: the header, and whole images of the cells.
-
-    Attributes:
-        layout: of the cells.
-        base: the values to count on from, one for each cell; empty before ``start``.
-
-    Raises:
-        ValueError: the mapping has no room for ``layout``.
-    """
+    """The processor's end: the header, and whole images of the cells. Raises ValueError: the mapping has no room for ``layout``."""
 
     def __init__(self, descriptor: int, layout: CellLayout) -> None:
-        self.layout = layout
-        self.base: list[int] = []
+        self.layout = layout  # of the cells
+        self.base: list[int] = []  # the values to count on from, one for each cell; empty before ``start``
         self._descriptor = descriptor
         self._attach(_map(descriptor, layout))
 
@@ -136,12 +128,8 @@ Snapshot = dict[tuple[Metric, Attributes], float | HistogramValue]
 
 
 class CellReader:
-    """Control's end. Reading never waits for the processor.
-
-    Nothing closes the mapping, as any thread may be reading: it goes with the last reference.
-
-    Raises:
-        ValueError: the mapping has no room for ``layout``.
+    """Control's end. Reading never waits for the processor. Nothing closes the mapping, as any thread may be reading: it goes with the last
+    reference. Raises ValueError: the mapping has no room for ``layout``.
     """
 
     def __init__(self, descriptor: int, layout: CellLayout) -> None:

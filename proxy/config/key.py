@@ -21,17 +21,12 @@ Model = TypeVar("Model")
 
 
 class Key(NamedTuple):
-    """Further properties of a field.
+    """Further properties of a field."""
 
-    Attributes:
-        unit: of a number (``ns``: an instant, since 1970), or the kind of a text: a path, or an address. It holds for each entry of a list or
-            mapping.
-        range: the least and the greatest value, both included; None: every value of the type.
-        effect: when a changed value is in force; None: as of the section. Of a section or list it holds for adding and removing it as well.
-    """
-
+    # of a number (``ns``: an instant, since 1970), or the kind of a text: a path, or an address. It holds for each entry of a list or mapping.
     unit: Unit = ""
-    range: tuple[float, float] | None = None
+    range: tuple[float, float] | None = None  # the least and the greatest value, both included; None: every value of the type
+    # when a changed value is in force; None: as of the section. Of a section or list it holds for adding and removing it as well.
     effect: Effect | None = None
 
     @property

@@ -42,10 +42,8 @@ REQUEST_BYTES: Final = Key("bytes/s", (0, 1024**4))
 RESPONSE_BYTES: Final = Key("bytes/s", (0, 1024**4))
 REQUEST_FRAMES: Final = Key(range=(0, 1_000_000_000))
 RESPONSE_FRAMES: Final = Key(range=(0, 1_000_000_000))
-MAX_INT32: Final = 2**31 - 1
-"""The largest body of a frame that a size header of 4 bytes can state."""
-MAX_RECEIVE_SIZE: Final = Key("bytes", (1, MAX_INT32), effect="now")
-"""Of a listener and of its rules; changes over the API use its range."""
+MAX_INT32: Final = 2**31 - 1  # the largest body of a frame that a size header of 4 bytes can state
+MAX_RECEIVE_SIZE: Final = Key("bytes", (1, MAX_INT32), effect="now")  # of a listener and of its rules; changes over the API use its range
 _IPV6_PREFIX: Final = 64
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 
@@ -67,10 +65,9 @@ UNLIMITED: Final = RateLimits()
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LimitRule:
-    """The limits of those connections of a listener whose client matches: one pattern or network of each list that is not empty.
-
-    The first rule that matches is used. Its size, if it has one, replaces the listener's; with ``report_only`` frames above it are counted, and those
-    above the listener's are refused. Its rates are shared by all its connections, and apply besides those of the address, the listener and the node.
+    """The limits of those connections of a listener whose client matches: one pattern or network of each list that is not empty. The first rule that
+    matches is used. Its size, if it has one, replaces the listener's; with ``report_only`` frames above it are counted, and those above the
+    listener's are refused. Its rates are shared by all its connections, and apply besides those of the address, the listener and the node.
     """
 
     name: str
@@ -125,10 +122,8 @@ class LimitsConfig(RateLimits):
 
 UNLIMITED_NODE: Final = LimitsConfig()
 _NAMES: Final = tuple(field.name for field in dataclasses.fields(RateLimits))
-ANY_ADDRESS: Final = ""
-"""The network of addresses without an override."""
-_NO_ADDRESS: Final = ""
-"""The key of a Unix socket's client."""
+ANY_ADDRESS: Final = ""  # the network of addresses without an override
+_NO_ADDRESS: Final = ""  # the key of a Unix socket's client
 
 
 def client_key(peer: str) -> str:

@@ -23,10 +23,8 @@ def text_matcher(pattern: str) -> Matcher:
 
 
 def address_matcher(value: str) -> Matcher:
-    """Whether a peer, ``host:port``, ``[v6]:port`` or ``unix:PATH``, is of an address or network; or whether its host matches a pattern.
-
-    Raises:
-        ValueError: a network that is not valid.
+    """Whether a peer, ``host:port``, ``[v6]:port`` or ``unix:PATH``, is of an address or network; or whether its host matches a pattern. Raises
+    ValueError: a network that is not valid.
     """
     try:
         network = ipaddress.ip_network(value)

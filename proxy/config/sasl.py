@@ -67,19 +67,13 @@ class UpstreamSasl:
 
 
 class Login(NamedTuple):
-    """One of the logins to an upstream.
+    """One of the logins to an upstream."""
 
-    Attributes:
-        principals: of the clients that use it; empty: all.
-        credential: the name of its secret, in auth requests.
-        file: with the secret.
-    """
-
-    principals: tuple[str, ...]
+    principals: tuple[str, ...]  # of the clients that use it; empty: all
     mechanism: Mechanism
     user: str
-    credential: str
-    file: str
+    credential: str  # the name of its secret, in auth requests
+    file: str  # with the secret
 
 
 def logins_of(upstream: str, sasl: UpstreamSasl) -> tuple[Login, ...]:

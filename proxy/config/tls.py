@@ -69,5 +69,4 @@ class PrincipalConfig:
     rules: tuple[str, ...] = ("DEFAULT",)
 
 
-BY_SUBJECT: Final = PrincipalConfig()
-"""The unchanged subject."""
+BY_SUBJECT: Final = PrincipalConfig()  # the unchanged subject

@@ -33,8 +33,7 @@ from framegate.proxy.server.rows import HandlerRaisedRow
 __all__ = ["Connection", "Failures", "Request", "Tasks"]
 
 EVERY_NS: Final = 1_000_000_000
-MOST_TEXT: Final = 16_384
-"""Characters of a traceback, of which the end tells most."""
+MOST_TEXT: Final = 16_384  # Characters of a traceback, of which the end tells most
 
 
 class Request:
@@ -57,10 +56,8 @@ class Connection:
     """One connection.
 
     Attributes:
-        bytes_action: the action of a result that is bytes.
         order: with an ``async def`` handler: the requests without a reply, by direction, oldest first.
         tasks: likewise, their calls that are not over.
-        closed: replies are not wanted any more.
     """
 
     __slots__ = ("_none_action", "bytes_action", "closed", "context", "handle", "handler", "is_async", "number", "order", "tasks")
@@ -79,18 +76,16 @@ class Connection:
             tls=facts["tls"],
             has_upstream=facts["upstream"],
         )
-        self.bytes_action: Final = FRAME if facts["upstream"] else ANSWER
+        self.bytes_action: Final = FRAME if facts["upstream"] else ANSWER  # the action of a result that is bytes
         self._none_action: Final = PASS if facts["upstream"] else NOTHING
-        self.closed = False
+        self.closed = False  # replies are not wanted any more
         if handler.is_async:
             self.order: Final[tuple[deque[Request], deque[Request]]] = (deque(), deque())
             self.tasks: Final[set[Any]] = set()
 
     def decide(self, result: object, direction: int) -> tuple[int, int, bytes]:
-        """The reply to a result of the handler: action, throttle_ms, body.
-
-        Raises:
-            TypeError, ValueError: the result is not allowed, or not on this listener or in this direction.
+        """The reply to a result of the handler: action, throttle_ms, body. Raises TypeError, ValueError: the result is not allowed, or not on this
+        listener or in this direction.
         """
         if result is None:
             return self._none_action, 0, b""

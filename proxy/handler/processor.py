@@ -21,10 +21,8 @@ from framegate.proxy.relay.handler_wire import DIRECTIONS, FAILED, LONG, MAX_BOD
 
 __all__ = ["Processor"]
 
-READ: Final = 65_536
-"""Bytes of one read; glibc allocates and frees so many without a system call."""
-MOST_READ: Final = 1 << 20
-"""Bytes of one read of a longer record."""
+READ: Final = 65_536  # bytes of one read; glibc allocates and frees so many without a system call
+MOST_READ: Final = 1 << 20  # bytes of one read of a longer record
 HOLD_NS: Final = 1_000_000
 HOLD_BYTES: Final = 256 * 1024
 TURN_NS: Final = 5_000_000

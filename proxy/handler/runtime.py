@@ -28,10 +28,8 @@ from framegate.proxy.server.rows import HandlerRaisedRow, HandoverFailedRow, Int
 
 __all__ = ["Runtime"]
 
-CANCEL_SECONDS: Final = 1.0
-"""How long cancelled calls have to end."""
-STOP_SECONDS: Final = 3.0
-"""How long all stops together have."""
+CANCEL_SECONDS: Final = 1.0  # how long cancelled calls have to end
+STOP_SECONDS: Final = 3.0  # how long all stops together have
 
 
 class Runtime:

@@ -22,12 +22,9 @@ from framegate.proxy.kafka.walker import Walker
 
 __all__ = ["HEAD", "NONE", "TAIL", "AddressRewriter", "AdvertisedBrokers", "SeenBroker", "carries_addresses", "lacks_endpoints"]
 
-NONE: Final = 0
-"""No addresses of brokers."""
-HEAD: Final = 1
-"""Addresses at the beginning of the answer."""
-TAIL: Final = 2
-"""Addresses at the end of the answer."""
+NONE: Final = 0  # no addresses of brokers
+HEAD: Final = 1  # Addresses at the beginning of the answer
+TAIL: Final = 2  # Addresses at the end of the answer
 
 _PRODUCE: Final = 0
 _FETCH: Final = 1
@@ -227,13 +224,10 @@ class AdvertisedBrokers:
     Args:
         host, port: the bootstrap address.
         brokers: addresses by node id.
-
-    Attributes:
-        without: node ids for which the bootstrap address was told.
     """
 
     def __init__(self, host: str, port: int, brokers: Mapping[int, tuple[str, int]]) -> None:
-        self.without: Final[set[int]] = set()
+        self.without: Final[set[int]] = set()  # node ids for which the bootstrap address was told
         self._bootstrap: Final = _encoded(host, port)
         self._brokers: Final = {node: _encoded(*address) for node, address in brokers.items()}
 
@@ -257,19 +251,14 @@ def _encoded(host: str, port: int) -> tuple[bytes, bytes]:
 
 
 class AddressRewriter:
-    """Rewrites answers, one after the other.
-
-    Attributes:
-        advertised: what clients are told; may be replaced at any time.
-        brokers: the brokers that the last answer names, if it names all of them (Metadata, DescribeCluster) and its list is another than in the
-            answer of the same kind before it; else None.
-        change: bytes by which the last answer became longer.
-    """
+    """Rewrites answers, one after the other."""
 
     def __init__(self, advertised: AdvertisedBrokers) -> None:
-        self.advertised = advertised
+        self.advertised = advertised  # what clients are told; may be replaced at any time
+        # the brokers that the last answer names, if it names all of them (Metadata, DescribeCluster) and its list is another than in the answer of
+        # the same kind before it; else None
         self.brokers: list[SeenBroker] | None = None
-        self.change: i64 = 0
+        self.change: i64 = 0  # bytes by which the last answer became longer
         self._walker: Final = Walker()
         self._programs: Final[dict[int, Program]] = {}
         self._seen: Final[dict[int, bytes]] = {}
@@ -283,11 +272,9 @@ class AddressRewriter:
             start, end: see above.
             size: bytes of the whole body, if only its first part is there. All addresses must be within it.
 
-        Returns:
-            The new bytes in place of those from ``start`` to ``end``, in pieces; None: nothing changes.
+        Returns: The new bytes in place of those from ``start`` to ``end``, in pieces; None: nothing changes.
 
-        Raises:
-            KafkaFormatError: the answer does not follow its schema, or has addresses beyond the part that is there.
+        Raises KafkaFormatError: the answer does not follow its schema, or has addresses beyond the part that is there.
         """
         program = self._program(key, version, size >= 0)
         walker = self._walker

@@ -43,11 +43,9 @@ def narrowed(version: i64, data: bytes, start: i64, end: i64, greatest: "vec[i32
         start, end: where it begins and ends.
         greatest: by API key, the greatest version that is offered, -1 none; None: all that are understood.
 
-    Returns:
-        The new body in pieces; None: nothing changes.
+    Returns: The new body in pieces; None: nothing changes.
 
-    Raises:
-        KafkaFormatError: the answer does not follow its schema, or the version is unknown.
+    Raises KafkaFormatError: the answer does not follow its schema, or the version is unknown.
     """
     if end - start >= 6 and i64(read_i16_be(data, start + 4)) == UNSUPPORTED_VERSION:
         version = 0

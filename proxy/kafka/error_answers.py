@@ -126,11 +126,9 @@ def error_answer(key: int, version: int, correlation_id: int, request: bytes, co
         request: the body of the request.
         code: Kafka's number of the error.
 
-    Returns:
-        The body, throttle time 0; None: a Produce request with acks=0 has no answer.
+    Returns: The body, throttle time 0; None: a Produce request with acks=0 has no answer.
 
-    Raises:
-        KafkaFormatError: the request does not follow its schema, or its version is not understood.
+    Raises KafkaFormatError: the request does not follow its schema, or its version is not understood.
     """
     found = known_api(key, version)
     asked = decode(key, version, request, 0, len(request))
@@ -150,11 +148,9 @@ def error_elements(key: int, version: int, request: bytes, lists: tuple[str, Fie
         chosen: indexes of the elements of the request that are refused.
         code: see ``error_answer``.
 
-    Returns:
-        The elements as they are in an answer.
+    Returns: The elements as they are in an answer.
 
-    Raises:
-        KafkaFormatError: see ``error_answer``.
+    Raises KafkaFormatError: see ``error_answer``.
     """
     found = known_api(key, version)
     items = decode(key, version, request, 0, len(request))[lists[0]]

@@ -97,10 +97,8 @@ class _Reader:
 
 
 def decode(key: int, version: int, data: bytes, start: i64, end: i64, *, answer: bool = False) -> dict[str, Any]:
-    """A request or answer, without its header.
-
-    Raises:
-        KafkaFormatError: it does not follow its schema, its version is not understood, or it has more than MAX_ELEMENTS elements.
+    """A request or answer, without its header. Raises KafkaFormatError: it does not follow its schema, its version is not understood, or it has more
+    than MAX_ELEMENTS elements.
     """
     api = known_api(key, version)
     place = (key << 16 | version) << 1 | answer

@@ -43,25 +43,17 @@ TAGS: Final = 5  # what follows: the number of tagged fields
 TAG: Final = 6  # the number of one
 TAG_SIZE: Final = 7  # TAG, what follows, how many are known; of each its number and its first operation
 
-SIZE_MARK: Final = 0
-"""The mark that stands before the marks of a tagged field: where the size of its content begins."""
-MAX_DEPTH: Final = 64
-"""Entries of the walker's stack: no schema needs more than half of them."""
+SIZE_MARK: Final = 0  # the mark that stands before the marks of a tagged field: where the size of its content begins
+MAX_DEPTH: Final = 64  # Entries of the walker's stack: no schema needs more than half of them
 
 
 class Program:
-    """The operations of one message in one version.
-
-    Attributes:
-        code: the operations, each with its operands.
-        compact: lengths in the message are varints.
-        side: that sends the message, and is at fault if it does not follow its schema.
-    """
+    """The operations of one message in one version."""
 
     def __init__(self, code: "vec[i64]", compact: bool, side: Side) -> None:
-        self.code: Final = code
-        self.compact: Final = compact
-        self.side: Final[Side] = side
+        self.code: Final = code  # the operations, each with its operands
+        self.compact: Final = compact  # lengths in the message are varints
+        self.side: Final[Side] = side  # that sends the message, and is at fault if it does not follow its schema
 
 
 class _Compiler:

@@ -26,28 +26,19 @@ _REST: Final = re.compile(r"(?:/(\d+)-(\d+))?(?:\?(\d+)-(\d+))?(?:#(\d+)@(\d+)-(
 
 
 class Field:
-    """A field of a message.
-
-    Attributes:
-        name: as in Kafka's schema.
-        kind: its type, of an array that of the elements; empty for a struct.
-        array: whether it is an array.
-        fields: of the struct.
-        entity: what it identifies (``topicName``, ``groupId`` …), or empty.
-        default: as text; empty for zero, false, an empty string or array.
-    """
+    """A field of a message."""
 
     def __init__(self, name: str, kind: str, array: bool, fields: "list[Field]", rest: "list[str | None]", least: int, most: int) -> None:
-        self.name: Final = name
-        self.kind: Final = kind
-        self.array: Final = array
-        self.fields: Final = fields
+        self.name: Final = name  # as in Kafka's schema
+        self.kind: Final = kind  # its type, of an array that of the elements; empty for a struct
+        self.array: Final = array  # whether it is an array
+        self.fields: Final = fields  # of the struct
         self._versions = _range(rest[0], rest[1]) if rest[0] else (least, most)
         self._nullable = _range(rest[2], rest[3])
         self._tag = int(rest[4] or -1)
         self._tagged = _range(rest[5], rest[6])
-        self.entity: Final = rest[7] or ""
-        self.default: Final = rest[8] or ""
+        self.entity: Final = rest[7] or ""  # what it identifies (``topicName``, ``groupId`` …), or empty
+        self.default: Final = rest[8] or ""  # as text; empty for zero, false, an empty string or array
 
     def is_in(self, version: int) -> bool:
         """Whether a version has the field."""
@@ -84,20 +75,16 @@ def _fields(text: str, position: int, least: int, most: int) -> tuple[list[Field
 
 
 class Api:
-    """An API of Kafka that brokers offer to clients.
-
-    Attributes:
-        key, name: as Kafka numbers and names it.
-        least: the lowest version that is understood.
-        most: the greatest one; no version that Kafka calls unstable, and none with addresses that cannot be replaced.
-        flexible: the first version with compact lengths and tagged fields; above ``most`` if there is none.
-    """
+    """An API of Kafka that brokers offer to clients."""
 
     def __init__(self, row: tuple[int, str, int, int, int, int, str, str]) -> None:
+        # key, name: as Kafka numbers and names it
         self.key: Final = row[0]
         self.name: Final = row[1]
-        self.least: Final = row[2]
+        self.least: Final = row[2]  # the lowest version that is understood
+        # the greatest one; no version that Kafka calls unstable, and none with addresses that cannot be replaced
         self.most: Final = min(row[4], _LIMITED.get(row[0], row[4]))
+        # the first version with compact lengths and tagged fields; above ``most`` if there is none
         self.flexible: Final = row[5] if row[5] >= 0 else _MAX_KEY
         self._valid = row[3]
         self._texts = (row[6], row[7])

@@ -149,27 +149,18 @@ class Allowed:
 
 
 class Finding:
-    """What is refused of one request.
-
-    Attributes:
-        kind, name: the first name that is refused; 0: none is. ``*``: the request asks for everything, or for topics by their ids.
-        whole: the whole request is refused.
-        denied: indexes of the elements of the list that are refused.
-        count: of the elements.
-        key_at: likewise the key of a FindCoordinator.
-        element: while the list is walked over, the index of the present element; -1: outside of the list.
-        session_at: where the session of a Fetch stands in the request; -1: it has none.
-    """
+    """What is refused of one request."""
 
     def __init__(self) -> None:
+        # kind, name: the first name that is refused; 0: none is. ``*``: the request asks for everything, or for topics by their ids.
         self.kind: i64 = 0
         self.name: str = ""
-        self.whole: bool = False
-        self.denied: Final[list[int]] = []
-        self.count: i64 = 0
-        self.session_at: i64 = -1
-        self.key_at: i64 = -1
-        self.element: i64 = -1
+        self.whole: bool = False  # the whole request is refused
+        self.denied: Final[list[int]] = []  # indexes of the elements of the list that are refused
+        self.count: i64 = 0  # of the elements
+        self.session_at: i64 = -1  # where the session of a Fetch stands in the request; -1: it has none
+        self.key_at: i64 = -1  # likewise the key of a FindCoordinator
+        self.element: i64 = -1  # while the list is walked over, the index of the present element; -1: outside of the list
         self._start: i64 = 0
         self._spans: Final[list[tuple[int, int]]] = []
         self._from: i64 = 0
@@ -208,22 +199,15 @@ class Finding:
 
 
 class Subjects:
-    """Where the requests of one API and version have names.
-
-    Attributes:
-        kinds: of the names that a request may have, or its answer lists.
-        marked: of those that the schema calls names.
-        by_id: it has topics by their ids, of which nothing is known.
-        compact: as of ``Program``.
-    """
+    """Where the requests of one API and version have names."""
 
     def __init__(self, api: Api, version: int) -> None:
         marks = dict(_MARKS.get(api.key, {}))
         self._key: Final[i64] = api.key
         fields = [field for field in api.fields(answer=False) if field.name != "ForgottenTopicsData"]  # of sessions
-        self.by_id: Final = _is_by_id(api, version)
-        self.marked: Final = _collect(fields, "", version, marks) | (TOPIC if self.by_id else 0)
-        self.kinds: Final = self.marked | _OTHER_KINDS.get(api.key, 0)
+        self.by_id: Final = _is_by_id(api, version)  # it has topics by their ids, of which nothing is known
+        self.marked: Final = _collect(fields, "", version, marks) | (TOPIC if self.by_id else 0)  # of those that the schema calls names
+        self.kinds: Final = self.marked | _OTHER_KINDS.get(api.key, 0)  # of the names that a request may have, or its answer lists
         self._plain: i64 = 0  # the kind of names that are the elements of the list
         lists = result_list(api, version)
         if lists is not None:
@@ -235,7 +219,7 @@ class Subjects:
                     {f"{source.name}<": _LIST, f"{source.name}[]<": _ELEMENT, f"{source.name}[]>": _ELEMENT_END, f"{source.name}>": _LIST_END}
                 )
         self._program: Final = compile_program(api, version, answer=False, marks=marks, surplus=True)  # librdkafka sends some
-        self.compact: Final = self._program.compact
+        self.compact: Final = self._program.compact  # as of ``Program``
         self._walker: Final = Walker()
 
     def examine(self, data: bytes, allowed: Allowed) -> Finding:
@@ -398,8 +382,7 @@ def without_denied(api: Api, version: i64, data: bytes, allowed: Allowed) -> byt
         data: the body of the answer.
         allowed: the names that stay.
 
-    Raises:
-        KafkaFormatError: the answer does not follow its schema.
+    Raises KafkaFormatError: the answer does not follow its schema.
     """
     program = _PROGRAMS.get(int(api.key << 16 | version))
     listings = _LISTINGS[api.key]
@@ -449,8 +432,7 @@ def with_results(api: Api, version: i64, data: bytes, results: list[bytes], size
         results: encoded.
         size: of the whole body.
 
-    Raises:
-        KafkaFormatError: the answer does not follow its schema, or its list begins behind the part that is there.
+    Raises KafkaFormatError: the answer does not follow its schema, or its list begins behind the part that is there.
     """
     key = int(1 << 32 | api.key << 16 | version)
     program = _PROGRAMS.get(key)

@@ -15,11 +15,7 @@ COUNTER_BITS: Final = 29
 
 
 def make_connection_id(slot: int, generation: int, counter: int) -> int:
-    """Pack the three parts.
-
-    Raises:
-        ValueError: a part is out of its range.
-    """
+    """Pack the three parts. Raises ValueError: a part is out of its range."""
     for value, bits, name in ((slot, SLOT_BITS, "slot"), (generation, GENERATION_BITS, "generation"), (counter, COUNTER_BITS, "counter")):
         if not 0 <= value < 1 << bits:
             raise ValueError(f"{name} {value} does not fit {bits} bits")
@@ -39,11 +35,7 @@ def slot_of(connection_id: int) -> int:
 
 
 def parse_connection_id(text: str) -> int:
-    """Parse the text form.
-
-    Raises:
-        ValueError: the text is not three decimal numbers in range.
-    """
+    """Parse the text form. Raises ValueError: the text is not three decimal numbers in range."""
     parts = text.split("-")
     if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
         raise ValueError(f"not a connection id: {text!r}")
@@ -51,9 +43,8 @@ def parse_connection_id(text: str) -> int:
 
 
 class ConnectionIds:
-    """The ids of one run of a processor. The counter wraps after 2**29 connections.
-
-    The n-th connection that is passed to the processor has the counter n, so the control process knows the ids of a processor that died.
+    """The ids of one run of a processor. The counter wraps after 2**29 connections. The n-th connection that is passed to the processor has the
+    counter n, so the control process knows the ids of a processor that died.
     """
 
     def __init__(self, slot: int, generation: int) -> None:

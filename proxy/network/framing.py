@@ -69,20 +69,7 @@ def check_size(size: i64, limit: i64) -> i64:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Framing(ABC):
-    """Base class of framings. It has no state: all channels of a side share one object.
-
-    Attributes:
-        name: as in the configuration.
-        least_header: bytes of the shortest header.
-        most_header: bytes of the longest header.
-        max_body: the largest body size that a header can have.
-        delimiter: the end of a frame without a header, whose size is known only when it is whole. Empty for framings with headers.
-        tail: the length of the delimiter.
-        least_frame: bytes of the shortest frame, which has no body.
-        others: how many bytes of a header are not part of the size.
-        fill: the values of these bytes in new headers.
-        keeps: a new header keeps these bytes of the original header, if that has as many.
-    """
+    """Base class of framings. It has no state: all channels of a side share one object."""
 
     def __init__(
         self,
@@ -96,16 +83,17 @@ class Framing(ABC):
         fill: bytes = b"",
         keeps: bool = True,
     ) -> None:
-        self.name: Final = name
-        self.least_header: Final[i64] = least_header
-        self.most_header: Final[i64] = most_header
-        self.max_body: Final[i64] = max_body
+        self.name: Final = name  # as in the configuration
+        self.least_header: Final[i64] = least_header  # bytes of the shortest header
+        self.most_header: Final[i64] = most_header  # bytes of the longest header
+        self.max_body: Final[i64] = max_body  # the largest body size that a header can have
+        # the end of a frame without a header, whose size is known only when it is whole. Empty for framings with headers.
         self.delimiter: Final = delimiter
-        self.tail: Final[i64] = len(delimiter)
-        self.least_frame: Final[i64] = len(delimiter) if delimiter else least_header
-        self.others: Final[i64] = others
-        self.keeps: Final = keeps
-        self.fill: Final = fill if len(fill) == others else bytes(int(others))
+        self.tail: Final[i64] = len(delimiter)  # the length of the delimiter
+        self.least_frame: Final[i64] = len(delimiter) if delimiter else least_header  # bytes of the shortest frame, which has no body
+        self.others: Final[i64] = others  # how many bytes of a header are not part of the size
+        self.keeps: Final = keeps  # a new header keeps these bytes of the original header, if that has as many
+        self.fill: Final = fill if len(fill) == others else bytes(int(others))  # the values of these bytes in new headers
 
     @abstractmethod
     def scan(self, data: bytes, start: i64, limit: i64, sizes: vec[i64]) -> tuple[i64, i64, i64, i64]:
@@ -172,10 +160,8 @@ class Framing(ABC):
 
 
 def foreign_protocol(header: bytes) -> str:
-    """Return the name of the protocol to which the first four bytes of a connection belong, or ``""``.
-
-    A TLS record starts with 0x16 0x03 and a version of at most 4; as a size this is 369 million. An upstream that requires TLS answers plaintext with
-    an alert (0x15) of two bytes.
+    """Return the name of the protocol to which the first four bytes of a connection belong, or ``""``. A TLS record starts with 0x16 0x03 and a
+    version of at most 4; as a size this is 369 million. An upstream that requires TLS answers plaintext with an alert (0x15) of two bytes.
     """
     if len(header) < 4:
         return ""

@@ -43,15 +43,11 @@ class LowMemoryReader:
         sock, transport, receive: the channel's.
         slots: the slots of its direction.
         owner: is called when the slot is granted.
-
-    Attributes:
-        threshold: how many bytes the socket must hold to be readable; 1: any.
-        slot: the slot of the frame in progress, if one was requested.
     """
 
     def __init__(self, sock: socket.socket, transport: Transport, receive: Receive, slots: AdmissionSlots, owner: SlotOwner) -> None:
-        self.threshold: i64 = 1
-        self.slot: AdmissionSlot | None = None
+        self.threshold: i64 = 1  # how many bytes the socket must hold to be readable; 1: any
+        self.slot: AdmissionSlot | None = None  # the slot of the frame in progress, if one was requested
         self._socket: Final = sock
         self._transport: Final = transport
         self._receive: Final = receive

@@ -120,22 +120,16 @@ def cause_names(causes: int) -> list[str]:
 
 
 class MuteSet:
-    """The causes of one channel, with counts and times.
-
-    Attributes:
-        causes: the current causes, as bits.
-        state: the state that results from them.
-        count: how many causes were added since the channel was opened.
-    """
+    """The causes of one channel, with counts and times."""
 
     def __init__(self, stats: SideStats) -> None:
         self._stats: Final = stats
         self._since_ns: vec[i64] = vec[i64]()  # these three are indexed by ``position`` and empty until the first cause
         self._counts: vec[i64] = vec[i64]()
         self._lasted_ns: vec[i64] = vec[i64]()
-        self.causes: i64 = 0
-        self.state: MuteState = FLOWING
-        self.count: i64 = 0
+        self.causes: i64 = 0  # the current causes, as bits
+        self.state: MuteState = FLOWING  # the state that results from them
+        self.count: i64 = 0  # how many causes were added since the channel was opened
 
     @property
     def in_force(self) -> bool:

@@ -40,16 +40,11 @@ class Book:
 
 
 class LeakFindingPool(MemoryPool):
-    """A bounded pool that finds leaks.
-
-    Attributes:
-        found: the texts of the first hundred errors.
-        count: how many errors were found.
-    """
+    """A bounded pool that finds leaks."""
 
     def __init__(self, size: i64, now_ns: Callable[[], int]) -> None:
-        self.found: Final[list[str]] = []
-        self.count: i64 = 0
+        self.found: Final[list[str]] = []  # the texts of the first hundred errors
+        self.count: i64 = 0  # how many errors were found
         self._books: Final[dict[tuple[int, int], Book]] = {}  # by id of the holder, and kind
         self._labels: Final[dict[int, str]] = {}  # by id of the holder
         self._watched: Final[dict[int, tuple[object, ...]]] = {}  # the holders of a connection, by id of its receive
@@ -191,16 +186,13 @@ class LentRun(Run):
         account: the account of the lease.
         lender: the name of the receive that had the booking.
         like: the run to copy.
-
-    Attributes:
-        given: the lease was released, or taken over by a send.
     """
 
     def __init__(self, account: LeakFindingAccount, lender: str, like: Run) -> None:
         super().__init__(like.head, like.head_size, like.data, like.first, like.end, like.frames, like.lease, like.part, like.framing)
         self.account: Final = account
         self.lender: Final = lender
-        self.given: bool = False
+        self.given: bool = False  # the lease was released, or taken over by a send
 
     def give_lease(self, run: Run) -> Run:
         run.lease = self.lease
@@ -236,11 +228,7 @@ class UnboundedPool(MemoryPool):
 
 
 def make_pool(kind: str, size: i64, now_ns: Callable[[], int]) -> MemoryPool:
-    """Make a pool of a kind.
-
-    Raises:
-        ValueError: there is no such kind, or the size is not positive.
-    """
+    """Make a pool of a kind. Raises ValueError: there is no such kind, or the size is not positive."""
     if kind == "bounded":
         return MemoryPool(size, now_ns)
     if kind == "unbounded":

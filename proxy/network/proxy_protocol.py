@@ -33,8 +33,7 @@ LOCAL: Final = 0x20
 PROXIED: Final = 0x21
 TCP4: Final = 0x11
 TCP6: Final = 0x21
-ADDRESSES: Final = {TCP4: (socket.AF_INET, 4), TCP6: (socket.AF_INET6, 16)}
-"""By family and protocol: the family, and the bytes of an address."""
+ADDRESSES: Final = {TCP4: (socket.AF_INET, 4), TCP6: (socket.AF_INET6, 16)}  # by family and protocol: the family, and the bytes of an address
 MAPPED: Final = bytes(10) + b"\xff\xff"
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -56,25 +55,17 @@ class ProxyProtocol:
 
 
 class Preamble(abc.ABC):
-    """What passes on a connection before its transport has it.
-
-    Attributes:
-        source: the client's address as text; empty: that of the socket.
-        destination: where it connected to; empty: the socket's own.
-        begun: a byte has passed.
-    """
+    """What passes on a connection before its transport has it."""
 
     def __init__(self) -> None:
-        self.source: str = ""
-        self.destination: str = ""
-        self.begun: bool = False
+        self.source: str = ""  # the client's address as text; empty: that of the socket
+        self.destination: str = ""  # where it connected to; empty: the socket's own
+        self.begun: bool = False  # a byte has passed
 
     @abc.abstractmethod
     def step(self, sock: socket.socket) -> i64:
-        """Continue as far as possible now; returns what a transport's ``handshake`` does.
-
-        Raises:
-            TransportError, AuthenticationError, WrongProtocolError: the connection is to be closed.
+        """Continue as far as possible now; returns what a transport's ``handshake`` does. Raises TransportError, AuthenticationError,
+        WrongProtocolError: the connection is to be closed.
         """
 
 

@@ -31,19 +31,7 @@ MUTING: Final = MuteState.MUTING
 
 
 class ReadHalf(SlotOwner):
-    """The reading half. At most one receive is in progress, and each event causes one read.
-
-    Attributes:
-        receive: finds the frames, and has the one in progress.
-        ended: the peer ended its stream.
-        discards: input is read and thrown away (``discard_input``).
-        is_urgent: read although memory is short, because the input releases memory.
-        low_memory: plans the reads while memory is short; None before the first time.
-        retry_armed: a timer causes the next read, not epoll.
-        frames_received, bytes_received: whole frames; bytes, with headers and parts of frames.
-        cut_short_at: how many bytes were passed on of a frame that was cut through and not completed; 0: there was none.
-        lost_bytes: received bytes of a frame that was not completed.
-    """
+    """The reading half. At most one receive is in progress, and each event causes one read."""
 
     __deletable__ = ("_channel", "_sink")
 
@@ -58,6 +46,7 @@ class ReadHalf(SlotOwner):
         account: Account,
         options: ChannelOptions,
     ) -> None:
+        # finds the frames, and has the one in progress
         self.receive: Final = Receive(
             account,
             options.limit,
@@ -69,15 +58,16 @@ class ReadHalf(SlotOwner):
             options.sasl_limit,
             keeps_first=options.keeps_first,
         )
-        self.ended: bool = False
-        self.discards: bool = False
-        self.is_urgent: bool = False
-        self.low_memory: LowMemoryReader | None = None
-        self.retry_armed: bool = False
+        self.ended: bool = False  # the peer ended its stream
+        self.discards: bool = False  # input is read and thrown away (``discard_input``)
+        self.is_urgent: bool = False  # read although memory is short, because the input releases memory
+        self.low_memory: LowMemoryReader | None = None  # plans the reads while memory is short; None before the first time
+        self.retry_armed: bool = False  # a timer causes the next read, not epoll
+        # frames_received, bytes_received: whole frames; bytes, with headers and parts of frames
         self.frames_received: i64 = 0
         self.bytes_received: i64 = 0
-        self.cut_short_at: i64 = 0
-        self.lost_bytes: i64 = 0
+        self.cut_short_at: i64 = 0  # how many bytes were passed on of a frame that was cut through and not completed; 0: there was none
+        self.lost_bytes: i64 = 0  # received bytes of a frame that was not completed
         self._begun: i64 = -1  # the number of the last frame that did not come with one read, and when it began
         self._begun_ns: i64 = 0
         self._channel: Channel = channel

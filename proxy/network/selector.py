@@ -81,33 +81,23 @@ class Selector:
         clock: of all times.
         pool: the memory pool.
         run_delay: of this thread; None: not asked.
-
-    Attributes:
-        now_ns: the time at which the wait of this poll ended.
-        arrived_ns: when the events of this poll came, as far as that is known.
-        pool: the memory pool.
-        faults: exceptions that were caught.
-        refusals: the timers of refused peers whose answer is delayed.
-        register_budget: how many more sockets the caller should register in this poll.
-        channel_count: open channels, and those that are being opened.
-        busy_ns, idle_ns: time spent working and waiting.
-        polls: how many.
     """
 
     def __init__(self, clock: Clock, pool: MemoryPool, run_delay: RunDelay | None = None) -> None:
-        self.pool: Final = pool
-        self.now_ns: i64 = clock.now_ns()
-        self.arrived_ns: i64 = self.now_ns
+        self.pool: Final = pool  # the memory pool
+        self.now_ns: i64 = clock.now_ns()  # the time at which the wait of this poll ended
+        self.arrived_ns: i64 = self.now_ns  # when the events of this poll came, as far as that is known
         self._found_ns: i64 = self.now_ns  # the end of the last wait; the polls after it handled what it found
-        self.faults: Final = Faults()
+        self.faults: Final = Faults()  # exceptions that were caught
         pool.faults = self.faults
-        self.refusals: Final = DelayedRefusals()
+        self.refusals: Final = DelayedRefusals()  # the timers of refused peers whose answer is delayed
         self._clock_ns: Final = clock.now_ns
-        self.register_budget: i64 = MAX_REGISTERED
-        self.channel_count: i64 = 0
+        self.register_budget: i64 = MAX_REGISTERED  # how many more sockets the caller should register in this poll
+        self.channel_count: i64 = 0  # open channels, and those that are being opened
+        # busy_ns, idle_ns: time spent working and waiting
         self.busy_ns: i64 = 0
         self.idle_ns: i64 = 0
-        self.polls: i64 = 0
+        self.polls: i64 = 0  # how many
         self._epoll: Final = select.epoll()
         self._run_delay: Final = run_delay
         self._timed: SideStats | None = None  # the first side with runs that were sent in this poll
@@ -144,8 +134,7 @@ class Selector:
             sink: the channel's own.
             peer: the address as text.
 
-        Raises:
-            OSError: no socket is available, the family is not supported, or the address is not of that family.
+        Raises OSError: no socket is available, the family is not supported, or the address is not of that family.
         """
         sock = open_socket(family)
         try:
@@ -217,11 +206,7 @@ class Selector:
         return now
 
     def poll(self, timeout_ms: i64) -> None:
-        """Wait for at most ``timeout_ms``, or until the next timer is due, then do the work of one poll.
-
-        Raises:
-            ValueError: a negative timeout.
-        """
+        """Wait for at most ``timeout_ms``, or until the next timer is due, then do the work of one poll. Raises ValueError: a negative timeout."""
         if timeout_ms < 0:
             raise ValueError(f"a timeout of {timeout_ms} ms")
         before: i64 = self._clock_ns()

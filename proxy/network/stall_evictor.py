@@ -40,15 +40,11 @@ class _Mark:
 
 
 class _StalledChannel:
-    """A channel that moves too little.
-
-    Attributes:
-        share: bytes moved, in thousandths of the bytes required.
-    """
+    """A channel that moves too little."""
 
     def __init__(self, channel: Channel, share: i64, held: i64, moved: i64, lasted_ns: i64, *, sends: bool) -> None:
         self.channel: Final = channel
-        self.share: Final[i64] = share
+        self.share: Final[i64] = share  # bytes moved, in thousandths of the bytes required
         self.held: Final[i64] = held
         self.sends: Final = sends
         self.detail: Final = (

@@ -24,11 +24,7 @@ Event = TypeVar("Event", bound=TableEnum)
 
 
 def transition(table: dict[tuple[State, Event], State], state: State, event: Event) -> State:
-    """Return the state after ``event``.
-
-    Raises:
-        IllegalTransitionError: the table has no such row, which is a bug in framegate.
-    """
+    """Return the state after ``event``. Raises IllegalTransitionError: the table has no such row, which is a bug in framegate."""
     found = table.get((state, event))
     if found is None:
         raise IllegalTransitionError(state, event)

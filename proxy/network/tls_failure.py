@@ -52,8 +52,7 @@ KINDS: Final = {
     "alert_certificate_required": "certificate_missing",  # an upstream requires a certificate of framegate
     "alert_insufficient_security": "cipher",
     "alert_protocol_version": "version",
-}
-"""The kind of an alert, and of ``not_tls``. Other alerts are ``peer_alert``; for certificates refused here see ``VERDICTS``."""
+}  # The kind of an alert, and of ``not_tls``. Other alerts are ``peer_alert``; for certificates refused here see ``VERDICTS``.
 VERDICTS: Final = {
     2: "unknown_authority",  # the issuer's certificate is missing
     10: "certificate_expired",
@@ -66,8 +65,7 @@ VERDICTS: Final = {
     62: "name_mismatch",
     63: "name_mismatch",
     64: "name_mismatch",
-}
-"""By OpenSSL's number (``X509_V_ERR_…``, Python's ``verify_code``). All others, such as one that is not valid yet: ``certificate_refused``."""
+}  # By OpenSSL's number (``X509_V_ERR_…``, Python's ``verify_code``). All others, such as one that is not valid yet: ``certificate_refused``.
 PREFIXES: Final = ("sslv3_", "tlsv1_", "tlsv13_")
 LATE: Final = "; it looked at what we showed behind the handshake, as TLS 1.3 has it"
 

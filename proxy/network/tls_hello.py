@@ -30,15 +30,10 @@ PROTOCOLS: Final = 16
 
 
 class Hello(NamedTuple):
-    """The contents of a ClientHello.
+    """The contents of a ClientHello."""
 
-    Attributes:
-        host: in lower case, without a trailing dot; empty if the client names none.
-        protocols: in the client's order; empty if it names none.
-    """
-
-    host: str
-    protocols: list[str]
+    host: str  # in lower case, without a trailing dot; empty if the client names none
+    protocols: list[str]  # in the client's order; empty if it names none
 
 
 class HelloReader:
@@ -51,13 +46,8 @@ class HelloReader:
         self._size: i64 = MESSAGE_HEADER  # of the message, its header counted, as far as is known
 
     def take(self, data: bytes) -> Hello | None:
-        """Take the next bytes.
-
-        Returns:
-            The contents; None while the message is incomplete.
-
-        Raises:
-            TlsError: the message is longer than ``MAX_HELLO``, or incomplete after ``MAX_CAME`` bytes of records.
+        """Take the next bytes. Returns: The contents; None while the message is incomplete. Raises TlsError: the message is longer than
+        ``MAX_HELLO``, or incomplete after ``MAX_CAME`` bytes of records.
         """
         self._came.extend(data)
         while len(self._message) < self._size:

@@ -35,10 +35,7 @@ class BioPair:
 
     def wrap(self, settings: TlsSettings, context: ssl.SSLContext) -> Any:
         """Make an SSL object over the pair, with one of the contexts of the settings. It is the inner object of an ``ssl.SSLObject``, which only adds
-        a Python call to each call; ``unwrap`` is called ``shutdown`` here.
-
-        Raises:
-            ssl.SSLError, ValueError: OpenSSL refuses the settings.
+        a Python call to each call; ``unwrap`` is called ``shutdown`` here. Raises ssl.SSLError, ValueError: OpenSSL refuses the settings.
         """
         name = None if settings.server_side else settings.server_name
         outer: Any = context.wrap_bio(self._incoming, self._outgoing, server_side=settings.server_side, server_hostname=name)

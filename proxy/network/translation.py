@@ -21,14 +21,10 @@ KEPT: Final = 1 << 20  # a larger buffer is dropped after use, because it does n
 
 
 class Scratch:
-    """The buffer that all translations of a processor share, one at a time.
-
-    Attributes:
-        writer: the buffer; ``take`` may replace it.
-    """
+    """The buffer that all translations of a processor share, one at a time."""
 
     def __init__(self) -> None:
-        self.writer: BytesWriter = BytesWriter()
+        self.writer: BytesWriter = BytesWriter()  # the buffer; ``take`` may replace it
 
     def begin(self) -> BytesWriter:
         """Return the buffer, emptied; a translation that failed may have left bytes in it."""
@@ -55,15 +51,12 @@ class Translation:
         scratch: the buffer of the processor.
         joins: for code that looks into frames: put the result into one buffer (except for a large first frame that came in pieces), and put the
             header bytes of ``source`` that are not part of the size in front of each body.
-
-    Attributes:
-        stopped_at: how many frames of the last run were translated, if not all could be; else -1.
     """
 
     def __init__(self, source: Framing, target: Framing, scratch: Scratch, *, joins: bool = False) -> None:
         self.source: Final = source
         self.target: Final = target
-        self.stopped_at: i64 = -1
+        self.stopped_at: i64 = -1  # how many frames of the last run were translated, if not all could be; else -1
         self._scratch: Final = scratch
         self._joins: Final = joins
         self._others: Final[i64] = source.others if joins else 0

@@ -37,8 +37,7 @@ LATEST_NS: Final = 3_600_000_000_000
 PLENTY: Final = 1 << 60  # bytes or frames of one read, where there is no rate
 NO_END: Final = 1e30  # tokens, where there is no rate
 
-RateKey = tuple[str, str, str]
-"""Level, name and counter of one rate; see ``quotas``."""
+RateKey = tuple[str, str, str]  # Level, name and counter of one rate; see ``quotas``
 NO_KEY: Final = ("", "", "")
 
 
@@ -84,11 +83,6 @@ class Bucket(Timer):
         frames: its tokens are frames, not bytes.
         key: of its rate.
         waits: of its level; None: its queue is not counted.
-
-    Attributes:
-        level: tokens in the bucket; below 0: the debt. A channel may be read while it is 1 or more.
-        quantum: the most tokens of one read.
-        passed: all tokens that were charged so far.
     """
 
     def __init__(self, loop: Selector, rate: i64, part: i64, *, frames: bool, key: RateKey = NO_KEY, waits: Waits | None = None) -> None:
@@ -97,9 +91,9 @@ class Bucket(Timer):
         self.frames: Final[bool] = frames
         self.rate: i64 = 0
         self.part: i64 = 0
-        self.level: float = NO_END
-        self.quantum: i64 = 1
-        self.passed: i64 = 0
+        self.level: float = NO_END  # tokens in the bucket; below 0: the debt. A channel may be read while it is 1 or more.
+        self.quantum: i64 = 1  # the most tokens of one read
+        self.passed: i64 = 0  # all tokens that were charged so far
         self._loop: Final = loop
         self._waits: Final = waits
         self._per_ns: float = 0.0  # tokens
@@ -189,11 +183,8 @@ class Bucket(Timer):
         self._wanting += count
 
     def demand(self, now_ns: i64) -> tuple[i64, i64, i64]:
-        """The use of the rate since the last call.
-
-        Returns:
-            Millionths of the rate that were used; the average number of channels in the queue, in thousandths, 0 below ``CROWDED``; and the average
-            number of its channels that waited, here or for another bucket, in thousandths.
+        """The use of the rate since the last call. Returns: Millionths of the rate that were used; the average number of channels in the queue, in
+        thousandths, 0 below ``CROWDED``; and the average number of its channels that waited, here or for another bucket, in thousandths.
         """
         self._count_waiting(now_ns)
         lasted_ns = max(now_ns - self._seen_ns, 1_000_000)

@@ -62,15 +62,11 @@ def _held(pair: Pair) -> i64:
 
 
 class ClientUse:
-    """Adds up since the last ``take``, in bounded memory (``frequent``).
-
-    Attributes:
-        lists: by the words of ``MEASURES``.
-        totals: the amounts of all clients of a listener, exactly, by measure and listener; not of the last two measures.
-    """
+    """Adds up since the last ``take``, in bounded memory (``frequent``)."""
 
     def __init__(self) -> None:
-        self.lists: dict[str, Frequent] = {}
+        self.lists: dict[str, Frequent] = {}  # by the words of ``MEASURES``
+        # the amounts of all clients of a listener, exactly, by measure and listener; not of the last two measures
         self.totals: dict[tuple[str, str], int] = {}
         self.take()
 

@@ -9,28 +9,20 @@ from framegate.proxy.kafka.addresses import AddressRewriter, AdvertisedBrokers, 
 
 __all__ = ["BOOTSTRAP", "Cluster", "Report", "RouteBrokers"]
 
-Report = Callable[[str, list[SeenBroker]], None]
-"""Called with an upstream's name and the brokers that an answer named."""
+Report = Callable[[str, list[SeenBroker]], None]  # Called with an upstream's name and the brokers that an answer named
 
-BOOTSTRAP: Final = -1
-"""In place of a node id: no broker in particular."""
+BOOTSTRAP: Final = -1  # in place of a node id: no broker in particular
 REPORT_NS: Final = 1_000_000_000
 _MOST_ID: Final = 2147483647
 
 
 class Cluster:
-    """The brokers of one upstream.
-
-    Attributes:
-        upstream: its name.
-        brokers: those in force, by node id.
-        report: called if these are not the brokers in force: at most once a second, and not with the list of the call before; None: nobody wants to
-            know.
-    """
+    """The brokers of one upstream."""
 
     def __init__(self, upstream: str) -> None:
-        self.upstream: Final = upstream
-        self.brokers: dict[int, SeenBroker] = {}
+        self.upstream: Final = upstream  # its name
+        self.brokers: dict[int, SeenBroker] = {}  # those in force, by node id
+        # called if these are not the brokers in force: at most once a second, and not with the list of the call before; None: nobody wants to know
         self.report: Report | None = None
         self._seen: dict[int, SeenBroker] = {}
         self._reported: dict[int, SeenBroker] = {}
@@ -65,16 +57,13 @@ class RouteBrokers:
         hosts: the name of each broker, with ``{id}``; empty: the listener has a port for each broker.
         advertised: what clients are told.
         narrow: an API or version that is not known is not passed.
-
-    Attributes:
-        cluster, narrow: as above.
-        rewriter: replaces addresses in answers; ``rewriter.advertised`` may be replaced at any time.
     """
 
     def __init__(self, cluster: Cluster, advertised: AdvertisedBrokers, hosts: str = "", *, narrow: bool = True) -> None:
+        # cluster, narrow: as above
         self.cluster: Final = cluster
         self.narrow: Final = narrow
-        self.rewriter: Final = AddressRewriter(advertised)
+        self.rewriter: Final = AddressRewriter(advertised)  # replaces addresses in answers; ``rewriter.advertised`` may be replaced at any time
         prefix, _, suffix = hosts.lower().rstrip(".").partition("{id}")
         self._by_host: Final = bool(hosts)
         self._prefix: Final[str] = prefix

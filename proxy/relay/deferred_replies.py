@@ -49,11 +49,7 @@ class DeferredReplies:
         self._came: Final[list[AdmissionSlot]] = []  # of the replies that this read completed
 
     def announce(self, key: i64, size: i64) -> None:
-        """A reply waits in the process.
-
-        Raises:
-            WireError: another reply of its connection and direction waits.
-        """
+        """A reply waits in the process. Raises WireError: another reply of its connection and direction waits."""
         if key in self._slots:
             raise WireError(f"connection {key >> 1} has two replies that wait in one direction")
         needed = with_overhead(size)
@@ -64,11 +60,7 @@ class DeferredReplies:
             self._selector.watch_slots()
 
     def came(self, key: i64, size: i64) -> None:
-        """A long reply has arrived.
-
-        Raises:
-            WireError: it was not requested.
-        """
+        """A long reply has arrived. Raises WireError: it was not requested."""
         slot = self._slots.get(int(key))
         if slot is None or not slot.is_in:
             raise WireError(f"a reply of {size} bytes, which was not asked for")

@@ -55,15 +55,12 @@ class DrainTerms:
 
     Args:
         quiet_ns: see the module.
-
-    Attributes:
-        until_ns: the deadline.
     """
 
     def __init__(self, quiet_ns: i64) -> None:
         self._quiet_ns: Final[i64] = quiet_ns
         self._started_ns: i64 = 0
-        self.until_ns: i64 = 0
+        self.until_ns: i64 = 0  # the deadline
         self._stop_ns: i64 = 0  # when clients are not read any more
         self._stop_framed_ns: i64 = 0  # likewise, where quiet is to be seen afterwards
 
@@ -152,10 +149,6 @@ class Drain(Timer):
         pairs: those that are open, by id; it shrinks as they end.
         watcher: its ``drained`` is called once.
         quiet_ns: see the module.
-
-    Attributes:
-        active: ``start`` was called, and ``drained`` was not.
-        quiet_ns: of a drain that begins later.
     """
 
     def __init__(self, selector: Selector, clock: Clock, pairs: dict[int, Pair], watcher: PairWatcher, quiet_ns: i64) -> None:
@@ -164,14 +157,14 @@ class Drain(Timer):
         self._clock: Final = clock
         self._pairs: Final = pairs
         self._watcher: Final = watcher
-        self.quiet_ns: i64 = quiet_ns
+        self.quiet_ns: i64 = quiet_ns  # of a drain that begins later
         self._terms = DrainTerms(quiet_ns)
         self._round: Iterator[Pair] | None = None
         self._cut_off: i64 = 0
         self._turns: dict[int, int] = {}  # when each pair that was open at the beginning ends, by id
         self._lead_ns: i64 = 0  # a lead-in goes on, and its turns begin then; 0: none does
         self._window_ns: i64 = 0  # all of them come within this time
-        self.active: bool = False
+        self.active: bool = False  # ``start`` was called, and ``drained`` was not
 
     def lead_in(self, delay_ns: i64, timeout_ns: i64) -> None:
         """Begin a lead-in, unless there is a drain. ``timeout_ns``: from the end of the delay to its deadline."""

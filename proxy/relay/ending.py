@@ -55,8 +55,7 @@ UNCLEAN: Final = {
     Cause.FRAME_TOO_LARGE: "protocol",
     Cause.TLS_FAILED: "protocol",
     Cause.AUTH_FAILED: "authentication",
-}
-"""Ends by an upstream that are failures of its endpoint, as ``END_ERRORS``."""
+}  # Ends by an upstream that are failures of its endpoint, as ``END_ERRORS``
 PEER: Final = mute.PEER
 TAP: Final = mute.TAP
 DRAIN: Final = mute.DRAIN

@@ -60,30 +60,20 @@ class HandlerProcess(ChannelSink):
         account: of the memory pool.
         name: ``slot.generation``.
         queue: see the module.
-
-    Attributes:
-        channel: to the process; set after the socket was registered.
-        handles: by listener, whether its handler gets requests, and responses; empty before HELLO.
-        retired: it gets no connections any more.
-        connections: those that belong to it, and those that are over and whose replies have not arrived, by id.
-        active: the number of the former.
-        under_way: frames that were submitted and have no reply.
-        kept: how many of those are kept here, because they may be passed on.
-        on_parted: called when the socket is closed, with the reason; empty: the process closed it.
-        pool: the memory pool.
     """
 
     def __init__(self, owner: "RequestChannel", selector: Selector, account: Account, name: str, queue: i64) -> None:
         self.name: Final = name
-        self.channel: Channel | None = None
-        self.handles: Final[dict[str, tuple[bool, bool]]] = {}
-        self.retired: bool = False
+        self.channel: Channel | None = None  # to the process; set after the socket was registered
+        self.handles: Final[dict[str, tuple[bool, bool]]] = {}  # by listener, whether its handler gets requests, and responses; empty before HELLO
+        self.retired: bool = False  # it gets no connections any more
+        # those that belong to it, and those that are over and whose replies have not arrived, by id
         self.connections: Final[dict[int, HandledConnection]] = {}
-        self.active: i64 = 0
-        self.under_way: i64 = 0
-        self.kept: i64 = 0
-        self.on_parted: Callable[[str], None] | None = None
-        self.pool: Final = account.pool
+        self.active: i64 = 0  # the number of the former
+        self.under_way: i64 = 0  # frames that were submitted and have no reply
+        self.kept: i64 = 0  # how many of those are kept here, because they may be passed on
+        self.on_parted: Callable[[str], None] | None = None  # called when the socket is closed, with the reason; empty: the process closed it
+        self.pool: Final = account.pool  # the memory pool
         self._owner: Final = owner
         self._selector: Final = selector
         self._account: Final = account
@@ -164,11 +154,7 @@ class HandlerProcess(ChannelSink):
             self._write(wire.encode_closed(connection.id))
 
     def submit(self, connection: HandledConnection, direction: i64, request: Request, run: Run) -> None:
-        """Submit a frame. ``run``: the one frame; it stays the caller's.
-
-        Raises:
-            WireError: it does not fit a record. Nothing is submitted.
-        """
+        """Submit a frame. ``run``: the one frame; it stays the caller's. Raises WireError: it does not fit a record. Nothing is submitted."""
         header, body = run.first_sizes()
         pieces = run.pieces()
         head = wire.request_head(direction, header, connection.id, request.sequence, body)

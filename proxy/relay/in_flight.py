@@ -35,9 +35,8 @@ RECENT: Final = ENDPOINT_BLOCK.at("framegate.upstream.answer.recent")
 
 def add_up(pair: Pair, counters: EndpointCounters, channel: Channel, now_ns: i64) -> None:
     """Add what a pair's connection to an endpoint has passed since the last time, and once the time until its first answer; note since when it waits.
-
-    A connection waits while it was sent more frames than it has sent: since the first of these, or the look that saw it, or since the last byte
-    that came from the endpoint. What its client sends meanwhile changes nothing.
+    A connection waits while it was sent more frames than it has sent: since the first of these, or the look that saw it, or since the last byte that
+    came from the endpoint. What its client sends meanwhile changes nothing.
     """
     passed, out, cells = pair.passed, channel.write_half, counters.counts.cells
     pairing = pair.pairing
@@ -69,7 +68,6 @@ def add_up(pair: Pair, counters: EndpointCounters, channel: Channel, now_ns: i64
 
 def has_waited(pair: Pair, channel: Channel) -> bool:
     """Whether the client of a pair, whose connection to an endpoint has closed, had waited for an answer, and for longer than clients do that go on.
-
     It waits until it ends its stream, however long the endpoint then takes to end its own; if that has not answered in the time for a half-closed
     pair either, it waited until then.
     """

@@ -15,8 +15,7 @@ from framegate.proxy.network.receive import ReceiveLimit
 
 __all__ = ["REPORT_NS", "LimitRule", "LimitRules", "rates_key"]
 
-REPORT_NS: Final = 100_000_000
-"""A rule reports one frame in this time, at most; all are counted."""
+REPORT_NS: Final = 100_000_000  # a rule reports one frame in this time, at most; all are counted
 
 
 def rates_key(listener: str, rule: str) -> str:
@@ -31,19 +30,15 @@ class LimitRule:
         rule: as configured.
         key: of its rates.
         limit: the max_receive_size of its connections.
-
-    Attributes:
-        name, key, limit: as above.
-        by_client: it asks for the client id.
-        report_ns: when the next frame may be reported, on the selector's clock.
     """
 
     def __init__(self, rule: limits.LimitRule, key: str, limit: ReceiveLimit) -> None:
+        # name, key, limit: as above
         self.name: Final = rule.name
         self.key: Final = key
         self.limit: Final = limit
-        self.by_client: Final[bool] = len(rule.client_ids) > 0
-        self.report_ns: i64 = 0
+        self.by_client: Final[bool] = len(rule.client_ids) > 0  # it asks for the client id
+        self.report_ns: i64 = 0  # when the next frame may be reported, on the selector's clock
         self._principals: Final = Patterns(rule.principals) if rule.principals else None
         self._client_ids: Final = Patterns(rule.client_ids) if rule.client_ids else None
         self._networks: Final[list[Callable[[str], bool]]] = [address_matcher(network) for network in rule.networks]
@@ -65,17 +60,12 @@ class LimitRules:
     Args:
         listener: its name.
         limit: its max_receive_size.
-
-    Attributes:
-        limit: as above.
-        rules: in force.
-        by_client: a rule asks for the client id.
     """
 
     def __init__(self, listener: str, limit: ReceiveLimit) -> None:
-        self.limit: Final = limit
-        self.rules: list[LimitRule] = []
-        self.by_client: bool = False
+        self.limit: Final = limit  # as above
+        self.rules: list[LimitRule] = []  # in force
+        self.by_client: bool = False  # a rule asks for the client id
         self._listener: Final = listener
         self._limits: dict[str, ReceiveLimit] = {}
 

@@ -19,22 +19,14 @@ NS_PER_MS: Final = 1_000_000
 
 
 class Login:
-    """A login, and its state in this processor.
-
-    Attributes:
-        factory: makes the authenticator for the login.
-        backoff_ns: how long it is not tried after a refusal; 0: it was accepted last, or not tried.
-        due_ns: when it may be tried again.
-        tried: it was refused, and one connection tries it again now.
-        detail: of the refusal.
-    """
+    """A login, and its state in this processor."""
 
     def __init__(self, factory: AuthenticatorFactory) -> None:
-        self.factory: Final = factory
-        self.backoff_ns: i64 = 0
-        self.due_ns: i64 = 0
-        self.tried: bool = False
-        self.detail: str = ""
+        self.factory: Final = factory  # makes the authenticator for the login
+        self.backoff_ns: i64 = 0  # how long it is not tried after a refusal; 0: it was accepted last, or not tried
+        self.due_ns: i64 = 0  # when it may be tried again
+        self.tried: bool = False  # it was refused, and one connection tries it again now
+        self.detail: str = ""  # of the refusal
         self.accepted_ns: i64 = 0
 
     def begin(self, now_ns: i64) -> "LoginTry | None":
@@ -54,14 +46,10 @@ class Login:
 
 
 class LoginTry:
-    """One connection's try of a login; exactly one of ``accepted``, ``refused`` and ``abandoned`` ends it.
-
-    Attributes:
-        login: which.
-    """
+    """One connection's try of a login; exactly one of ``accepted``, ``refused`` and ``abandoned`` ends it."""
 
     def __init__(self, login: Login, began_ns: i64, *, alone: bool) -> None:
-        self.login: Final = login
+        self.login: Final = login  # which
         self._began_ns: Final[i64] = began_ns
         self._alone: Final[bool] = alone
 

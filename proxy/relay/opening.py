@@ -50,8 +50,7 @@ ENDPOINT_CAUSES: Final = (
     Cause.PEER_CLOSED,
     Cause.NO_DATA,
     Cause.WRONG_PROTOCOL,
-)
-"""Causes of failed attempts for which the endpoint is taken down."""
+)  # Causes of failed attempts for which the endpoint is taken down
 
 
 def start(pair: Pair, channel: Channel) -> None:

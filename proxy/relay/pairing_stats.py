@@ -48,28 +48,24 @@ class PairingStats:
 
     Args:
         durations: latency, by row of ``MEASURED_APIS``; None: own histograms.
-
-    Attributes:
-        open: gauge, open requests.
-        lost: connections whose pairing is off.
-        durations: latency of requests that were paired with their response.
-        io: bytes of bodies, by row of ``MEASURED_APIS``, for requests and responses alternately. All frames are in it; those of an unknown API as
-            ``other``. A frame that is cut through counts when it begins.
-        asked_key, asked_bytes: of the requests of a run that are not in ``io`` yet.
-        answered_key, answered_since_ns, answered_times, answered_bytes: likewise of responses: the API, when the requests came, and how many.
     """
 
     def __init__(self, durations: list[Histogram] | None = None) -> None:
-        self.open: i64 = 0
-        self.lost: i64 = 0
+        self.open: i64 = 0  # gauge, open requests
+        self.lost: i64 = 0  # connections whose pairing is off
+        # latency of requests that were paired with their response
         self.durations: Final = [Histogram(ANSWER_BOUNDS) for _ in MEASURED_APIS] if durations is None else durations
         io = vec[i64]()
         zero: i64 = 0
         for _ in MEASURED_APIS:
             io = append(append(io, zero), zero)
+        # bytes of bodies, by row of ``MEASURED_APIS``, for requests and responses alternately. All frames are in it; those of an unknown API as
+        # ``other``. A frame that is cut through counts when it begins.
         self.io: vec[i64] = io
+        # asked_key, asked_bytes: of the requests of a run that are not in ``io`` yet
         self.asked_key: i64 = -1
         self.asked_bytes: i64 = 0
+        # answered_key, answered_since_ns, answered_times, answered_bytes: likewise of responses: the API, when the requests came, and how many
         self.answered_key: i64 = -1
         self.answered_since_ns: i64 = 0
         self.answered_times: i64 = 0

@@ -13,20 +13,15 @@ from framegate.proxy.relay.kafka_rules import AnswerChange
 
 __all__ = ["MOST_PREPARED", "PreparedAnswers"]
 
-MOST_PREPARED: Final = 1_000
-"""Prepared answers on one connection above which its client is muted for ``peer`` until half of them have left."""
+MOST_PREPARED: Final = 1_000  # Prepared answers on one connection above which its client is muted for ``peer`` until half of them have left
 _TOKENS: Final = 1 << 30
 
 
 class PreparedAnswers:
-    """The prepared answers of one connection, booked at the memory pool until they are taken.
-
-    Attributes:
-        booked: bytes booked.
-    """
+    """The prepared answers of one connection, booked at the memory pool until they are taken."""
 
     def __init__(self, account: Account) -> None:
-        self.booked: i64 = 0
+        self.booked: i64 = 0  # bytes booked
         self._account: Final = account
         self._bodies: Final[dict[int, bytes | AnswerChange]] = {}
         self._last: i64 = 0

@@ -86,21 +86,14 @@ class Quotas:
     Args:
         loop: for time and timers.
         counts: of the processor.
-
-    Attributes:
-        limits: in force.
-        active: there is a rate that may apply to a connection.
-        default: the part of rates without a part of their own.
-        watcher: receives the demands.
-        buckets: by key.
     """
 
     def __init__(self, loop: Selector, counts: LoopCounters) -> None:
-        self.limits: LimitsInForce = LimitsInForce(UNLIMITED, {}, AddressLimits(UNLIMITED))
-        self.active: bool = False
-        self.default: i64 = WHOLE
-        self.watcher: DemandWatcher | None = None
-        self.buckets: Final[dict[RateKey, Bucket]] = {}
+        self.limits: LimitsInForce = LimitsInForce(UNLIMITED, {}, AddressLimits(UNLIMITED))  # in force
+        self.active: bool = False  # there is a rate that may apply to a connection
+        self.default: i64 = WHOLE  # the part of rates without a part of their own
+        self.watcher: DemandWatcher | None = None  # receives the demands
+        self.buckets: Final[dict[RateKey, Bucket]] = {}  # by key
         self._loop: Final = loop
         self._cells: vec[i64] = counts.counts.cells
         self._shown: Counters | None = None
@@ -197,8 +190,7 @@ class Quotas:
             answers: the channel is the client's, and is charged with what it is sent, because there is no upstream.
             rates: those that its pair alone has.
 
-        Returns:
-            The channel's throttle; None if it needs none.
+        Returns: The channel's throttle; None if it needs none.
         """
         address = self._address(peer)
         counters = COUNTERS[:DIRECTION] if requests else COUNTERS[DIRECTION:]

@@ -39,17 +39,12 @@ OPEN: Final = PairState.OPEN
 
 
 class Renewal(Reauthentication):
-    """Renews the login of one pair at its upstream, until the pair ends.
-
-    Attributes:
-        mutes_client: the client is muted for the renewal.
-        owns_input: the upstream's frames belong to the renewal.
-    """
+    """Renews the login of one pair at its upstream, until the pair ends."""
 
     def __init__(self, pair: Pair, channel: Channel, login: Login) -> None:
         super().__init__(pair, channel)
-        self.mutes_client: bool = False
-        self.owns_input: bool = False
+        self.mutes_client: bool = False  # the client is muted for the renewal
+        self.owns_input: bool = False  # the upstream's frames belong to the renewal
         self._login: Final = login
         self._until_ns: i64 = 0  # the deadline of the exchange
         self._due: Final = CallbackTimer(self._on_due)

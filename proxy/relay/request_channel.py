@@ -31,13 +31,10 @@ class RequestChannel:
     Args:
         queue: the most requests without a reply of one process.
         timeout_ns: how long a connection waits for a process; 0: for ever.
-
-    Attributes:
-        processes: those that have sent HELLO.
     """
 
     def __init__(self, queue: i64, timeout_ns: i64) -> None:
-        self.processes: Final[list[HandlerProcess]] = []
+        self.processes: Final[list[HandlerProcess]] = []  # those that have sent HELLO
         self._queue: i64 = queue
         self._timeout_ns: i64 = timeout_ns
         self._retired: set[str] = set()
@@ -68,8 +65,7 @@ class RequestChannel:
             sock: to the process; belongs to the request channel from here on.
             name: ``slot.generation``.
 
-        Raises:
-            OSError: the socket cannot be used; it stays the caller's.
+        Raises OSError: the socket cannot be used; it stays the caller's.
         """
         selector = self._selector
         assert selector is not None, "attach comes first"

@@ -30,8 +30,7 @@ __all__ = ["AT_BOOTSTRAP", "DETAIL", "KNOWN_S", "REMOVED", "Retirement"]
 DETAIL: Final = "its certificate was replaced"
 REMOVED: Final = "its listener was removed, or handlers were replaced"
 AT_BOOTSTRAP: Final = "the bootstrap is not the address of a certain broker any more"
-KNOWN_S: Final = 512
-"""Longer than clients use old metadata: ``metadata.max.age.ms`` is 300 s."""
+KNOWN_S: Final = 512  # longer than clients use old metadata: ``metadata.max.age.ms`` is 300 s
 SECOND_NS: Final = 1_000_000_000
 ANY: Final = -1  # in place of the number of a store
 

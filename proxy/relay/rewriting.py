@@ -66,22 +66,15 @@ def replaced(pairing: Pairing, run: Run, answer: bytes) -> bytes:
 
 
 class Rewriting:
-    """The replacements on one connection.
-
-    Attributes:
-        fault: why the rest of the last run, or the last piece, may not be sent; empty: everything may.
-        good: how many frames of that run may.
-        refuses_part: the request that comes in pieces was refused, so its other pieces are dropped.
-        passes: after ``judge``, whether the request is passed on, perhaps changed (``passed``).
-        wants_whole: a request was seen whose answer may be long, and has addresses up to its end: it must not come in pieces. Not with rules, because
-            all answers up to that size are whole then.
-    """
+    """The replacements on one connection."""
 
     def __init__(self, brokers: RouteBrokers | None, pairing: Pairing, judge: KafkaJudge | None = None) -> None:
-        self.fault: str = ""
-        self.good: i64 = 0
-        self.refuses_part: bool = False
-        self.passes: bool = False
+        self.fault: str = ""  # why the rest of the last run, or the last piece, may not be sent; empty: everything may
+        self.good: i64 = 0  # how many frames of that run may
+        self.refuses_part: bool = False  # the request that comes in pieces was refused, so its other pieces are dropped
+        self.passes: bool = False  # after ``judge``, whether the request is passed on, perhaps changed (``passed``)
+        # a request was seen whose answer may be long, and has addresses up to its end: it must not come in pieces. Not with rules, because all
+        # answers up to that size are whole then.
         self.wants_whole: bool = False
         self._brokers: Final = brokers
         self._pairing: Final = pairing

@@ -20,15 +20,11 @@ CLOSING: Final = PairState.CLOSING
 
 
 class SessionLeg(RelayLeg):
-    """The sink of a channel of a pair whose client may have to authenticate again.
-
-    Attributes:
-        session: of the client, on its leg, once it is READY.
-    """
+    """The sink of a channel of a pair whose client may have to authenticate again."""
 
     def __init__(self, pair: Pair, *, is_client: bool) -> None:
         super().__init__(pair, is_client=is_client)
-        self.session: Session | None = None
+        self.session: Session | None = None  # of the client, on its leg, once it is READY
         self._answers: bool = False  # frames came for the authenticator
         self._refuses_part: bool = False  # all pieces of the present frame are dropped
 

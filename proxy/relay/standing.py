@@ -29,9 +29,6 @@ class Standing:
         reason: the operator's.
         request, response: of ``throttle``: bytes per second; 0: no limit.
         conditions: all of them must hold.
-
-    Attributes:
-        by_client: it waits for the client id, if the connection is one of Kafka.
     """
 
     def __init__(self, number: i64, verb: str, reason: str, request: i64, response: i64, conditions: list[Condition]) -> None:
@@ -40,6 +37,7 @@ class Standing:
         self.reason: Final = reason
         self.request: Final[i64] = request
         self.response: Final[i64] = response
+        # it waits for the client id, if the connection is one of Kafka
         self.by_client: Final[bool] = "client_id" in [item.field for item in conditions]
         self._conditions: Final = conditions
 

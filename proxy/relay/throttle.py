@@ -28,21 +28,14 @@ THROTTLE: Final = mute.THROTTLE
 
 
 class Throttle:
-    """Why one channel is throttled.
-
-    Attributes:
-        meter: of what is read; None while no quota applies.
-        answers: of what is sent, where there is no upstream; None while no quota applies.
-        holders: the bits of those that hold it now.
-        held: it has had a holder since the last ``was_throttled``.
-    """
+    """Why one channel is throttled."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel: Final = channel
-        self.meter: Meter | None = None
-        self.answers: Meter | None = None
-        self.holders: i64 = 0
-        self.held: bool = False
+        self.meter: Meter | None = None  # of what is read; None while no quota applies
+        self.answers: Meter | None = None  # of what is sent, where there is no upstream; None while no quota applies
+        self.holders: i64 = 0  # the bits of those that hold it now
+        self.held: bool = False  # it has had a holder since the last ``was_throttled``
 
     def was_throttled(self) -> bool:
         """Whether it has a holder, or has had one since the last call."""
@@ -73,14 +66,11 @@ class Meter(Waiter):
         buckets: at least one; the buckets of fewest channels first.
         address: the client address that has buckets among them; empty: none.
         answers: what is sent to the channel is charged, not what is read from it.
-
-    Attributes:
-        buckets: as given; empty after ``leave``.
     """
 
     def __init__(self, throttle: Throttle, loop: Selector, buckets: list[Bucket], address: str = "", *, answers: bool = False) -> None:
         self.address: Final = address
-        self.buckets: list[Bucket] = buckets
+        self.buckets: list[Bucket] = buckets  # as given; empty after ``leave``
         self.channel: Final = throttle.channel
         self._answers: Final[bool] = answers
         self._throttle: Final = throttle

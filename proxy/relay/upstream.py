@@ -66,30 +66,20 @@ def connect_error(cause: Cause) -> int:
 
 
 class Attempt:
-    """One connection's attempt to connect to an endpoint. Exactly one of ``Upstream.answered``, ``failed`` and ``abandoned`` ends it.
-
-    Attributes:
-        endpoint: where it connects.
-        began_ns: on the selector's clock.
-        probes: it is the endpoint's probe.
-    """
+    """One connection's attempt to connect to an endpoint. Exactly one of ``Upstream.answered``, ``failed`` and ``abandoned`` ends it."""
 
     def __init__(self, endpoint: Endpoint, began_ns: i64, *, probes: bool) -> None:
-        self.endpoint: Final = endpoint
-        self.began_ns: Final[i64] = began_ns
-        self.probes: Final[bool] = probes
+        self.endpoint: Final = endpoint  # where it connects
+        self.began_ns: Final[i64] = began_ns  # on the selector's clock
+        self.probes: Final[bool] = probes  # it is the endpoint's probe
 
 
 class Tried:
-    """The failed attempts of one connection.
-
-    Attributes:
-        endpoints: of all of them.
-        cause, detail: of the last one.
-    """
+    """The failed attempts of one connection."""
 
     def __init__(self) -> None:
-        self.endpoints: Final[set[Endpoint]] = set()
+        self.endpoints: Final[set[Endpoint]] = set()  # of all of them
+        # cause, detail: of the last one
         self.cause: Cause = Cause.UPSTREAM_REFUSED
         self.detail: str = ""
 
@@ -108,19 +98,14 @@ class Upstream:
         endpoints: where to connect.
         config, zone: as of ``configure``; None: the defaults.
         seed: of the random choice, from 0 to 2^31 - 1.
-
-    Attributes:
-        endpoints: only ``replace`` changes them.
-        places: the counters of all endpoints of all upstreams, those without an address included.
-        ejection: of endpoints that fail or are slow; None: there is none.
     """
 
     def __init__(self, name: str, endpoints: list[Endpoint], config: UpstreamConfig | None = None, zone: str = "", seed: i64 = 1) -> None:
         config = config or UpstreamConfig(name=name)
         self.name: Final = name
-        self.endpoints: list[Endpoint] = []
-        self.places: dict[Place, EndpointCounters] = {}
-        self.ejection: Ejection | None = None
+        self.endpoints: list[Endpoint] = []  # only ``replace`` changes them
+        self.places: dict[Place, EndpointCounters] = {}  # the counters of all endpoints of all upstreams, those without an address included
+        self.ejection: Ejection | None = None  # of endpoints that fail or are slow; None: there is none
         self._ejects: EjectionConfig | None = None
         self._balance: str = config.balance
         self._zone: str = zone

@@ -48,14 +48,11 @@ FAILED: Final = wire.FAILED
 
 
 class UnfitError(Exception):
-    """A handler's result cannot be sent; the text is for the log.
-
-    Attributes:
-        cause, side: of the end of the connection.
-    """
+    """A handler's result cannot be sent; the text is for the log."""
 
     def __init__(self, text: str, cause: Cause = Cause.HANDLER_FAILED, side: str = "internal") -> None:
         super().__init__(text)
+        # cause, side: of the end of the connection
         self.cause: Final = cause
         self.side: Final = side
 
@@ -269,8 +266,7 @@ def make_frame(source: Framing, target: Framing, body: Body, others: bytes, to_c
         others: bytes of the received frame's header that are not its size.
         to_client: the new frame goes to the client.
 
-    Raises:
-        UnfitError: the body is too long for ``target``, or contains its delimiter.
+    Raises UnfitError: the body is too long for ``target``, or contains its delimiter.
     """
     size: i64 = 0
     bodies = _pieces(body)

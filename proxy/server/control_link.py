@@ -74,12 +74,6 @@ class ControlLink(DemandWatcher):
         drain: begins a drain; takes its timeout in ms, and the delay of a lead-in, or ``NO_LEAD_IN``.
         stop: begins the end of this processor.
         lost: called when control is gone.
-
-    Attributes:
-        commands: carries out control's commands.
-        writer: holds the bytes that wait to be written, and counts the log rows that it dropped.
-        working: a job has further steps.
-        replied: something is queued that ``flush`` has not written.
     """
 
     def __init__(
@@ -98,14 +92,14 @@ class ControlLink(DemandWatcher):
         self._command: Final = command
         self._handover: Final = handover
         self._reader: Final = reader
-        self.writer: Final = LinkWriter(command)
+        self.writer: Final = LinkWriter(command)  # holds the bytes that wait to be written, and counts the log rows that it dropped
         self._selector: Final = selector
         self._relay: Final = relay
         self._settings: Final = settings
         self._lost: Final = lost
-        self.commands: Final = Commands(relay, settings, drain, self.reply, self._report_access, stop)
-        self.working: bool = False
-        self.replied: bool = False
+        self.commands: Final = Commands(relay, settings, drain, self.reply, self._report_access, stop)  # carries out control's commands
+        self.working: bool = False  # a job has further steps
+        self.replied: bool = False  # something is queued that ``flush`` has not written
         self._opened: Final[list[str]] = []
         self._closed: Final[list[str]] = []
         self._requests: list[RequestSpanRow] = []
@@ -130,10 +124,8 @@ class ControlLink(DemandWatcher):
             self.replied = True
 
     def queue_due(self, now_ns: i64, timeout_ms: i64) -> i64:
-        """Queue the rows of connections if they are many, or have waited long enough: one message for each would cost more than the rows.
-
-        Returns:
-            How long the next poll may wait, in ms: at most ``timeout_ms``.
+        """Queue the rows of connections if they are many, or have waited long enough: one message for each would cost more than the rows. Returns:
+        How long the next poll may wait, in ms: at most ``timeout_ms``.
         """
         if not self._closed and not self._opened:
             return timeout_ms

@@ -40,13 +40,10 @@ class Heap:
 
     Args:
         find: returns the function that trims, or None if there is none; called before the first trim.
-
-    Attributes:
-        trims: how often the heap was trimmed, or would have been.
     """
 
     def __init__(self, find: Callable[[], Callable[[], object] | None] | None = None) -> None:
-        self.trims = 0
+        self.trims = 0  # how often the heap was trimmed, or would have been
         self._find: Final = find or find_trim
         self._trim: Callable[[], object] | None = None
         self._held: Final = HighWater(LEAST_BYTES)

@@ -110,10 +110,6 @@ class Loop:
         wakeup: the read end of the signal wake-up.
         reader: may hold the beginning of messages already.
         heap: trims the heap when much memory was freed.
-
-    Attributes:
-        finished: the loop is to end.
-        link: to control.
     """
 
     def __init__(
@@ -134,7 +130,7 @@ class Loop:
         reader: LinkReader,
         heap: Heap,
     ) -> None:
-        self.finished: bool = False
+        self.finished: bool = False  # the loop is to end
         self._relay: Final = relay
         self._selector: Final = selector
         self._settings: Final = settings
@@ -150,6 +146,7 @@ class Loop:
         self._heap_ns: i64 = 0
         self._lag: Final = relay.pairs.loop.lag
         self._in_flight: Final = InFlight(relay.pairs.open, settings.counters)
+        # to control
         self.link: Final = ControlLink(
             command=command,
             handover=handover,
@@ -185,8 +182,7 @@ class Loop:
         Args:
             early: messages that came with ``start``.
 
-        Returns:
-            Whether the end was asked for; False: an error ended it.
+        Returns: Whether the end was asked for; False: an error ended it.
         """
         orderly = True
         try:

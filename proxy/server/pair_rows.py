@@ -59,10 +59,8 @@ __all__ = [
 ]
 
 NS_PER_MS: Final = 1_000_000
-_SPREAD: Final = 2_654_435_761
-"""Knuth's multiplier: the odd number next to 2^32 divided by the golden ratio."""
-_text: Final = encode_basestring
-"""A string as JSON, as ``json`` writes it with ``ensure_ascii=False``."""
+_SPREAD: Final = 2_654_435_761  # Knuth's multiplier: the odd number next to 2^32 divided by the golden ratio
+_text: Final = encode_basestring  # a string as JSON, as ``json`` writes it with ``ensure_ascii=False``
 _CAUSE_WORDS: Final[dict[Cause, str]] = {cause: str(cause) for cause in Cause}  # an enumeration's attribute costs a Python call
 _STATE_WORDS: Final[dict[PairState, str]] = {state: str(state.value) for state in PairState}
 
@@ -499,10 +497,9 @@ def endpoint_row(upstream: Upstream, endpoint: Endpoint, now_ns: i64, wall_offse
 
 
 def is_due(opened_ns: int, number: int, every_ns: int, since_ns: int, until_ns: int) -> bool:
-    """Whether a row ``access`` of a connection is due after ``since_ns`` and not after ``until_ns``.
-
-    The first is due between ``every_ns`` and a quarter more after the opening, given by a hash of the id ``number``, so that connections that were
-    opened together have their rows at different times. The next ones follow each ``every_ns``.
+    """Whether a row ``access`` of a connection is due after ``since_ns`` and not after ``until_ns``. The first is due between ``every_ns`` and a
+    quarter more after the opening, given by a hash of the id ``number``, so that connections that were opened together have their rows at different
+    times. The next ones follow each ``every_ns``.
     """
     first_ns = opened_ns + ((number * _SPREAD & 0xFFFF_FFFF) * (every_ns // 4) >> 32)
     turns = (until_ns - first_ns) // every_ns

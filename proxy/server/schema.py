@@ -133,10 +133,8 @@ def check(name: str, declared: Any, value: object) -> None:
 @functools.cache
 def schema_of(declared: Any) -> Schema:
     """Read a declaration: a ``TypedDict`` or a dataclass, a type of JSON, bytes (in hexadecimal), lists and dicts by str of them, a ``Literal``, or
-    one of them and ``None``. Call it when the schema is needed, not at import: a processor needs few of them, and starts faster.
-
-    Raises:
-        TypeError: anything else.
+    one of them and ``None``. Call it when the schema is needed, not at import: a processor needs few of them, and starts faster. Raises TypeError:
+    anything else.
     """
     if declared is Any:
         return _Any()

@@ -41,16 +41,12 @@ __all__ = ["ChangeError", "Follow", "Settings"]
 
 
 class Follow(NamedTuple):
-    """What open connections are to follow after a change: the tap's rules, the quotas, and what was revoked, whichever is new.
-
-    Attributes:
-        routes: called with the routes of all open connections; None: nobody asks.
-    """
+    """What open connections are to follow after a change: the tap's rules, the quotas, and what was revoked, whichever is new."""
 
     rules: bool = False
     limits: bool = False
     revoked: bool = False
-    routes: Callable[[set[Route]], None] | None = None
+    routes: Callable[[set[Route]], None] | None = None  # called with the routes of all open connections; None: nobody asks
 
 
 class _Prepared(NamedTuple):
@@ -88,15 +84,7 @@ class Settings:
     Args:
         message: the ``start`` message.
 
-    Attributes:
-        in_force: all that follows from the configuration.
-        pool: the memory pool of this processor, with the size of its share.
-        counters: of all listeners and upstreams.
-        routes: by listener, for new connections.
-        leaving: of these listeners, those that are not configured any more: their connections are drained.
-
-    Raises:
-        ConfigError: certificates cannot be used, or an endpoint has no address.
+    Raises ConfigError: certificates cannot be used, or an endpoint has no address.
     """
 
     def __init__(self, message: StartMessage, pool: MemoryPool) -> None:
@@ -104,13 +92,13 @@ class Settings:
         places = message.get("cells")
         brokers = {name: [each["id"] for each in row["brokers"]] for name, row in (message.get("brokers") or {}).items()}
         layout = CellLayout.of(config, brokers) if places is None else _layout(places)
-        self.pool: Final = pool
-        self.counters: Final = Counters([], [])
+        self.pool: Final = pool  # the memory pool of this processor, with the size of its share
+        self.counters: Final = Counters([], [])  # of all listeners and upstreams
         start = cast(Change, {name: message[name] for name in ("endpoints", "stores", "brokers") if name in message})
-        self.in_force: InForce = InForce(None, config, start, layout, pool, self.counters.loop)
+        self.in_force: InForce = InForce(None, config, start, layout, pool, self.counters.loop)  # all that follows from the configuration
         collections.deque(self.in_force.build(), maxlen=0)  # all of it
-        self.routes: dict[str, Route] = {}
-        self.leaving: set[str] = set()
+        self.routes: dict[str, Route] = {}  # by listener, for new connections
+        self.leaving: set[str] = set()  # of these listeners, those that are not configured any more: their connections are drained
         self._replaced: list[_Replaced] = []
         self._preparing: int | None = None
         self._prepared: _Prepared | None = None
@@ -204,10 +192,8 @@ class Settings:
     # Changes.
 
     def prepare(self, change_id: int, asked: dict[str, Any]) -> Generator[None, None, None]:
-        """Make what a change needs, in pieces of about a millisecond, and keep it. If the generator is closed before its end, nothing is kept.
-
-        Raises:
-            ChangeError: it is impossible, and is not kept.
+        """Make what a change needs, in pieces of about a millisecond, and keep it. If the generator is closed before its end, nothing is kept. Raises
+        ChangeError: it is impossible, and is not kept.
         """
         other = self._preparing if self._prepared is None else self._prepared.number
         if other is not None:

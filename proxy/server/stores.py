@@ -28,17 +28,12 @@ _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----(.*?)-----END CER
 
 
 class MadeStore(NamedTuple):
-    """A store with its contexts.
-
-    Attributes:
-        context: of an upstream, or of a listener for hosts without a certificate of their own.
-        server: all contexts of a listener; None: it is an upstream's.
-        shown_by: the fingerprints of certificates of named hosts, by context.
-    """
+    """A store with its contexts."""
 
     store: Store
-    context: "ssl.SSLContext"
-    server: "ServerStore | None" = None
+    context: "ssl.SSLContext"  # of an upstream, or of a listener for hosts without a certificate of their own
+    server: "ServerStore | None" = None  # all contexts of a listener; None: it is an upstream's
+    # the fingerprints of certificates of named hosts, by context
     shown_by: "Mapping[ssl.SSLContext, str]" = {}  # noqa: RUF012
 
 
@@ -49,8 +44,7 @@ class Stores:
         row: from control: those that are new; None: there are none, or at the start: the files are read from the disk.
         before: the stores before; those with the same section and number are used again.
 
-    Raises:
-        ConfigError: one of them cannot be used, or its owner does not exist.
+    Raises ConfigError: one of them cannot be used, or its owner does not exist.
     """
 
     def __init__(self, config: ProxyConfig, row: StoresRow | None, before: "Stores | None" = None) -> None:

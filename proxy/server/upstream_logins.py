@@ -23,8 +23,7 @@ class UpstreamLogins(Logins):
         source: for passwords and tokens.
         count: called with the result of each login.
 
-    Raises:
-        RuleError: a rule for principals cannot be read (control has validated it).
+    Raises RuleError: a rule for principals cannot be read (control has validated it).
     """
 
     def __init__(self, upstream: str, sasl: UpstreamSasl, source: CredentialSource, count: Count = lambda mechanism, error: None) -> None:

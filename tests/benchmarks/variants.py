@@ -10,8 +10,7 @@ from candidates import Candidate, CRelay, Envoy, Framegate, HaProxy, Nginx, Plac
 from processes import VoidRoundError
 from steered import control
 
-AUTHORITY = "authority"
-"""The name of the authority of clients' certificates; its file is beside the server's certificate."""
+AUTHORITY = "authority"  # the name of the authority of clients' certificates; its file is beside the server's certificate
 SETTINGS: dict[str, dict[str, object]] = {
     # hostages: a pool of 64 MiB, and of 4 MiB, the smallest for which there are promises
     "framegate-64m": {"pool": "64MiB", "limit": "60MiB"},

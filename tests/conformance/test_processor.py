@@ -29,15 +29,13 @@ from tests.fakes.upstream import ScriptedUpstream, frame
 
 Row = dict[str, Any]
 CONFIG = fleet.fleet_config(1)
-INTERFACE: Final = object
-"""No class: what a process says on its two sockets and in its cells."""
+INTERFACE: Final = object  # no class: what a process says on its two sockets and in its cells
 KINDS: Final = {"fake": Kind(FakeProcessor, lambda: fleet.COMMAND), "real": Kind(Loop, lambda: COMMAND)}
 REFUSED = "refused"
 
 
 class Processor(ServerProcess):
     """A process and control's ends of what connects it. ``closed`` holds the closed rows, ``told`` of all rows of connections their notice and id.
-
     Whatever comes is judged as control judges it.
     """
 

@@ -125,15 +125,11 @@ class Watch:
     Args:
         cluster: whose brokers are watched, also those added and those that move.
         parent: the id of the process that may connect, and its children may; 0: none. The brokers may, too.
-
-    Attributes:
-        leaks: who else has connected: process, its command, and both addresses.
-        seen: the addresses of brokers to which a process that may had a connection.
     """
 
     def __init__(self, cluster: Cluster, parent: int) -> None:
-        self.leaks: list[str] = []
-        self.seen: set[tuple[str, int]] = set()
+        self.leaks: list[str] = []  # who else has connected: process, its command, and both addresses
+        self.seen: set[tuple[str, int]] = set()  # the addresses of brokers to which a process that may had a connection
         self._cluster = cluster
         self._parent = parent
         self._watched: set[tuple[str, int]] = set()

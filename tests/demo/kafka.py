@@ -45,8 +45,7 @@ INTERNAL: Final = frozenset(
         *("AllocateProducerIds", "AlterPartition", "AssignReplicasToDirs", "BrokerHeartbeat", "BrokerRegistration", "ControllerRegistration"),
         *("Envelope", "OffsetForLeaderEpoch"),
     }
-)
-"""Requests among brokers and their controller."""
+)  # Requests among brokers and their controller
 
 OWN: Final = frozenset({"ApiVersions", "DescribeCluster", "Metadata"})
 """Requests by which the proxy, and brokers among themselves, look at the cluster."""
@@ -70,21 +69,15 @@ QUERIES: Final[dict[str, str]] = {
 
 
 class RequestCount(NamedTuple):
-    """The requests of one API and version, counted in three places.
+    """The requests of one API and version, counted in three places."""
 
-    Attributes:
-        api, version: of the requests.
-        sent: request frames in Spark's tables, by the first four bytes of each.
-        answered: rows of the table ``requests``: answers that the proxy paired with their request.
-        broker: by so much the brokers' metrics grew, together.
-        latency_us_p50, latency_us_p99: from request to answer, measured by the proxy.
-    """
-
+    # api, version: of the requests
     api: str
     version: int
-    sent: int
-    answered: int
-    broker: int
+    sent: int  # request frames in Spark's tables, by the first four bytes of each
+    answered: int  # rows of the table ``requests``: answers that the proxy paired with their request
+    broker: int  # by so much the brokers' metrics grew, together
+    # latency_us_p50, latency_us_p99: from request to answer, measured by the proxy
     latency_us_p50: int
     latency_us_p99: int
 
@@ -101,8 +94,7 @@ def run(directory: Path | None = None, *, plain: bool = False) -> int:
         directory: the folder of the run; None: one for temporary files.
         plain: lines even on a terminal.
 
-    Returns:
-        The exit code, as that of ``framegate demo``.
+    Returns: The exit code, as that of ``framegate demo``.
     """
     absent = missing("pyspark", "pyarrow") or " and ".join(broker.missing_tools())
     if absent:

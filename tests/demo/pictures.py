@@ -53,8 +53,7 @@ def draw(browser: str, page: Path, target: Path, dashboard: Dashboard, seen: Map
         window: the time that is shown.
         subtitle: shown after the title.
 
-    Raises:
-        PictureError: the browser failed, or was not done within 60 s, twice.
+    Raises PictureError: the browser failed, or was not done within 60 s, twice.
     """
     picture = {
         "dashboard": dashboard.document,

@@ -41,8 +41,7 @@ VALUES: Final[dict[str, tuple[str, ...]]] = {
         "max_age",
         "drain",
     ),
-}
-"""The first value of each is the default."""
+}  # the first value of each is the default
 
 
 @dataclass(frozen=True, slots=True)

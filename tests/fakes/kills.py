@@ -21,8 +21,7 @@ from tests.fakes.tap_read import read_frames
 from tests.fakes.traffic import Traffic
 
 Row = dict[str, Any]
-WAIT_S: Final = 40
-"""For anything that does happen; a busy machine may take so long."""
+WAIT_S: Final = 40  # for anything that does happen; a busy machine may take so long
 
 SETTINGS: Final[dict[str, list[Row]]] = {
     "all": [{"name": "all"}],
@@ -33,8 +32,7 @@ SETTINGS: Final[dict[str, list[Row]]] = {
     ],
     "small": [{"name": "all"}],
     "mute": [{"name": "mute", "listeners": ["a"], "on_full": "mute"}, {"name": "all"}],
-}
-"""Rules, by name."""
+}  # Rules, by name
 
 
 @dataclasses.dataclass

@@ -16,10 +16,8 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-HOST = "real-broker-"
-"""How the hosts of random answers begin."""
-MUTATIONS = int(os.environ.get("FRAMEGATE_TEST_MUTATIONS", "3000"))
-"""How many mutated messages a test makes."""
+HOST = "real-broker-"  # how the hosts of random answers begin
+MUTATIONS = int(os.environ.get("FRAMEGATE_TEST_MUTATIONS", "3000"))  # how many mutated messages a test makes
 ERRORS = list(ErrorCode)
 _INTEGERS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 

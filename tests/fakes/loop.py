@@ -54,9 +54,6 @@ class LoopBench:
         link_bytes: the send buffer of the loop's command socket; 0: the system's.
         sasl: of the listener, whose protocol is Kafka's then.
         brokers: of a cluster, which the upstream is then, as control sends them; the upstream's address is its bootstrap.
-
-    Attributes:
-        read: what the link brought, once ``close`` or ``receive`` read it; rows of connections are single messages with ``row``.
     """
 
     def __init__(
@@ -132,6 +129,7 @@ class LoopBench:
         )
         self._collecting = gc.get_threshold()
         self.clients: list[socket.socket] = []
+        # what the link brought, once ``close`` or ``receive`` read it; rows of connections are single messages with ``row``
         self.read: list[Message] = []
         self._reader = LinkReader()
 

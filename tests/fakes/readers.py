@@ -18,7 +18,6 @@ class Reader(Waiter):
         frames: sizes of what it has to read, header counted; ``more`` gives further ones as long as it is asked.
 
     Attributes:
-        bytes, whole: what it has read.
         waits: it is throttled; reads nothing but the frame begun.
     """
 
@@ -26,6 +25,7 @@ class Reader(Waiter):
         self.buckets = list(buckets)
         self.frames = deque(frames)
         self.more = more
+        # bytes, whole: what it has read
         self.bytes = 0
         self.whole = 0
         self.turns = 0

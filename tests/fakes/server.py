@@ -30,9 +30,6 @@ class ServerProcess:
     Args:
         command: of the processor, which is another one for the fake.
         overrides: words of the start message.
-
-    Attributes:
-        notices: what it said that answered nothing, but for rows of connections that opened or are open.
     """
 
     def __init__(self, config: ProxyConfig, *, start: bool = True, command: tuple[str, ...] = COMMAND, **overrides: object) -> None:
@@ -41,7 +38,7 @@ class ServerProcess:
         self.layout = CellLayout.of(config)
         self.cells_fd = create(self.layout)
         self.cells = CellReader(self.cells_fd, self.layout)
-        self.notices: list[Message] = []
+        self.notices: list[Message] = []  # what it said that answered nothing, but for rows of connections that opened or are open
         self._answers: dict[int, Message] = {}
         self._ids = 0
         self._clients: list[socket.socket] = []

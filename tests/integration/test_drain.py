@@ -83,19 +83,13 @@ class Asker:
 
     Args:
         window: questions that it leaves unanswered.
-
-    Attributes:
-        name: its address, as rows have it.
-        asked: how many questions it began to send.
-        answered: the numbers of the answers.
-        failure: what it met instead of an end.
     """
 
     def __init__(self, sock: socket.socket, client: int, window: int) -> None:
-        self.name = peer_name(sock)
-        self.asked = 0
-        self.answered: list[int] = []
-        self.failure: OSError | None = None
+        self.name = peer_name(sock)  # its address, as rows have it
+        self.asked = 0  # how many questions it began to send
+        self.answered: list[int] = []  # the numbers of the answers
+        self.failure: OSError | None = None  # what it met instead of an end
         self._sock = sock
         self._client = client
         self._window = threading.Semaphore(window)
@@ -207,8 +201,7 @@ ask(kept, b"up")
 print("up", flush=True)
 while True:
     signal.pause()
-"""
-"""What a pod's application does: it holds a connection, and for its own end it needs that and new ones."""
+"""  # what a pod's application does: it holds a connection, and for its own end it needs that and new ones
 
 
 @contextlib.contextmanager

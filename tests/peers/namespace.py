@@ -21,16 +21,13 @@ class Namespace:
     Args:
         folder: for the file.
         names: of ``HOST``.
-
-    Attributes:
-        prefix: the command before that of a client.
     """
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self._hosts = folder / "hosts"
         self._hosts.write_text(f"127.0.0.1 localhost\n{HOST} {' '.join(names)}\n")
         self._near, self._far = f"fg{os.getpid()}", f"fc{os.getpid()}"
-        self.prefix: tuple[str, ...] = ()
+        self.prefix: tuple[str, ...] = ()  # the command before that of a client
 
     @staticmethod
     def lacks() -> str:

@@ -29,8 +29,7 @@ TABLES: Final[Mapping[str, Mapping[tuple[str, str], str]]] = {
         **{(name, "hosts plain"): _NO_SERVER_NAME for name in CLUSTER_NAMES},
         ("kafkajs", KILLED): "not shown: loses records without framegate, too",
     },
-}
-"""Each table's cells for which there is no test."""
+}  # each table's cells for which there is no test
 _WIDTH: Final = 44
 
 

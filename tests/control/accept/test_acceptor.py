@@ -22,8 +22,7 @@ from framegate.proxy.server.link import receive_handovers
 from tests.fakes.cases import each_of
 from tests.fakes.fleet import MemoryLog, fleet, until
 
-MORE = 160
-"""Connections, than both hand-over sockets hold when they are as small as the kernel makes them: seven messages of ten."""
+MORE = 160  # Connections, than both hand-over sockets hold when they are as small as the kernel makes them: seven messages of ten
 
 
 def listening(address: str = "127.0.0.1:0", **changes: Any) -> Listening:

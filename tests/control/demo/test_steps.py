@@ -28,14 +28,10 @@ class Connection:
 
 
 class Pretended:
-    """Generator and control plane of one proxy with two processors, both in one object.
-
-    Attributes:
-        lies: names of what it does wrong.
-    """
+    """Generator and control plane of one proxy with two processors, both in one object."""
 
     def __init__(self, *lies: str) -> None:
-        self.lies = lies
+        self.lies = lies  # names of what it does wrong
         self.connections: dict[int, Connection] = {}
         self.limit_value = 4 * MIB
         self.pool_size = 64 * MIB

@@ -89,8 +89,7 @@ REFUSALS: list[tuple[Callable[[Any], Awaitable[Any]], type[Exception], str]] = [
     (lambda taps: taps.update("first", {"capture": "hash"}, None, "beef"), EtagError, "first"),
     (lambda taps: taps.delete("none"), NotFoundError, "none"),
     (lambda taps: taps.delete("first", "beef"), EtagError, "first"),
-]
-"""Other rules that are not valid are in ``tests/control/service/test_taps.py``."""
+]  # Other rules that are not valid are in ``tests/control/service/test_taps.py``
 
 
 @pytest.mark.parametrize("validate_only", [False, True])
