@@ -19,11 +19,8 @@ STOP_MARGIN_MS: Final = 15_000  # the time of a stop after the drain: the tap is
 
 
 class Notifier:
-    """Sends messages to the manager. On the event loop's thread.
-
-    Args:
-        environment: ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID`` are removed from it.
-        on_failure: gets the reason of the first of several failures in a row.
+    """Sends messages to the manager. On the event loop's thread. ``environment``: ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID`` are
+    removed from it. ``on_failure``: gets the reason of the first of several failures in a row.
     """
 
     def __init__(self, environment: MutableMapping[str, str], on_failure: Callable[[str], None]) -> None:

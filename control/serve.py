@@ -151,11 +151,8 @@ async def _until(work: Any, event: asyncio.Event, on_event: Callable[[], None] =
 
 
 def serve(path: str | pathlib.Path, log_format: LogFormat | None = None) -> int:
-    """Run until a signal; the exit code. Faults of the configuration go to stderr, one on each line.
-
-    Args:
-        path: of the configuration.
-        log_format: how rows are written; None: as the configuration says.
+    """Run until a signal; the exit code. Faults of the configuration go to stderr, one on each line. ``log_format``: how rows are written; None: as
+    the configuration says.
     """
     signals = Signals()
     _leave_no_core()

@@ -76,11 +76,8 @@ class TaskMonitor:
         self._jobs: list[MonitoredTask] = []
 
     def job(self, name: str, limit_s: float) -> MonitoredTask:
-        """A new task; its limit counts from now on.
-
-        Args:
-            name: one of ``framegate.proxy.cells.TASKS``.
-            limit_s: the task is stalled after this time without a heartbeat.
+        """A new task; its limit counts from now on. ``name``: one of ``framegate.proxy.cells.TASKS``. ``limit_s``: the task is stalled after this
+        time without a heartbeat.
         """
         job = MonitoredTask(name, limit_s, self.failed)
         self._jobs.append(job)

@@ -28,11 +28,9 @@ _log = logging.getLogger(__name__)
 
 
 def bind(address: str, *, beside: bool = False) -> socket.socket:
-    """A socket that listens on ``host:port`` or ``[v6]:port``; port 0 asks the kernel for a free one. Raises OSError.
-
-    Args:
-        beside: the address may overlap with that of another socket of this process that shares it (SO_REUSEPORT). It does not listen yet, so
-            clients still connect to the other one.
+    """A socket that listens on ``host:port`` or ``[v6]:port``; port 0 asks the kernel for a free one. Raises OSError. ``beside``: the address may
+    overlap with that of another socket of this process that shares it (SO_REUSEPORT). It does not listen yet, so clients still connect to the other
+    one.
     """
     parsed = parse_address(address, port_zero=True, unix=False)
     sock = socket.socket(socket.AF_INET6 if parsed.kind == "ipv6" else socket.AF_INET, socket.SOCK_STREAM)

@@ -89,15 +89,7 @@ def ranges_in(body: bytes) -> tuple[ApiRange, ...]:
 
 
 class ApiVersions:
-    """One upstream's. On the event loop, but for ``known``.
-
-    Args:
-        upstream: its name.
-        addresses: of its endpoints, as the link has them.
-        tls: how an endpoint is spoken to.
-        timeout_s: for one endpoint's answer.
-        header: see ``connected``.
-    """
+    """One upstream's. On the event loop, but for ``known``."""
 
     def __init__(
         self,

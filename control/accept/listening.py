@@ -140,13 +140,8 @@ class Listening(ListeningSocket):
 
 def rebound(before: Mapping[str, Listening], leaving: Mapping[str, Listening], listeners: Sequence[ListenerConfig]) -> dict[str, Listening]:
     """The listeners of another configuration, in its order: those with the same address are the same objects, others listen already, except beside an
-    address that overlaps.
-
-    Args:
-        before: the present ones.
-        leaving: those that are gone but have connections: one of the same name goes on with their counts.
-
-    Raises StartError: an address cannot be used; nothing is bound then.
+    address that overlaps. ``leaving``: those that are gone but have connections: one of the same name goes on with their counts. Raises StartError:
+    an address cannot be used; nothing is bound then.
     """
     wanted = {item.name: item.address for item in listeners}
     gone = [item for name, item in before.items() if wanted.get(name) != item.config.address]

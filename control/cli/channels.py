@@ -216,12 +216,8 @@ def _change(
     ttl: int = 0,
     **given: Any,
 ) -> None:
-    """Change the selected channels and print the result; exits with 3 when some channels were not open.
-
-    Args:
-        verb, done: as in ``mute`` and ``muted``.
-        channel_ids, chosen: exactly one of them selects the channels.
-        given: further fields of the request.
+    """Change the selected channels and print the result; exits with 3 when some channels were not open. ``channel_ids``, ``chosen``: exactly one of
+    them selects the channels.
     """
     import grpc
 

@@ -66,11 +66,8 @@ _REFUSALS: Final = ("failed to connect", "name resolution", "DNS")
 
 @contextlib.contextmanager
 def calling(address: str, *, change: bool = False) -> "Iterator[grpc.Channel]":
-    """A gRPC channel to the admin API. A call that fails inside exits the process with a message and an exit code.
-
-    Args:
-        address: of the admin API, as in ``--address``.
-        change: the calls change something, so an interrupted call may have taken effect.
+    """A gRPC channel to the admin API. A call that fails inside exits the process with a message and an exit code. ``address``: of the admin API, as
+    in ``--address``. ``change``: the calls change something, so an interrupted call may have taken effect.
     """
     import grpc
 
@@ -105,11 +102,9 @@ _Response = TypeVar("_Response")
 
 
 def send(method: Callable[..., _Response], request: "Message", change: Change, timeout_s: float | None = CALL_TIMEOUT_S) -> _Response:
-    """Call a method of a stub that changes something, or with ``--dry-run`` only checks the change; says so on standard error.
-
-    Args:
-        request: gets etag (in its resource, if it has one), reason, ``validate_only`` and a request id, as far as its type has these fields.
-        timeout_s: None: as long as it takes.
+    """Call a method of a stub that changes something, or with ``--dry-run`` only checks the change; says so on standard error. ``request``: gets etag
+    (in its resource, if it has one), reason, ``validate_only`` and a request id, as far as its type has these fields. ``timeout_s``: None: as long as
+    it takes.
     """
     given: dict[str, object] = {"reason": change.reason, "validate_only": change.dry_run, "request_id": str(uuid.uuid4())}
     for name in given.keys() & request.DESCRIPTOR.fields_by_name.keys():

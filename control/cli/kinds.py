@@ -19,7 +19,6 @@ class Kind(click.ParamType[T]):
     """A parameter type that a function parses.
 
     Args:
-        name: as help texts show it.
         parse: makes the value of a text, or raises ValueError with what is wrong, after "{value!r} ".
     """
 

@@ -78,11 +78,8 @@ def choose(ctx: click.Context, fleet: Fleet) -> None:
 
 
 def over_pods(table: Callable[..., Table], question: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a command run over many pods.
-
-    Args:
-        table: from the options of the command; raises UsageError for one that is not possible over pods.
-        question: asked before a command that changes something, unless ``--yes``, which the command then has, is given.
+    """Let a command run over many pods. ``table``: from the options of the command; raises UsageError for one that is not possible over pods.
+    ``question``: asked before a command that changes something, unless ``--yes``, which the command then has, is given.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:

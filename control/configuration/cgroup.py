@@ -115,11 +115,7 @@ def killed_for_memory(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> i
 
 def pressure(resource: str, root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN, machine: pathlib.Path = _PRESSURE) -> dict[str, float]:
     """Seconds for which ``some`` or all tasks (``full``) of the innermost group that says so, else of the machine, waited for a resource.
-
-    Args:
-        resource: ``cpu``, ``memory`` or ``io``.
-        root, own: see above.
-        machine: the folder with the machine's.
+    ``resource``: ``cpu``, ``memory`` or ``io``.
     """
     told = [*(words for _, words in _read(root, own, ("", f"{resource}.pressure"))), _words(machine / resource)]
     for words in told:

@@ -92,13 +92,9 @@ def _load(path: str | pathlib.Path, text: str | None = None) -> Loaded | list[Fa
 
 
 def load_row(question: dict[str, Any]) -> dict[str, Any]:
-    """As ``load_in_child``, for a process that is asked by one which cannot fork.
-
-    Args:
-        question: ``path``; ``text``, which is loaded as if it stood in the file, or None; ``zone``: the value of the environment variable ``ZONE``;
-            ``named``: all of this machine that the text may name (``named_here``), or None: anything.
-
-    Returns: JSON values for ``loaded_from_row``.
+    """As ``load_in_child``, for a process that is asked by one which cannot fork. ``question``: ``path``; ``text``, which is loaded as if it stood in
+    the file, or None; ``zone``: the value of the environment variable ``ZONE``; ``named``: all of this machine that the text may name
+    (``named_here``), or None: anything. Returns: JSON values for ``loaded_from_row``.
     """
     os.environ[ZONE] = question["zone"]
     if question["named"] is not None:

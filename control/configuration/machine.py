@@ -53,12 +53,8 @@ _OWNERS: Final = stat.S_IWUSR | stat.S_IXUSR  # the rights that the owner of a f
 
 
 def apply_machine(document: Document, config: ProxyConfig, bound: Bound, *, in_use: bool) -> None:
-    """Add faults and warnings about what this machine does not provide.
-
-    Args:
-        document, config: where the document has faults, the model lacks the values that are wrong.
-        bound: every address that is to be bound, with its key; without those that are faulty already.
-        in_use: warn of what another process uses now.
+    """Add faults and warnings about what this machine does not provide. ``document``, ``config``: where the document has faults, the model lacks the
+    values that are wrong. ``bound``: every address that is to be bound, with its key; without those that are faulty already.
     """
     _addresses(document, bound, in_use=in_use)
     _broker_ports(document, config, in_use=in_use)

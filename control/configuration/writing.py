@@ -24,11 +24,8 @@ _HANDLERS: Final = HandlersConfig()  # the only keys whose default is a relative
 
 
 def as_yaml(config: ProxyConfig, folder: str, *, defaults: bool = False) -> str:
-    """The configuration as a file; paths are absolute.
-
-    Args:
-        folder: of the file, where paths start that are the default.
-        defaults: write also the keys that have their default, unless it is none.
+    """The configuration as a file; paths are absolute. ``folder``: of the file, where paths start that are the default. ``defaults``: write also the
+    keys that have their default, unless it is none.
     """
     if config.handlers.path == tuple(str(pathlib.Path(folder, path)) for path in _HANDLERS.path) and not defaults:
         config = dataclasses.replace(config, handlers=dataclasses.replace(config.handlers, path=_HANDLERS.path))

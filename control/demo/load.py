@@ -116,7 +116,6 @@ class Client:
     It has no loop: the generator calls ``on_ready`` when the socket is ready for the events in ``wanted``, which are epoll's.
 
     Args:
-        number: is part of every body.
         address: of the proxy's listener; its certificate must have the host.
         context: TLS, or None for plaintext.
         payloads, latency: the table that bodies come from; the times of answers are added to the histogram.

@@ -47,13 +47,9 @@ def ending_with_us(command: Sequence[str]) -> list[str]:
 
 
 class Child:
-    """A process with JSON lines on its standard output, which a thread reads. Other lines, and standard error, go to the file ``log``.
-
-    Args:
-        name: for messages.
-        command, environment: of the process; the environment is added to that of this process.
-        log: the file.
-        on_row: called on the reading thread with every row that is no reply.
+    """A process with JSON lines on its standard output, which a thread reads. Other lines, and standard error, go to the file ``log``. ``command``,
+    ``environment``: of the process; the environment is added to that of this process. ``on_row``: called on the reading thread with every row that is
+    no reply.
     """
 
     def __init__(

@@ -97,12 +97,8 @@ def checks(evidence: Evidence) -> list[Check]:
 
 
 def proof(verdict: Verdict, tables: Mapping[str, Sequence[Mapping[str, Any]]], unclaimed: int = 0) -> list[Check]:
-    """Whether the log is complete, and Spark's table says the same.
-
-    Args:
-        verdict: on the log, after the proxy has ended.
-        tables: Spark's answers to ``PROOF``.
-        unclaimed: answers that came when their client had left: the log says that exactly so many are lost.
+    """Whether the log is complete, and Spark's table says the same. ``tables``: Spark's answers to ``PROOF``. ``unclaimed``: answers that came when
+    their client had left: the log says that exactly so many are lost.
     """
     rows = verdict.rows
     late = [row for row in rows if (row.direction, row.state) == ("response", "lost")]

@@ -45,13 +45,9 @@ class WorkspaceError(Exception):
 
 
 class Workspace:
-    """A folder that only this demo uses; the files of the run before are removed.
-
-    Args:
-        directory: new, empty or an earlier demo's; None: ``NAME-<uid>`` in the folder for temporary files.
-        name: of that folder; each kind of demo has its own.
-
-    Raises WorkspaceError: the folder cannot be written or holds other files, or another demo uses it.
+    """A folder that only this demo uses; the files of the run before are removed. ``directory``: new, empty or an earlier demo's; None:
+    ``NAME-<uid>`` in the folder for temporary files. Raises WorkspaceError: the folder cannot be written or holds other files, or another demo uses
+    it.
     """
 
     def __init__(self, directory: Path | None = None, name: str = "framegate-demo") -> None:
@@ -183,7 +179,6 @@ class Stage:
         """Start the proxy and wait until it serves.
 
         Args:
-            upstream: its one endpoint, or the keys of the upstream.
             protocol, listener: keys of the listener; ``tls=None`` for plaintext.
             expected_frames: in both directions together; the tap's budget holds them.
             max_frame_bytes: what the tap keeps of each frame's body; 0 keeps all.

@@ -49,13 +49,7 @@ class _Client(NamedTuple):
 
 
 class Steps:
-    """The steps.
-
-    Args:
-        steering, generator: of the proxy and the load.
-        pool_size: of the memory pool at start, which is restored.
-        note: called with every line about an effect.
-    """
+    """The steps. ``pool_size``: of the memory pool at start, which is restored."""
 
     def __init__(self, steering: Steering, generator: Child, pool_size: int, note: Callable[[str], None]) -> None:
         self.done: list[Step] = []

@@ -69,14 +69,8 @@ class Examination:
 def examine_all(
     around: Surroundings, path: Path | None, address: str | None, *, default: str, why: Callable[[str], str], version: str
 ) -> Examination:
-    """Look at everything.
-
-    Args:
-        around: without a configuration yet.
-        path: of the configuration file; None: there is none.
-        address: of the control plane; None: the file's, or else ``default``.
-        why: says why there is no answer from an address.
-        version: of this program.
+    """Look at everything. ``path``: of the configuration file; None: there is none. ``address``: of the control plane; None: the file's, or else
+    ``default``.
     """
     read: list[Findings] = []
     deadline = Deadline(around.timeout_s)

@@ -106,15 +106,9 @@ class Bus:
         max_bytes: int = MAX_BYTES,
         only_kept: bool = False,
     ) -> Subscription:
-        """A queue of the events that are published from now on, or after a given number. On a closed bus its iteration ends.
-
-        Args:
-            names: the events to receive; empty: all.
-            after: the last number that was seen, 0 for none; None: the newest there is. If events after it are no longer kept, a gap comes first.
-            max_events, max_bytes: of the queue.
-            only_kept: no event that is published later.
-
-        Raises FailedPreconditionError: there is no such event in this process (EVENTS_UNKNOWN).
+        """A queue of the events that are published from now on, or after a given number. On a closed bus its iteration ends. ``names``: the events to
+        receive; empty: all. ``after``: the last number that was seen, 0 for none; None: the newest there is. If events after it are no longer kept, a
+        gap comes first. Raises FailedPreconditionError: there is no such event in this process (EVENTS_UNKNOWN).
         """
         with self._lock:
             start = self._newest if after is None else self._checked(after)

@@ -17,11 +17,7 @@ tuple, because there are thousands a second.
 
 
 class Event:
-    """Something that happened.
-
-    Args:
-        row: the row, or a function that returns it, as in ``Line``.
-    """
+    """Something that happened. ``row``: the row, or a function that returns it, as in ``Line``."""
 
     __slots__ = ("_row", "level", "name", "reserved", "sequence", "subject", "time_ns")
 
@@ -58,10 +54,7 @@ class Subscriber(abc.ABC):
     @abc.abstractmethod
     def offer(self, event: Event, line: Row | str, size: int) -> None:
         """Put an event into a bounded queue. It must not block or publish; an exception is reported, and other subscribers still get the event.
-
-        Args:
-            line: the fields that the log writes, or their JSON text.
-            size: about how long that text is, in bytes.
+        ``line``: the fields that the log writes, or their JSON text. ``size``: about how long that text is, in bytes.
         """
 
     def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:

@@ -23,11 +23,8 @@ _SLICE: Final = 64  # about how many events a handler gets in one iteration of t
 
 
 class Backlog:
-    """A bounded queue of events: when it is full the oldest events are dropped, and a gap at its head reports them. Callers lock.
-
-    Args:
-        max_events: how many it holds, at least 1.
-        max_bytes: how large their rows are together. An event that is larger is held alone.
+    """A bounded queue of events: when it is full the oldest events are dropped, and a gap at its head reports them. Callers lock. ``max_events``: how
+    many it holds, at least 1. ``max_bytes``: how large their rows are together. An event that is larger is held alone.
     """
 
     def __init__(self, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES) -> None:
@@ -83,10 +80,8 @@ class Subscription(Subscriber):
     """Made by ``Bus.subscribe``. Any thread may take events; only one task at a time may wait for them.
 
     Args:
-        lock: the lock of the bus.
         after: the number after which the subscription begins.
         names: the events to receive; empty: all.
-        backlog: the queue.
         on_close: removes the subscription from the bus; called with the lock held.
         on_failure: called with a handler's exception (``each``).
     """

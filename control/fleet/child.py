@@ -123,10 +123,7 @@ class SpawnOptions(NamedTuple):
 def child_environment(also_passed: str) -> dict[str, str]:
     """The environment of a child: the variables that it needs, and the allocator's settings. Other variables may hold tokens, which processes that
     read the bytes of strangers must not have. A package outside site-packages (a checkout) is added to PYTHONPATH, since ``-P`` leaves the current
-    folder out of the path.
-
-    Args:
-        also_passed: the variable that names further ones, separated by commas.
+    folder out of the path. ``also_passed``: the variable that names further ones, separated by commas.
     """
     also = {name.strip() for name in os.environ.get(also_passed, "").split(",")}
     passed = {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_FAMILIES) or name in also}
@@ -140,9 +137,8 @@ def child_environment(also_passed: str) -> dict[str, str]:
 class Child(abc.ABC):
     """One process in one slot.
 
-    Args:
-        descriptors: further descriptors for the child, by the option that passes the number.
-        on_notice: gets every message but answers and the first ``ready`` or ``failed``.
+    ``descriptors``: further descriptors for the child, by the option that passes the number. ``on_notice``: gets every message but answers and the
+    first ``ready`` or ``failed``.
 
     Attributes:
         handover: our end of the hand-over socket.

@@ -39,10 +39,8 @@ def _read(event: str, number: int, text: str) -> Row:
 
 
 class Connections:
-    """Adds and removes connections, and publishes their rows. Event loop only.
-
-    Args:
-        acceptor: reports passed connections, and counts open ones by listener.
+    """Adds and removes connections, and publishes their rows. Event loop only. ``acceptor``: reports passed connections, and counts open ones by
+    listener.
     """
 
     def __init__(self, acceptor: Acceptor, events: Bus) -> None:

@@ -40,12 +40,7 @@ def handler_names(config: ProxyConfig) -> dict[str, str]:
 
 
 class Handlers(Respawner[HandlerSlot, HandlerProcess]):
-    """All handler processes of this framegate.
-
-    Args:
-        config: has handlers.
-        events: see ``Respawner``; also gets ``handler_ready`` and ``handler_rejoined``.
-    """
+    """All handler processes of this framegate. ``events``: see ``Respawner``; also gets ``handler_ready`` and ``handler_rejoined``."""
 
     watch_interval_s = 0.25
 

@@ -112,11 +112,8 @@ class StagedIdentity(NamedTuple):
 
 
 class Identity:
-    """The auth worker pool and its files. Event loop only.
-
-    Args:
-        addresses: the addresses of each upstream in force, as on the link.
-        stores: the certificates, keys and authorities in force, by owner. Any thread.
+    """The auth worker pool and its files. Event loop only. ``addresses``: the addresses of each upstream in force, as on the link. ``stores``: the
+    certificates, keys and authorities in force, by owner. Any thread.
     """
 
     def __init__(

@@ -74,13 +74,8 @@ class Link:
         return next(self._ids)
 
     def ask(self, request: Request[R], identifier: int | None = None) -> asyncio.Future[R | ErrorReply]:
-        """Send a request. Cancel the future if the answer is not needed any more.
-
-        Args:
-            request: see ``framegate.proxy.server.messages``.
-            identifier: of ``next_id``; none: the next one.
-
-        Returns: Becomes the answer, or an error reply if it cannot be read; UnavailableError with the reason PROCESSOR_GONE if the link ends.
+        """Send a request. Cancel the future if the answer is not needed any more. ``identifier``: of ``next_id``; none: the next one. Returns:
+        Becomes the answer, or an error reply if it cannot be read; UnavailableError with the reason PROCESSOR_GONE if the link ends.
         """
         future: asyncio.Future[R | ErrorReply] = self._loop.create_future()
         if identifier is None:

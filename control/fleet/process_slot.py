@@ -45,11 +45,7 @@ class Backoff:
 
 
 class ProcessSlot(Generic[C]):
-    """A slot.
-
-    Args:
-        generation: that of the last process in this slot; 0 if there was none.
-    """
+    """A slot. ``generation``: that of the last process in this slot; 0 if there was none."""
 
     def __init__(self, number: int, generation: int = 0) -> None:
         self.number = number
@@ -99,10 +95,8 @@ class Respawner(abc.ABC, Generic[S, C]):
     Each slot has a task that starts a process, waits for its end and starts the next after a growing pause. A process whose heartbeat does not move
     for ``HEARTBEAT_LIMIT_S`` is killed.
 
-    Args:
-        events: gets the rows of ends (``processor_died``), and the rows that processes log.
-        task: the name of this part in ``framegate.task.failures``, one of ``framegate.proxy.cells.TASKS``.
-        watch: the same for the watch over heartbeats.
+    ``events``: gets the rows of ends (``processor_died``), and the rows that processes log. ``task``: the name of this part in
+    ``framegate.task.failures``, one of ``framegate.proxy.cells.TASKS``.
     """
 
     watch_interval_s = 0.5  # the time between two looks at the heartbeats

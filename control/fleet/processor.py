@@ -35,12 +35,7 @@ class AssignedConnection(NamedTuple):
 
 
 class Processor(Child):
-    """One process in one slot.
-
-    Args:
-        cells: its counters.
-        on_notice: gets the messages that answer no request.
-    """
+    """One process in one slot."""
 
     def __init__(
         self, slot: int, generation: int, cells: SlotCells, spawn_options: SpawnOptions, on_notice: Callable[["Processor", Message], None]

@@ -51,8 +51,6 @@ class Supervisor(Respawner[Slot, Processor]):
     """All processors of this framegate.
 
     Args:
-        desired: changed in place by committed changes.
-        acceptor: gets the processors that take connections.
         events: see ``Respawner``; also gets ``processor_ready``, and the rows of connections.
         on_begin, on_end: called before a process starts in a slot, and after it ended in any way, before its successor starts.
         inherited: descriptors that every processor keeps open as long as it lives.
@@ -275,13 +273,8 @@ class Supervisor(Respawner[Slot, Processor]):
         further: Callable[[int], Change] = lambda slot: Change(),
         commit: Callable[[DesiredState], None] = lambda desired: None,
     ) -> Changed:
-        """Change keys of the configuration in force, as ``change``.
-
-        Args:
-            edit: the new configuration, from the one in force when earlier changes are done; may raise.
-            check: as of ``change``, before ``edit``.
-            further: what else changes, for a slot.
-            commit: what else changes, after the configuration is written into the desired state.
+        """Change keys of the configuration in force, as ``change``. ``edit``: the new configuration, from the one in force when earlier changes are
+        done; may raise. ``commit``: what else changes, after the configuration is written into the desired state.
         """
         before = after = self.desired.config
         row: dict[str, Any] = {}
@@ -333,7 +326,6 @@ class Supervisor(Respawner[Slot, Processor]):
         """Make a change in every processor or in none, and return when it is in force. When cancelled it is still made or taken back.
 
         Args:
-            build: the change for a slot.
             check: raises when the desired state does not allow the change; called when earlier changes are done.
             commit: writes it into the desired state, between the phases. If it raises, nothing is changed.
             decided: called when the change is committed. What it raises is reported (``task_failed``), for nothing can be taken back any more.

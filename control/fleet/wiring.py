@@ -106,11 +106,7 @@ class _Wire:
 
 
 class Wiring:
-    """Event loop only.
-
-    Args:
-        on_rejoined: called when two processes have another pair of sockets.
-    """
+    """Event loop only. ``on_rejoined``: called when two processes have another pair of sockets."""
 
     def __init__(self, on_rejoined: Callable[[Rejoined], None]) -> None:
         self._on_rejoined = on_rejoined

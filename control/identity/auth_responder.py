@@ -156,16 +156,8 @@ def listener_answers(
     before: AuthResponder | None = None,
     checks: PasswordChecks | None = None,
 ) -> AuthResponder:
-    """The responder of a listener.
-
-    Args:
-        sasl: of its configuration.
-        contents: what is in its files, by path.
-        apis: see ``AuthResponder``.
-        before: the previous responder; its objects are kept for files that are not among the contents.
-        checks: of passwords, that outlast the file.
-
-    Raises IdentityFileError: a file is not what it should be.
+    """The responder of a listener. ``before``: the previous responder; its objects are kept for files that are not among the contents. ``checks``: of
+    passwords, that outlast the file. Raises IdentityFileError: a file is not what it should be.
     """
     users, tokens = (None, None) if before is None else (before.users, before.tokens)
     try:

@@ -82,7 +82,6 @@ class AuthWorkerPool:
     """The threads and their queues. Any thread.
 
     Args:
-        answers: the responder of each queue.
         on_failure: called with an exception of a ``reply``, in its thread.
         threads: requests served at once.
         queue: requests that wait in each queue, of one address half as many.
@@ -121,12 +120,7 @@ class AuthWorkerPool:
             self._answers[auth_queue] = answers
 
     def put(self, answers: Mapping[str, AuthResponder], queues: Set[str]) -> None:
-        """Have these queues and no others. Requests that wait in one that is gone are answered ``Unavailable``.
-
-        Args:
-            answers: the responders that are new.
-            queues: the names of all that are to be.
-        """
+        """Have these queues and no others. Requests that wait in one that is gone are answered ``Unavailable``."""
         with self._changed:
             self._answers.update(answers)
             for name in queues - self._queues.keys():

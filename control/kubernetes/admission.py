@@ -37,13 +37,8 @@ class _RefusedError(Exception):
 
 
 class Admission:
-    """Answers reviews.
-
-    Args:
-        cluster: for ConfigMaps and events.
-        options: of every sidecar.
-        default: the text of framegate.yaml of pods that name no ConfigMap; None: each must name one.
-        admit: a pod to which framegate cannot be added is created without it; otherwise it is refused.
+    """Answers reviews. ``default``: the text of framegate.yaml of pods that name no ConfigMap; None: each must name one. ``admit``: a pod to which
+    framegate cannot be added is created without it; otherwise it is refused.
     """
 
     def __init__(self, cluster: Cluster, options: Options, default: str | None, *, admit: bool) -> None:

@@ -25,12 +25,8 @@ class ClusterError(Exception):
 
 
 class Cluster:
-    """Calls of the API server. The token is read for each call, because the kubelet renews it.
-
-    Args:
-        account: the folder of token, authority and namespace.
-
-    Raises ClusterError: this is no pod, or it has no service account.
+    """Calls of the API server. The token is read for each call, because the kubelet renews it. Raises ClusterError: this is no pod, or it has no
+    service account.
     """
 
     def __init__(self, account: Path = ACCOUNT) -> None:

@@ -80,11 +80,8 @@ def graft(
     """Edits that add to a mapping: keys that it lacks, items to its lists. And the former text that ``prune`` needs, by path (with dots): of an entry
     that was empty or replaced its text; None where there was no key.
 
-    Args:
-        text, shared, node, path: the manifest, the anchors that its aliases use, the mapping and its path.
-        wanted: mappings, lists and values by key; a value must not exist yet.
-        layout: the indentation.
-        replaced: paths of values to be replaced.
+    ``text``, ``shared``, ``node``, ``path``: the manifest, the anchors that its aliases use, the mapping and its path. ``wanted``: mappings, lists
+    and values by key; a value must not exist yet.
 
     Raises ManifestError: what is to be added to is shared by an anchor, comes from ``<<``, or is of another kind.
     """
@@ -239,12 +236,8 @@ def grafted(value: Any, wanted: Any, key: str = "") -> Any:
 
 
 def prune(text: str, node: Node, cuts: dict[str, Any], was: dict[str, str | None], path: Path = ()) -> tuple[list[Edit], bool]:
-    """Edits that undo ``graft``, and whether nothing is left of the mapping.
-
-    Args:
-        text, node, path: the manifest, the mapping and its path.
-        cuts: by key: a mapping of such; of a list the names of items; a value, which is removed unless it has changed; ``ANY``.
-        was: as ``graft`` returned it.
+    """Edits that undo ``graft``, and whether nothing is left of the mapping. ``cuts``: by key: a mapping of such; of a list the names of items; a
+    value, which is removed unless it has changed; ``ANY``. ``was``: as ``graft`` returned it.
     """
     edits: list[Edit] = []
     dropped: set[int] = set()

@@ -144,12 +144,8 @@ class Injector:
 def _addition(
     text: str, workload: Workload, template: dict[str, Any], claims: list[dict[str, Any]], replaced: frozenset[Path], wait: dict[str, Any]
 ) -> tuple[list[Edit], dict[int, dict[str, Any]]]:
-    """Edits of one workload, and what they add, by the ``id`` of the node that it is added to.
-
-    Args:
-        claims: its further ``volumeClaimTemplates``.
-        replaced: values that are replaced.
-        wait: is added to each of the application's containers without a preStop hook.
+    """Edits of one workload, and what they add, by the ``id`` of the node that it is added to. ``claims``: its further ``volumeClaimTemplates``.
+    ``wait``: is added to each of the application's containers without a preStop hook.
     """
     addition: dict[str, Any] = {"metadata": template["metadata"], "spec": template["spec"]}
     _leave_out(workload, addition, replaced)

@@ -54,8 +54,6 @@ def kafka_configuration(bootstrap: Sequence[str], about: str, *, node: str = "ka
 
     Args:
         bootstrap: some brokers, as ``host:port``.
-        about: the comment before it.
-        node: the name of the node.
         port: of the bootstrap; the ports of brokers begin 8 above it.
         in_pod: with the ports that the kubelet and Prometheus reach, the admin socket at its default, and less memory than a container has; else with
             a socket beside the file.

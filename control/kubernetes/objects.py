@@ -66,13 +66,8 @@ def key_of(item: Object) -> tuple[str, str | None, str]:
 
 
 def objects_for(workload: Workload, options: Options, needs: PodRequirements, wanted: Wanted, pods: dict[str, Any] | None = None) -> list[Object]:
-    """All objects of a workload with framegate.
-
-    Args:
-        workload, options, needs, wanted: of the objects; ``options`` as ``options_of`` returns them.
-        pods: a selector; None: of the workload's own pods.
-
-    Raises ManifestError: as of ``pods_of``.
+    """All objects of a workload with framegate. ``workload``, ``options``, ``needs``, ``wanted``: of the objects; ``options`` as ``options_of``
+    returns them. ``pods``: a selector; None: of the workload's own pods. Raises ManifestError: as of ``pods_of``.
     """
     found: list[Object] = []
     if needs.text is not None and options.config_map is not None:

@@ -104,13 +104,8 @@ def read_configuration(source: pathlib.Path | str) -> tuple[ProxyConfig, str, li
 
 
 def fitted_requirements(source: pathlib.Path | str, cpu_m: int, memory: int) -> tuple[PodRequirements, list[str]]:
-    """What the configuration of a file or of a text needs from its pod, and its warnings.
-
-    Args:
-        source: as of ``read_configuration``.
-        cpu_m, memory: the container's limits, in thousandths of a CPU and in bytes.
-
-    Raises ConfigurationError: with every fault; PodRequirementsError: as of ``requirements_of``.
+    """What the configuration of a file or of a text needs from its pod, and its warnings. ``cpu_m``, ``memory``: the container's limits, in
+    thousandths of a CPU and in bytes. Raises ConfigurationError: with every fault; PodRequirementsError: as of ``requirements_of``.
     """
     config, text, warnings = read_configuration(source)
     chosen = fitted(config, Container(-(-cpu_m // 1000), memory, 2))

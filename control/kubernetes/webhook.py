@@ -127,14 +127,8 @@ def _load(context: ssl.SSLContext, pair: Pair) -> None:
 
 
 async def serve(address: str, admission: Admission, pair: Callable[[], Pair]) -> None:
-    """Answer reviews until SIGTERM or SIGINT. The port is open as soon as there is a certificate.
-
-    Args:
-        address: to listen on.
-        admission: answers reviews.
-        pair: returns the present certificate; called in a thread.
-
-    Raises OSError: the address cannot be used.
+    """Answer reviews until SIGTERM or SIGINT. The port is open as soon as there is a certificate. ``pair``: returns the present certificate; called
+    in a thread. Raises OSError: the address cannot be used.
     """
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -348,9 +348,7 @@ _CLIENT_GONE: Final = "ExecuteBatchError"  # gRPC's, when an answer cannot be se
 
 class LibraryRows(logging.Handler):
     """Turns log records of libraries (``logging``: gRPC, OpenTelemetry, our own interceptor) into rows, so that all lines of stdout are rows.
-
-    Args:
-        on_exception: called for each record with an exception: a callback that a library called, a call that failed.
+    ``on_exception``: called for each record with an exception: a callback that a library called, a call that failed.
     """
 
     def __init__(self, log: RowLog, on_exception: Callable[[], None] = lambda: None) -> None:

@@ -53,10 +53,8 @@ class IdentityFiles(Reloader):
         self._watched: dict[tuple[str, str], str] = {}  # paths, by owner and kind
 
     def follow(self, contents: Mapping[str, Contents], rotation: Rotation) -> None:
-        """Watch the files of all listeners with SASL: each alone, so that a broken file does not delay another.
-
-        Args:
-            contents: of listeners that are new, or use other files, by listener.
+        """Watch the files of all listeners with SASL: each alone, so that a broken file does not delay another. ``contents``: of listeners that are
+        new, or use other files, by listener.
         """
         names = self._identity.listeners
         self._names = {listener_owner(name): name for name in names}

@@ -90,11 +90,8 @@ class _Watched:
 
 
 class Rotation:
-    """All sources of one control process. Event loop only.
-
-    Args:
-        settings: the interval of looks, and how long a refusal lasts before it is reported.
-        clock: seconds that only grow.
+    """All sources of one control process. Event loop only. ``settings``: the interval of looks, and how long a refusal lasts before it is reported.
+    ``clock``: seconds that only grow.
     """
 
     def __init__(
@@ -148,11 +145,9 @@ class Rotation:
             self._report(items, self._clock())
 
     async def reload(self, path: str | None = None) -> list[ReloadOutcome]:
-        """Reload the present contents of the files, without waiting, but not those that are only noted (``Source.automatic``).
-        Returns the outcome of each source, in order of owner and kind. A caller that is canceled does not end the reload.
-
-        Args:
-            path: reload only the sources with this file; None: all.
+        """Reload the present contents of the files, without waiting, but not those that are only noted (``Source.automatic``). Returns the outcome of
+        each source, in order of owner and kind. A caller that is canceled does not end the reload. ``path``: reload only the sources with this file;
+        None: all.
         """
         task = asyncio.create_task(self._reload(path))
         self._reloads.add(task)

@@ -63,10 +63,8 @@ class Source:
 
 
 class ContentReloader(Reloader):
-    """A reloader that builds one object from the contents of a source, and replaces it as a whole.
-
-    Args:
-        load: makes the object of what is in the files of an owner and puts it in place, in a thread; a ``RefusedError`` says why it cannot.
+    """A reloader that builds one object from the contents of a source, and replaces it as a whole. ``load``: makes the object of what is in the files
+    of an owner and puts it in place, in a thread; a ``RefusedError`` says why it cannot.
     """
 
     def __init__(self, load: Callable[[str, Contents], None]) -> None:

@@ -40,12 +40,7 @@ Judge = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class TlsStores(Reloader):
-    """All stores of certificates of the configuration.
-
-    Args:
-        judge: of new ones.
-        certificates: what is in the files at the start, by path.
-    """
+    """All stores of certificates of the configuration."""
 
     def __init__(self, supervisor: Supervisor, validator: Judge, certificates: Mapping[str, list[CertificateFacts]]) -> None:
         self._supervisor = supervisor

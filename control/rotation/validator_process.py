@@ -28,13 +28,8 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class ValidatorProcess:
-    """Event loop only; one question at a time, others wait.
-
-    Args:
-        reaper: waits for children.
-        command: of the process.
-        patience_s: for an answer, the start of the process included.
-        kept: bytes of resident memory above which it is not asked again.
+    """Event loop only; one question at a time, others wait. ``patience_s``: for an answer, the start of the process included. ``kept``: bytes of
+    resident memory above which it is not asked again.
     """
 
     def __init__(self, reaper: Reaper, command: Sequence[str] = _COMMAND, *, patience_s: float = _PATIENCE_S, kept: int = _KEPT) -> None:

@@ -54,13 +54,9 @@ async def _fill(
 
 
 class ClosedChannels:
-    """The rows of the channels that closed last, by channel id; the oldest is dropped first. Used in the event loop only.
-
-    Events wait in the subscription, and their rows are not decoded, until a request needs them: thousands of channels may close in a second.
-
-    Args:
-        take: returns the events ``closed`` since its last call; its queue has ``capacity``.
-        capacity: rows that are kept.
+    """The rows of the channels that closed last, by channel id; the oldest is dropped first. Used in the event loop only. Events wait in the
+    subscription, and their rows are not decoded, until a request needs them: thousands of channels may close in a second. ``take``: returns the
+    events ``closed`` since its last call; its queue has ``capacity``.
     """
 
     def __init__(self, take: Callable[[], list[Event | Gap]], capacity: int = CAPACITY) -> None:

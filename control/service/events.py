@@ -48,11 +48,7 @@ FIELDS: Final[Mapping[str, Field]] = {
 
 
 class Events(EventServiceServicer):
-    """Sends the rows of the log.
-
-    Args:
-        rows: publishes them.
-    """
+    """Sends the rows of the log."""
 
     def __init__(self, rows: Bus) -> None:
         self._rows = rows

@@ -118,8 +118,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     Args:
         audit: reserves a place for the audit row of a change, and writes the row.
-        peers: knows the callers.
-        config: has the sockets of the roles, for refusals.
         observe: called for every call that ended; None: not needed.
         tracer: returns what makes a span of each call; None: spans are not exported.
     """

@@ -57,10 +57,8 @@ class Peers:
         self._connections: dict[str, _Connection] = {}
 
     def add(self, peer: Peer, hold: Callable[[bool], None] = lambda held: None) -> str:
-        """Add a caller; returns the name in the abstract namespace that the connection to gRPC's socket must have. No name is used twice.
-
-        Args:
-            hold: stops reading from the connection, and begins again.
+        """Add a caller; returns the name in the abstract namespace that the connection to gRPC's socket must have. No name is used twice. ``hold``:
+        stops reading from the connection, and begins again.
         """
         name = secrets.token_hex(16)
         self._connections[name] = _Connection(peer, hold)

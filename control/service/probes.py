@@ -50,12 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 class HealthService(health_pb2_grpc.HealthServicer):
-    """Answers probes over gRPC.
-
-    Args:
-        state: has the health.
-        observe: called for each watch that was refused; None: not needed.
-    """
+    """Answers probes over gRPC. ``observe``: called for each watch that was refused; None: not needed."""
 
     def __init__(self, state: State, observe: CallObserver | None = None) -> None:
         self._state = state

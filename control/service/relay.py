@@ -81,14 +81,7 @@ class _Side(asyncio.Protocol):
 
 
 class Relay:
-    """Serves one listening socket until ``close``.
-
-    Args:
-        listening: non-blocking.
-        backend: the path of gRPC's socket.
-        wanted: says who a connection is of.
-        context: of TLS, asked for each connection; None: no TLS.
-    """
+    """Serves one listening socket until ``close``. ``listening``: non-blocking. ``context``: of TLS, asked for each connection; None: no TLS."""
 
     def __init__(
         self, listening: socket.socket, backend: str, peers: Peers, wanted: Wanted, context: Callable[[], ssl.SSLContext] | None = None

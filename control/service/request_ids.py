@@ -41,12 +41,8 @@ class RequestIds:
         self._size = 0
 
     async def once(self, method: str, request_id: str, data: bytes, make: Callable[[], Awaitable[Any]]) -> Any:
-        """The answer of ``make``, or that of an earlier call of the method with the same id. A call that failed is made again.
-
-        Args:
-            data: the bytes of the request.
-
-        Raises InvalidArgumentError: the id was used for another request.
+        """The answer of ``make``, or that of an earlier call of the method with the same id. A call that failed is made again. ``data``: the bytes of
+        the request. Raises InvalidArgumentError: the id was used for another request.
         """
         self._drop()
         key, digest = (method, request_id.lower()), hashlib.blake2b(data).digest()

@@ -69,7 +69,6 @@ async def start(parts: Parts, config: ProxyConfig, observe: CallObserver | None 
     """Serve the API on the sockets of ``config.admin`` and health on the addresses of ``config.health``.
 
     Args:
-        parts: steering, which answers the calls.
         config: only its addresses are read.
         observe: called for every call that ended; ``Telemetry.record_call``.
         tracer: returns what makes spans of the API's calls. Probes have none, because there are many and they are all alike.

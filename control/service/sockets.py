@@ -77,14 +77,7 @@ class Sockets:
             self._release = stack.pop_all().close
 
     def serve(self, backend: str, peers: Peers, rotation: Rotation, ask: Judge) -> None:
-        """Pass the connections of all sockets to gRPC's.
-
-        Args:
-            backend: its path.
-            peers: gets the callers.
-            rotation: watches the certificates of TCP.
-            ask: a question of the validator process.
-        """
+        """Pass the connections of all sockets to gRPC's."""
         for role, sock in self._unix:
             self._relays.append(Relay(sock, backend, peers, functools.partial(unix_peer, ROLES[role])))
         if self._tcp is not None:

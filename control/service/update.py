@@ -131,9 +131,6 @@ class Resource:
     """A resource that can be updated.
 
     Args:
-        message: its class.
-        model: the class with its values.
-        field: its name in requests.
         key: the field with its name, which every request must have; empty: there is only one such resource.
         fixed: fields that cannot be changed, besides the key.
         readers: how fields are read that the model has in another form.
@@ -158,12 +155,8 @@ class Resource:
         self._sections = (sections & self.fields.keys()) - readers.keys()
 
     def paths(self, message: Message, mask: FieldMask, violations: Violations) -> list[str]:
-        """The paths that an update changes: those of the mask, or, if it is empty, of the fields that are set; ``*`` means all.
-
-        Args:
-            message: has the new values.
-            mask: ``update_mask`` of the request.
-            violations: gets the unknown paths.
+        """The paths that an update changes: those of the mask, or, if it is empty, of the fields that are set; ``*`` means all. ``mask``:
+        ``update_mask`` of the request.
         """
         if not mask.paths:
             present = [described.name for described, _ in message.ListFields() if described.name in self.fields]
@@ -235,13 +228,7 @@ def lowers(before: Any, after: Any) -> bool:
 
 
 async def audited(call: Awaitable[Changed[T]], row: Callable[[T], Any], resource: Resource | None = None, *, validate_only: bool = False) -> T:
-    """Make a change, and note the values before and after it for the audit row; returns the value after it.
-
-    Args:
-        call: of steering.
-        row: a value for the audit row.
-        resource: whose names errors shall have.
-    """
+    """Make a change, and note the values before and after it for the audit row; returns the value after it."""
     try:
         changed = await call
     except ControlError as error:

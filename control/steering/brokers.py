@@ -89,11 +89,7 @@ class Brokers:
         meters.gauges("broker.count", lambda: self._states)
 
     def rows(self, config: ProxyConfig, listeners: Mapping[str, Listening]) -> dict[str, ClusterRow]:
-        """What processors need to know, at first, of those clusters of a configuration that are new, or have another configuration or listeners.
-
-        Args:
-            listeners: of the configuration, which listen already.
-        """
+        """What processors need to know, at first, of those clusters of a configuration that are new, or have another configuration or listeners."""
         found = {}
         for upstream, fronts in _clusters(config):
             if not self._is_same(upstream, fronts):

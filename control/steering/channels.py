@@ -64,11 +64,7 @@ TERMS: Final = Terms()
 
 
 class Channels:
-    """Asks the processors about channels, and changes them.
-
-    Args:
-        now_ns: the time since 1970, for actions that expire.
-    """
+    """Asks the processors about channels, and changes them. ``now_ns``: the time since 1970, for actions that expire."""
 
     def __init__(self, supervisor: Supervisor, transactions: Transactions, now_ns: Callable[[], int] = time.time_ns) -> None:
         self._supervisor = supervisor
@@ -113,7 +109,6 @@ class Channels:
         Pairs that close between two pages do not shift the others. A page has fewer rows than asked for if few of ``MAX_SCANNED`` pairs match.
 
         Args:
-            chosen: which pairs.
             page_size: at most so many rows, as ``rows_per_page`` takes it.
             page_token: of the page before; empty for the first.
             window_ms: for how long rates are measured; 0: not at all.

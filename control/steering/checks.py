@@ -80,11 +80,7 @@ class _Target:
 
 
 class Checks:
-    """The checks of all upstreams. Event loop only.
-
-    Args:
-        probe: makes the check of an upstream; for tests.
-    """
+    """The checks of all upstreams. Event loop only."""
 
     def __init__(
         self,

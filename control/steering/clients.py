@@ -75,12 +75,8 @@ def _add(amounts: dict[K, int], other: Mapping[K, int], sign: int = 1) -> None:
 
 
 class Clients:
-    """Asks the processors, and ranks.
-
-    Args:
-        refusals: at accept.
-        meters: get a gauge for each ranking, with a value for each client in it and for no other.
-        now_s: of a monotonic clock.
+    """Asks the processors, and ranks. ``meters``: get a gauge for each ranking, with a value for each client in it and for no other. ``now_s``: of a
+    monotonic clock.
     """
 
     def __init__(self, supervisor: Supervisor, refusals: Refusals, meters: Meters, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -168,13 +164,8 @@ def _common_logins(amounts: _Amounts) -> dict[Key, int]:
 
 
 def _common(listener: str, tried: dict[Key, int], by_user: dict[Key, int], by_address: dict[Key, int], total: int) -> dict[Key, int]:
-    """The same for one listener. An address, or a user, is an entry unless one user, or address, has half of its failures.
-
-    Args:
-        listener: its name.
-        tried: failed logins by user, client id and address; it is changed, as ``by_user`` is.
-        by_user, by_address: by that alone; the other texts are empty.
-        total: of all.
+    """The same for one listener. An address, or a user, is an entry unless one user, or address, has half of its failures. ``tried``: failed logins
+    by user, client id and address; it is changed, as ``by_user`` is. ``by_user``, ``by_address``: by that alone; the other texts are empty.
     """
     least = total * _LEAST
     found: dict[Key, int] = {}

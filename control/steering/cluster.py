@@ -109,11 +109,8 @@ def _ports(listener: str, config: BrokersConfig, before: "Cluster | None") -> Br
 
 
 class Cluster:
-    """One upstream with ``kafka`` and the listeners in front of it. Event loop only.
-
-    Args:
-        ask: how an address is asked; None: framegate has no login of its own there, and takes the lists that pass in answers.
-        before: of the same name, with another configuration.
+    """One upstream with ``kafka`` and the listeners in front of it. Event loop only. ``ask``: how an address is asked; None: framegate has no login
+    of its own there, and takes the lists that pass in answers.
     """
 
     def __init__(

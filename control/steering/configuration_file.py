@@ -38,9 +38,6 @@ class ConfigurationFile(Reloader):
     """The file, and the configuration in force beside it.
 
     Args:
-        loaded: from the file, at the start.
-        configuration: applies.
-        in_force: returns the configuration that is in force.
         pool: knows which of its values the container decides.
         ask: a question of the validator process (``framegate.control.configuration.child.load_row``).
         audit: gets a row of each change that no call asks for; those of calls have theirs.
@@ -127,12 +124,9 @@ class ConfigurationFile(Reloader):
     # --- changes -----------------------------------------------------------------------------------------------------------------
 
     async def load(self, text: str | None = None, *, local: bool = True) -> Loaded:
-        """What is in the file, or would be with a text.
-
-        Args:
-            local: a text may name anything of this machine; otherwise only what the configuration in force, or the file, names of it.
-
-        Raises ConfigurationError: with every fault. DeniedError: the text names more. UnavailableError: its reader failed (READER_FAILED).
+        """What is in the file, or would be with a text. ``local``: a text may name anything of this machine; otherwise only what the configuration in
+        force, or the file, names of it. Raises ConfigurationError: with every fault. DeniedError: the text names more. UnavailableError: its reader
+        failed (READER_FAILED).
         """
         named = None if local or text is None else sorted(named_here(self.config) | named_here(self._in_force()))
         try:
@@ -150,8 +144,6 @@ class ConfigurationFile(Reloader):
         Args:
             text: applied instead of the file, which stays what ``by_hand`` compares with; None: the file.
             etag: that of the configuration that the caller has seen; empty: replace any.
-            by: who wants it.
-            local: as of ``load``.
             validate_only: only check.
 
         Raises ConfigurationError: with every fault. Otherwise as of ``load`` and ``Configuration.apply``.

@@ -65,7 +65,6 @@ class Drain:
             timeout_ms: None means the configured one.
             wait: return when no pair is open, otherwise as soon as every processor drains.
             accept: see ``DrainConfig.accept``; None: as configured, but ``refuse`` with ``wait`` or a timeout, which need an end.
-            by, reason: the caller and its reason, for the rows.
 
         Raises InvalidArgumentError: the timeout is out of range, or ``until_stop`` is combined with ``wait`` or a timeout.
         """

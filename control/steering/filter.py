@@ -210,14 +210,8 @@ class Comparison:
 
 
 class Filter:
-    """A filter, made from its text.
-
-    Args:
-        text: see the module; empty: all channels match.
-        field: the name of the request's field, for errors.
-        fields: that comparisons can name; those of channels, unless others are given.
-
-    Raises InvalidArgumentError: says at which character it cannot be read, and what is allowed there.
+    """A filter, made from its text. ``text``: see the module; empty: all channels match. ``fields``: that comparisons can name; those of channels,
+    unless others are given. Raises InvalidArgumentError: says at which character it cannot be read, and what is allowed there.
     """
 
     def __init__(self, text: str = "", field: str = "filter", fields: Mapping[str, Field] = FIELDS) -> None:

@@ -80,7 +80,6 @@ def moved_shares(shares: Mapping[int, int], usage: Mapping[int, int], needy: Set
     Args:
         shares: bytes by slot.
         usage: bytes in use by slot.
-        needy: slots whose reads had to wait.
         floor: the largest frame; no share may be smaller.
     """
     gifts = {slot: _spare(share, usage[slot], floor) for slot, share in shares.items() if slot not in needy}

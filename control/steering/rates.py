@@ -120,9 +120,7 @@ def divided(whole: int, asked: Sequence[Demand]) -> list[int]:
     A processor without waiting connections gets what it uses and a little more; the others share the rest in proportion to their waiting connections.
     So all connections that wait get about the same, in whatever processor they are. If none waits, the rest is divided equally.
 
-    Args:
-        whole: millionths to divide.
-        asked: the demand of each processor, at least one.
+    ``whole``: millionths to divide. ``asked``: the demand of each processor, at least one.
     """
     weights = [max(each.wanting, ONE) for each in asked]
     needs = [whole if each.waiting else max(int(each.used * HEADROOM), FLOOR) for each in asked]

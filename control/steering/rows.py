@@ -50,12 +50,9 @@ class Audit:
         self._meters = meters
 
     async def reserve(self, *, urgent: bool = False) -> Place:
-        """Reserve a place for the audit row of a change, before it is made. ``publish`` uses it, whether the change succeeds or not.
-
-        Args:
-            urgent: the change must not wait for its row.
-
-        Raises UnavailableError: the row cannot be written, and such changes are refused; the change must not be made.
+        """Reserve a place for the audit row of a change, before it is made. ``publish`` uses it, whether the change succeeds or not. ``urgent``: the
+        change must not wait for its row. Raises UnavailableError: the row cannot be written, and such changes are refused; the change must not be
+        made.
         """
         kept = self._log.reserve()
         if self._file is not None:
@@ -167,9 +164,7 @@ class AccessRows:
     continues later from there. A page whose answer came too late is written twice. The rows come as a notice, in order with those of connections that
     open and close.
 
-    Args:
-        every_ms: the time between two rows of a connection, at least 1.
-        now_ns: the clock of the connections' beginnings.
+    ``every_ms``: the time between two rows of a connection, at least 1.
     """
 
     def __init__(self, supervisor: Supervisor, every_ms: int, log: RowLog, now_ns: Callable[[], int] = time.monotonic_ns) -> None:

@@ -32,12 +32,7 @@ class Forecast(NamedTuple):
 
 
 class Sizes:
-    """Keeps counts by size of each listener. Event loop only.
-
-    Args:
-        readers: returns the cells of all slots.
-        clock_s: monotonic.
-    """
+    """Keeps counts by size of each listener. Event loop only. ``clock_s``: monotonic."""
 
     def __init__(self, readers: Callable[[], Sequence[tuple[int, CellReader]]], clock_s: Callable[[], float] = time.monotonic) -> None:
         self._readers = readers

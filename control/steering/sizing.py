@@ -37,13 +37,7 @@ class Chosen:
 
 
 class Sizing:
-    """Looks at the container, and changes the pool.
-
-    Args:
-        pool: its origins say which values follow.
-        config: returns the configuration in force.
-        look: returns what the container allows now.
-    """
+    """Looks at the container, and changes the pool."""
 
     def __init__(
         self,

@@ -22,13 +22,7 @@ ALIVE_MS: Final = 5_000
 
 
 class State:
-    """Event loop only, except for methods whose docstring says "any thread".
-
-    Args:
-    Attributes:
-        serving: every processor was ready and the listeners accept.
-        started_ns: when this process started, CLOCK_REALTIME nanoseconds.
-    """
+    """Event loop only, except for methods whose docstring says "any thread"."""
 
     def __init__(self, supervisor: Supervisor, meters: Meters, task_monitor: TaskMonitor, pool: Pool, drain: Drain) -> None:
         self._supervisor = supervisor
@@ -36,8 +30,8 @@ class State:
         self._task_monitor = task_monitor
         self._pool = pool
         self._drain = drain
-        self.started_ns = time.time_ns()
-        self.serving = False
+        self.started_ns = time.time_ns()  # when this process started, CLOCK_REALTIME nanoseconds
+        self.serving = False  # every processor was ready and the listeners accept
 
     @property
     def config(self) -> ProxyConfig:

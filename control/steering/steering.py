@@ -93,13 +93,8 @@ class Steering(Parts):
     """The parts over running processors. Their state is in ``acceptor.listeners`` and ``supervisor.desired``.
 
     Args:
-        tapped: see ``Taps``.
-        loaded: the configuration of the start.
-        ask: a question of the validator process.
         new_handlers: makes the handler processes of a configuration, if there were none before.
         chosen: what the container decided at the start; None: nothing.
-        tap_low: see ``TapLosses``.
-        audit_file: see ``Audit``.
         export: what is exported; None: nothing.
     """
 

@@ -45,7 +45,6 @@ class TapLosses:
     Args:
         cells: returns the counters, by slot, including removed slots.
         log: gets the rows ``tap_losing`` and ``tap_losing_ended``.
-        directory: of the tap.
         low: returns why the tap's disk is nearly full, as a sentence; empty while it is not.
         clock: monotonic, in s.
     """
@@ -119,12 +118,8 @@ def _since(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
 
 
 class Taps:
-    """Shows and changes the rules.
-
-    Args:
-        tapped: called with the rules that may record frames: when a change is made, with those before and after it, and when it is in force, with the
-            new ones.
-        losses: None without a tap.
+    """Shows and changes the rules. ``tapped``: called with the rules that may record frames: when a change is made, with those before and after it,
+    and when it is in force, with the new ones. ``losses``: None without a tap.
     """
 
     def __init__(self, supervisor: Supervisor, transactions: Transactions, tapped: Callable[[Rules], None], losses: TapLosses | None = None) -> None:

@@ -154,11 +154,8 @@ class Transactions:
         return await self.run(name, counted)
 
     async def run(self, name: str, work: Callable[[Transaction], Coroutine[Any, Any, T]]) -> T:
-        """Run ``work`` until it is completed or taken back, and return or raise its result. A second cancellation ends the call at once.
-
-        Args:
-            name: for the row.
-            work: takes back what it did when it is cancelled, which happens at most once, and never after it called ``decide``.
+        """Run ``work`` until it is completed or taken back, and return or raise its result. A second cancellation ends the call at once. ``work``:
+        takes back what it did when it is cancelled, which happens at most once, and never after it called ``decide``.
         """
         transaction = Transaction()
         task = asyncio.create_task(work(transaction))

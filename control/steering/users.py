@@ -40,12 +40,7 @@ _PAUSE_S: Final = 0.02  # between two tries while another process changes the fi
 
 
 class Users:
-    """Shows and changes the users of listeners.
-
-    Args:
-        identities: has the users in force.
-        clock: monotonic, in s.
-    """
+    """Shows and changes the users of listeners. ``clock``: monotonic, in s."""
 
     def __init__(
         self,
@@ -92,8 +87,6 @@ class Users:
         """Write a user into a listener's file of users, with all its credentials, and reload the file in all listeners that use it.
 
         Args:
-            listener: its name.
-            name: of the user.
             credentials: the stored form of the password, by mechanism, validated (``framegate.control.identity.passwords.credential_faults``).
             etag: that of the user that the caller has seen; empty: any.
             create, replace: whether an unknown user is added, and a known one changed.

@@ -18,10 +18,8 @@ class AllowedPrincipals:
     """The principals of one listener. Immutable."""
 
     def __init__(self, entries: Iterable[str]) -> None:
-        """Args:
-            entries: each a principal, or ``RULE:`` and a pattern of mapping rules that must match a whole principal.
-
-        Raises RuleError: a pattern cannot be read.
+        """``entries``: each a principal, or ``RULE:`` and a pattern of mapping rules that must match a whole principal. Raises RuleError: a pattern
+        cannot be read.
         """
         entries = list(entries)
         self._exact: Final = frozenset(entry for entry in entries if not entry.startswith(_RULE))

@@ -68,10 +68,7 @@ class MappedAuthenticators(AuthenticatorFactory):
     """
 
     def __init__(self, rules: MappingRules, source: NameSource = "subject") -> None:
-        """Args:
-        rules: map names to principals.
-        source: which names: the subject's distinguished name, or the alternative names of one kind.
-        """
+        """rules: map names to principals. source: which names: the subject's distinguished name, or the alternative names of one kind."""
         self._rules: Final = rules
         self._source: Final[NameSource] = source
 

@@ -57,13 +57,7 @@ class OAuthBearerClient(ClientMechanism):
     """Asks for the token."""
 
     def __init__(self, credential: str, *, authorization: str = "", extensions: Mapping[str, str] | None = None) -> None:
-        """Args:
-            credential: the name of the token.
-            authorization: the authorization id, if it is not the token's principal.
-            extensions: further keys and values.
-
-        Raises ValueError: an extension is malformed.
-        """
+        """``authorization``: the authorization id, if it is not the token's principal. Raises ValueError: an extension is malformed."""
         super().__init__()
         for key, value in (extensions or {}).items():
             if key == "auth" or not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):

@@ -78,12 +78,7 @@ def _cell_count(metric: Metric) -> int:
 
 
 class Block:
-    """The cells of the processor, or of one listener, one side of it, one upstream, or one endpoint.
-
-    Args:
-        keys: the attributes that identify the block.
-        table: of metrics.
-    """
+    """The cells of the processor, or of one listener, one side of it, one upstream, or one endpoint."""
 
     def __init__(self, *keys: str, table: Sequence[Metric] = _TABLE) -> None:
         self.keys: Final = keys  # as above
@@ -111,14 +106,9 @@ class Block:
         return self._lists(self._metrics[name])[-1]
 
     def at(self, name: str, *values: str) -> int:
-        """The index of a metric's first cell within the block.
-
-        Args:
-            name: of the metric.
-            values: of its attributes, in their order, without those that identify the block. The last may be left out: the cells of its values
-                follow each other in the order of ``values``.
-
-        Raises KeyError: there is no such metric, or value.
+        """The index of a metric's first cell within the block. ``values``: of its attributes, in their order, without those that identify the block.
+        The last may be left out: the cells of its values follow each other in the order of ``values``. Raises KeyError: there is no such metric, or
+        value.
         """
         lists = self._lists(self._metrics[name])
         rest = lists[len(values) :]
@@ -195,11 +185,7 @@ class Row:
 
 
 class CellLayout:
-    """The place of every cell; immutable.
-
-    Args:
-        places: in the order of their cells.
-    """
+    """The place of every cell; immutable."""
 
     def __init__(self, places: Sequence[Place]) -> None:
         self.places: Final = tuple(places)  # as above
@@ -219,12 +205,8 @@ class CellLayout:
 
     def after(self, config: _Names, kept: Collection[Place] = (), brokers: Mapping[str, Iterable[int]] | None = None) -> "CellLayout":
         """The layout for another configuration. A place that is given up here is free, and is not used before the layout after this one, so that no
-        value of its former owner is ever read as one of the next.
-
-        Args:
-            config: has the names.
-            kept: listeners and upstreams that keep their places, those of endpoints included, though they are not in the configuration.
-            brokers: node ids by cluster; a cluster without them has none.
+        value of its former owner is ever read as one of the next. ``kept``: listeners and upstreams that keep their places, those of endpoints
+        included, though they are not in the configuration. ``brokers``: node ids by cluster; a cluster without them has none.
         """
         wanted = [*_wanted(config), *_brokers(config, brokers or {})]
         staying = {item.name for item in config.upstreams}

@@ -70,12 +70,8 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str, *, port_zero: bool = False, unix: bool = True) -> Address:
-    """Read an address; raises ValueError with a sentence that describes the fault.
-
-    Args:
-        text: from the configuration.
-        port_zero: whether port 0 (the kernel chooses) is allowed, as for listeners.
-        unix: whether ``unix:PATH`` is allowed.
+    """Read an address; raises ValueError with a sentence that describes the fault. ``port_zero``: whether port 0 (the kernel chooses) is allowed, as
+    for listeners. ``unix``: whether ``unix:PATH`` is allowed.
     """
     if text.startswith("unix:"):
         if not unix:

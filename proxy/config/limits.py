@@ -160,12 +160,7 @@ class AddressLimit(NamedTuple):
 
 
 class AddressLimits:
-    """The limits of all client addresses. Immutable.
-
-    Args:
-        per_address: of addresses without an override.
-        overrides: with valid networks, no two of which are equal.
-    """
+    """The limits of all client addresses. Immutable. ``overrides``: with valid networks, no two of which are equal."""
 
     def __init__(self, per_address: RateLimits, overrides: Iterable[LimitOverride] = ()) -> None:
         self._others: Final = AddressLimit(per_address)

@@ -224,11 +224,8 @@ H = TypeVar("H", bound=Handle | type[Handler])
 
 
 def handler(*, ordered_pipelining: bool | None = None, directions: tuple[Direction, ...] = DIRECTIONS) -> Callable[[H], H]:
-    """Say of a function or class how it is used; it stays what it is.
-
-    Args:
-        ordered_pipelining: has no effect, and is going to be removed.
-        directions: what it is given, on a listener with an upstream. What it leaves out passes at the relay's full speed.
+    """Say of a function or class how it is used; it stays what it is. ``ordered_pipelining``: has no effect, and is going to be removed.
+    ``directions``: what it is given, on a listener with an upstream. What it leaves out passes at the relay's full speed.
     """
     if ordered_pipelining is not None:
         warnings.warn("ordered_pipelining has no effect: every handler works so; remove it", DeprecationWarning, stacklevel=2)

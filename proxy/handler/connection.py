@@ -126,11 +126,7 @@ def _fitting(body: bytes) -> bytes:
 
 
 class Failures:
-    """Counts exceptions of handlers, and reports them.
-
-    Args:
-        tell: takes a row for the log; called once a second at most.
-    """
+    """Counts exceptions of handlers, and reports them. ``tell``: takes a row for the log; called once a second at most."""
 
     def __init__(self, activity: Activity, now: Callable[[], int], tell: Callable[[HandlerRaisedRow], None]) -> None:
         self._activity: Final = activity
@@ -165,11 +161,7 @@ class Failures:
 
 
 class Tasks:
-    """The calls of ``async def`` handlers, for the connections of one processor.
-
-    Args:
-        emit: sends a reply.
-    """
+    """The calls of ``async def`` handlers, for the connections of one processor."""
 
     def __init__(
         self,

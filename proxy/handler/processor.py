@@ -36,8 +36,6 @@ class Processor:
     Args:
         sock: to the processor; closed by this object.
         name: ``slot.generation``, for rows.
-        handlers: by listener.
-        answers: the replies of all processors that wait.
         broken: called when the processor breaks the protocol, and after internal errors; the socket is closed then.
         ended: called once, when the socket is closed.
     """

@@ -30,13 +30,7 @@ _MUST_ARRIVE: Final = frozenset({"ready", "failed", "parted"})
 
 
 class Reporter:
-    """Made in the main thread, which it interrupts.
-
-    Args:
-        command: the command socket; made non-blocking.
-        reader: has what was read of it before.
-        cells: where the state is published.
-    """
+    """Made in the main thread, which it interrupts. ``command``: the command socket; made non-blocking."""
 
     def __init__(self, command: socket.socket, reader: LinkReader, activity: Activity, cells: HeartbeatCells) -> None:
         command.setblocking(False)

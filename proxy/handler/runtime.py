@@ -33,13 +33,7 @@ STOP_SECONDS: Final = 3.0  # how long all stops together have
 
 
 class Runtime:
-    """One handler process.
-
-    Args:
-        slot: its number.
-        handlers: by listener.
-        handover: non-blocking.
-    """
+    """One handler process. ``handover``: non-blocking."""
 
     def __init__(self, slot: int, handlers: Mapping[str, LoadedHandler], handover: socket.socket, reporter: Reporter, activity: Activity) -> None:
         self._handlers: Final = handlers

@@ -81,14 +81,9 @@ def carries_addresses(key: i64, version: i64) -> i64:
 
 
 def lacks_endpoints(key: i64, version: i64, data: bytes, start: i64, end: i64) -> bool:
-    """Whether an answer has no address: of an API without any, or one of Produce or Fetch that follows its schema and has no tagged field.
-
-    False says nothing: ``AddressRewriter`` must look. Most answers have no address, and this takes less than a tenth of the time.
-
-    Args:
-        key, version: of the request.
-        data: has the body of the answer from ``start`` to ``end``, or only its beginning: then one of Produce or Fetch is False.
-        start, end: see above.
+    """Whether an answer has no address: of an API without any, or one of Produce or Fetch that follows its schema and has no tagged field. False says
+    nothing: ``AddressRewriter`` must look. Most answers have no address, and this takes less than a tenth of the time. ``data``: has the body of the
+    answer from ``start`` to ``end``, or only its beginning: then one of Produce or Fetch is False.
     """
     size = end - start
     if key == _PRODUCE:
@@ -189,10 +184,8 @@ def _is_usual_fetch(data: bytes, start: i64, end: i64) -> bool:
 
 
 def _after_fetched(head: i64) -> i64:
-    """How many bytes the rest of a partition has up to its tagged fields; very many if it has aborted transactions, or 2 MiB of records.
-
-    Args:
-        head: its first eight bytes: the number of aborted transactions, the preferred replica, the first bytes of the records' size.
+    """How many bytes the rest of a partition has up to its tagged fields; very many if it has aborted transactions, or 2 MiB of records. ``head``:
+    its first eight bytes: the number of aborted transactions, the preferred replica, the first bytes of the records' size.
     """
     size = head >> 16 & 0x7F
     width: i64 = 6
@@ -219,12 +212,7 @@ class SeenBroker(NamedTuple):
 
 
 class AdvertisedBrokers:
-    """What clients are told: the address of each broker; of a broker that has none, the bootstrap address.
-
-    Args:
-        host, port: the bootstrap address.
-        brokers: addresses by node id.
-    """
+    """What clients are told: the address of each broker; of a broker that has none, the bootstrap address."""
 
     def __init__(self, host: str, port: int, brokers: Mapping[int, tuple[str, int]]) -> None:
         self.without: Final[set[int]] = set()  # node ids for which the bootstrap address was told
@@ -269,7 +257,6 @@ class AddressRewriter:
         Args:
             key, version: of the request; ``carries_addresses`` is not NONE.
             data: has the body of the answer, from the correlation id on, from ``start`` to ``end``.
-            start, end: see above.
             size: bytes of the whole body, if only its first part is there. All addresses must be within it.
 
         Returns: The new bytes in place of those from ``start`` to ``end``, in pieces; None: nothing changes.

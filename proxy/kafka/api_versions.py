@@ -37,11 +37,8 @@ def narrowed(version: i64, data: bytes, start: i64, end: i64, greatest: "vec[i32
 
     Least versions, features and the throttle time stay. An answer with UNSUPPORTED_VERSION has the form of version 0, whatever was asked.
 
-    Args:
-        version: of the request.
-        data: has the body of the answer, from the correlation id on.
-        start, end: where it begins and ends.
-        greatest: by API key, the greatest version that is offered, -1 none; None: all that are understood.
+    ``data``: has the body of the answer, from the correlation id on. ``greatest``: by API key, the greatest version that is offered, -1 none; None:
+    all that are understood.
 
     Returns: The new body in pieces; None: nothing changes.
 

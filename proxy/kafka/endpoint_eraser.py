@@ -41,12 +41,7 @@ def _program(key: i64, version: i64) -> Program:
 
 
 class EndpointEraser:
-    """Follows one answer.
-
-    Args:
-        key, version: of the request; ``carries_addresses`` is TAIL.
-        size: bytes of the answer's body.
-    """
+    """Follows one answer. ``key``, ``version``: of the request; ``carries_addresses`` is TAIL. ``size``: bytes of the answer's body."""
 
     def __init__(self, key: i64, version: i64, size: i64) -> None:
         self.replacement: bytes = b""  # of the last piece, the bytes that replace those from the returned position to its end

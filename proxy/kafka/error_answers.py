@@ -119,16 +119,8 @@ def _flattened(key: int, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def error_answer(key: int, version: int, correlation_id: int, request: bytes, code: int) -> bytes | None:
-    """The body of an answer that refuses a request.
-
-    Args:
-        key, version, correlation_id: of the request; its version is understood.
-        request: the body of the request.
-        code: Kafka's number of the error.
-
-    Returns: The body, throttle time 0; None: a Produce request with acks=0 has no answer.
-
-    Raises KafkaFormatError: the request does not follow its schema, or its version is not understood.
+    """The body of an answer that refuses a request. Returns: The body, throttle time 0; None: a Produce request with acks=0 has no answer. Raises
+    KafkaFormatError: the request does not follow its schema, or its version is not understood.
     """
     found = known_api(key, version)
     asked = decode(key, version, request, 0, len(request))
@@ -139,18 +131,9 @@ def error_answer(key: int, version: int, correlation_id: int, request: bytes, co
 
 
 def error_elements(key: int, version: int, request: bytes, lists: tuple[str, Field], chosen: Iterable[int], code: int) -> list[bytes]:
-    """What refuses a part of a request: elements for an array at the top of its answer.
-
-    Args:
-        key, version: of the request; its version is understood.
-        request: the body of the request.
-        lists: the name of the request's array, and the array of the answer that has an element for each of its elements.
-        chosen: indexes of the elements of the request that are refused.
-        code: see ``error_answer``.
-
-    Returns: The elements as they are in an answer.
-
-    Raises KafkaFormatError: see ``error_answer``.
+    """What refuses a part of a request: elements for an array at the top of its answer. ``lists``: the name of the request's array, and the array of
+    the answer that has an element for each of its elements. ``chosen``: indexes of the elements of the request that are refused. Returns: The
+    elements as they are in an answer. Raises KafkaFormatError: see ``error_answer``.
     """
     found = known_api(key, version)
     items = decode(key, version, request, 0, len(request))[lists[0]]

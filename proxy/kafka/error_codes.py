@@ -33,11 +33,7 @@ _PLACES: Final[vec[i64]] = _unknown()  # by API and version; found when they are
 
 
 def error_place(call: i64) -> i64:
-    """Where answers have their error code, for ``error_code``; 0: at no fixed place.
-
-    Args:
-        call: API key << 16 | version of the request.
-    """
+    """Where answers have their error code, for ``error_code``; 0: at no fixed place. ``call``: API key << 16 | version of the request."""
     key, version = call >> 16, call & 0xFFFF
     if key < 0 or key >= _KEYS or version >= _VERSIONS:
         return 0
@@ -48,12 +44,8 @@ def error_place(call: i64) -> i64:
 
 
 def error_code(place: i64, data: bytes, start: i64, end: i64) -> i64:
-    """The error code of an answer; 0: it has none.
-
-    Args:
-        place: not 0.
-        data: has the body of the answer from ``start`` on, ``ERROR_HEAD`` bytes of it or all.
-        start, end: of the body.
+    """The error code of an answer; 0: it has none. ``place``: not 0. ``data``: has the body of the answer from ``start`` on, ``ERROR_HEAD`` bytes of
+    it or all.
     """
     at = start + place
     if at + _SIZE > end or at + _SIZE > i64(len(data)):

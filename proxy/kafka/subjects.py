@@ -375,14 +375,8 @@ def lists_names(key: i64) -> int:
 
 
 def without_denied(api: Api, version: i64, data: bytes, allowed: Allowed) -> bytes:
-    """Remove what is not allowed from an answer that lists names.
-
-    Args:
-        api, version: of the request; ``lists_names`` has a kind that is restricted.
-        data: the body of the answer.
-        allowed: the names that stay.
-
-    Raises KafkaFormatError: the answer does not follow its schema.
+    """Remove what is not allowed from an answer that lists names. ``api``, ``version``: of the request; ``lists_names`` has a kind that is
+    restricted. Raises KafkaFormatError: the answer does not follow its schema.
     """
     program = _PROGRAMS.get(int(api.key << 16 | version))
     listings = _LISTINGS[api.key]
@@ -424,15 +418,8 @@ def without_denied(api: Api, version: i64, data: bytes, allowed: Allowed) -> byt
 
 
 def with_results(api: Api, version: i64, data: bytes, results: list[bytes], size: i64) -> bytes:
-    """Put further results in front of those of an answer.
-
-    Args:
-        api, version: of the request, which has a ``result_list``.
-        data: the body of the answer, or its beginning.
-        results: encoded.
-        size: of the whole body.
-
-    Raises KafkaFormatError: the answer does not follow its schema, or its list begins behind the part that is there.
+    """Put further results in front of those of an answer. ``api``, ``version``: of the request, which has a ``result_list``. ``size``: of the whole
+    body. Raises KafkaFormatError: the answer does not follow its schema, or its list begins behind the part that is there.
     """
     key = int(1 << 32 | api.key << 16 | version)
     program = _PROGRAMS.get(key)

@@ -124,10 +124,8 @@ class Framing(ABC):
 
         Args:
             data: the bytes of one read.
-            start: where a header begins.
             end: the end of the last whole frame, from ``scan``.
             base: is added to each position in ``data``.
-            starts: the list to append to; the result replaces it.
         """
         while start < end:
             starts = append(starts, base + start)

@@ -273,12 +273,8 @@ FRAMINGS: Final[dict[str, Framing]] = {
 
 
 def framing_of(name: str, header: HeaderConfig | None, made: dict[HeaderConfig, Framing]) -> Framing:
-    """Return the framing of a side.
-
-    Args:
-        name: as in the configuration.
-        header: the keys of the framing ``header``; None for all others.
-        made: framings that were made from such keys; two sides with equal keys share one. A new one is added.
+    """Return the framing of a side. ``header``: the keys of the framing ``header``; None for all others. ``made``: framings that were made from such
+    keys; two sides with equal keys share one. A new one is added.
     """
     if header is None:
         return FRAMINGS[name]

@@ -180,13 +180,7 @@ class LeakFindingAccount(Account):
 
 
 class LentRun(Run):
-    """A run that notices if its lease is released twice, or not before the run is deleted.
-
-    Args:
-        account: the account of the lease.
-        lender: the name of the receive that had the booking.
-        like: the run to copy.
-    """
+    """A run that notices if its lease is released twice, or not before the run is deleted."""
 
     def __init__(self, account: LeakFindingAccount, lender: str, like: Run) -> None:
         super().__init__(like.head, like.head_size, like.data, like.first, like.end, like.frames, like.lease, like.part, like.framing)

@@ -183,12 +183,8 @@ def _malformed(version: int, why: str) -> WrongProtocolError:
 
 
 def header_bytes(version: str, source: str, destination: str) -> bytes:
-    """A header for an upstream.
-
-    Args:
-        version: ``v1`` or ``v2``.
-        source, destination: addresses as text. If one of them is no IP address (a client on a Unix socket, a check of our own), the header is
-            ``UNKNOWN`` or ``LOCAL``. An IPv4 address beside an IPv6 one is mapped.
+    """A header for an upstream. ``version``: ``v1`` or ``v2``. ``source``, ``destination``: addresses as text. If one of them is no IP address (a
+    client on a Unix socket, a check of our own), the header is ``UNKNOWN`` or ``LOCAL``. An IPv4 address beside an IPv6 one is mapped.
     """
     ends = [_packed(source), _packed(destination)]
     packed = [end[0] for end in ends]

@@ -13,11 +13,7 @@ UNOPENED: Final = -2
 
 
 class RunDelay:
-    """The delay of the thread that asks first.
-
-    Args:
-        path: of the file.
-    """
+    """The delay of the thread that asks first."""
 
     def __init__(self, path: str = PATH) -> None:
         self._path: Final = path

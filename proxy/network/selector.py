@@ -75,13 +75,7 @@ class _Watched(FdHandler):
 
 
 class Selector:
-    """Waits for events and moves bytes; everything happens in ``poll``.
-
-    Args:
-        clock: of all times.
-        pool: the memory pool.
-        run_delay: of this thread; None: not asked.
-    """
+    """Waits for events and moves bytes; everything happens in ``poll``. ``run_delay``: of this thread; None: not asked."""
 
     def __init__(self, clock: Clock, pool: MemoryPool, run_delay: RunDelay | None = None) -> None:
         self.pool: Final = pool  # the memory pool
@@ -124,17 +118,9 @@ class Selector:
         return self.adopt(sock, self._transport(sock, options), channel_id, options, sink, peer=peer)
 
     def connect(self, family: int, address: object, channel_id: i64, options: ChannelOptions, sink: ChannelSink, *, peer: str = "") -> Channel:
-        """Open a connection. Never blocks. A failure of the network is reported later, as ``closed``.
-
-        Args:
-            family: AF_INET, AF_INET6 or AF_UNIX.
-            address: as ``socket.connect`` takes it, resolved already.
-            channel_id: see ``connection_id``.
-            options: of the upstream's side.
-            sink: the channel's own.
-            peer: the address as text.
-
-        Raises OSError: no socket is available, the family is not supported, or the address is not of that family.
+        """Open a connection. Never blocks. A failure of the network is reported later, as ``closed``. ``family``: AF_INET, AF_INET6 or AF_UNIX.
+        ``address``: as ``socket.connect`` takes it, resolved already. Raises OSError: no socket is available, the family is not supported, or the
+        address is not of that family.
         """
         sock = open_socket(family)
         try:

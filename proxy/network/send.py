@@ -37,9 +37,7 @@ class Send:
         Args:
             pieces: the whole run; the send takes over the list.
             taken: how many bytes of it are written already.
-            frames: its frames.
             lease: bytes booked for the run as BEGUN; the send takes over the booking.
-            giver: the run, which has the lease.
         """
         assert not self.active, "one pending send at a time"
         self.active = True

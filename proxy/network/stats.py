@@ -14,11 +14,8 @@ QUARTERS: Final = 4
 
 
 class Histogram:
-    """Durations in ns, counted in buckets.
-
-    Args:
-        bounds_s: ascending upper bounds in seconds, inclusive; one more bucket lies above them.
-        offset: index of its first cell in its block of cells; the cells are the buckets, then the sum.
+    """Durations in ns, counted in buckets. ``bounds_s``: ascending upper bounds in seconds, inclusive; one more bucket lies above them. ``offset``:
+    index of its first cell in its block of cells; the cells are the buckets, then the sum.
     """
 
     def __init__(self, bounds_s: tuple[float, ...], offset: i64 = 0) -> None:
@@ -68,10 +65,8 @@ class Histogram:
 
 
 class SideStats:
-    """The traffic of one side (clients or upstreams) of one listener. Counters only increase; ``muted`` and ``pending`` are gauges.
-
-    Args:
-        forwards: the histogram for runs written to that side; None: a new one.
+    """The traffic of one side (clients or upstreams) of one listener. Counters only increase; ``muted`` and ``pending`` are gauges. ``forwards``: the
+    histogram for runs written to that side; None: a new one.
     """
 
     def __init__(self, forwards: Histogram | None = None) -> None:

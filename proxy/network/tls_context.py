@@ -66,14 +66,9 @@ class ServerStore:
 
 
 def server_store(tls: ListenerTls, files: Files | None = None, *, reads_host: bool = False) -> ServerStore:
-    """Make the contexts of a listener.
-
-    Args:
-        tls: its settings.
-        files: the contents of the files in the settings, by path; None: they are read now.
-        reads_host: the host in the ClientHello is needed, even if there is only one context (``Identity.host``).
-
-    Raises ConfigError: a file is missing or invalid, or OpenSSL does not know a cipher or curve.
+    """Make the contexts of a listener. ``files``: the contents of the files in the settings, by path; None: they are read now. ``reads_host``: the
+    host in the ClientHello is needed, even if there is only one context (``Identity.host``). Raises ConfigError: a file is missing or invalid, or
+    OpenSSL does not know a cipher or curve.
     """
     default = _listener_context(tls, tls.certificate, tls.key, tls.client_ca, tls.crl, files)
     named: dict[str, ssl.SSLContext] = {}

@@ -74,7 +74,6 @@ def describe(error: Exception, peer: str, *, unproven: bool = False, tls: Any = 
     """Make a TlsError of OpenSSL's error. The reason is OpenSSL's word in lower case, such as ``certificate_verify_failed``.
 
     Args:
-        error: OpenSSL's.
         peer: ``client`` or ``upstream``.
         unproven: the handshake was finished, and the peer has sent no data since.
         tls: the inner SSL object of the handshake; it knows the certificate that it refuses.

@@ -43,14 +43,9 @@ class Scratch:
 
 
 class Translation:
-    """A translation from ``source`` to ``target``. It keeps no frames between two calls.
-
-    Args:
-        source: the framing of the runs.
-        target: the framing of the results.
-        scratch: the buffer of the processor.
-        joins: for code that looks into frames: put the result into one buffer (except for a large first frame that came in pieces), and put the
-            header bytes of ``source`` that are not part of the size in front of each body.
+    """A translation from ``source`` to ``target``. It keeps no frames between two calls. ``joins``: for code that looks into frames: put the result
+    into one buffer (except for a large first frame that came in pieces), and put the header bytes of ``source`` that are not part of the size in
+    front of each body.
     """
 
     def __init__(self, source: Framing, target: Framing, scratch: Scratch, *, joins: bool = False) -> None:

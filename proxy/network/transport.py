@@ -25,9 +25,7 @@ PLAIN_RECORD: Final = 16384  # the most plaintext of a record of TLS
 
 def adapted(suits: i64, size: i64, length: i64) -> i64:
     """Return the read size that suits the traffic, after a read of ``size`` bytes returned ``length``. A large buffer for few bytes is expensive.
-
-    Args:
-        suits: the previous result; ``size`` may differ from it, for example within a frame that is cut through.
+    ``suits``: the previous result; ``size`` may differ from it, for example within a frame that is cut through.
     """
     if length > size - (size >> 2):
         return min(max(size << 2, suits), MAX_READ)

@@ -51,12 +51,7 @@ class Waiter(abc.ABC):
 
 
 class Waits:
-    """The buckets of one level in whose queue a channel waits.
-
-    Args:
-        keys: the set of their keys.
-        cells, at: the cell with their number.
-    """
+    """The buckets of one level in whose queue a channel waits."""
 
     def __init__(self, keys: dict[RateKey, None], cells: "vec[i64]", at: i64) -> None:
         self._keys: Final = keys
@@ -77,11 +72,8 @@ class Bucket(Timer):
     """The tokens of one rate, and the queue for them.
 
     Args:
-        loop: for the timer.
         rate: tokens per second, at least 1.
-        part: see the module.
         frames: its tokens are frames, not bytes.
-        key: of its rate.
         waits: of its level; None: its queue is not counted.
     """
 

@@ -34,12 +34,7 @@ class Cluster:
         self._seen = self._reported = {}
 
     def look(self, seen: list[SeenBroker] | None, now_ns: i64) -> None:
-        """An answer that names brokers has passed.
-
-        Args:
-            seen: the brokers in it; None: the same as in the answer before.
-            now_ns: the selector's clock.
-        """
+        """An answer that names brokers has passed. ``seen``: the brokers in it; None: the same as in the answer before."""
         if seen is not None:
             self._seen = {each.node: each for each in seen}
         if not self._seen or self._seen in (self.brokers, self._reported) or self.report is None or now_ns - self._reported_ns < REPORT_NS:
@@ -50,13 +45,8 @@ class Cluster:
 
 
 class RouteBrokers:
-    """How the clients of one listener reach the brokers of a cluster.
-
-    Args:
-        cluster: the cluster behind the listener.
-        hosts: the name of each broker, with ``{id}``; empty: the listener has a port for each broker.
-        advertised: what clients are told.
-        narrow: an API or version that is not known is not passed.
+    """How the clients of one listener reach the brokers of a cluster. ``hosts``: the name of each broker, with ``{id}``; empty: the listener has a
+    port for each broker. ``narrow``: an API or version that is not known is not passed.
     """
 
     def __init__(self, cluster: Cluster, advertised: AdvertisedBrokers, hosts: str = "", *, narrow: bool = True) -> None:

@@ -35,10 +35,8 @@ class _DeferredReply(SlotOwner):
 
 
 class DeferredReplies:
-    """The deferred replies of one handler process. A ``key`` is twice a connection's id, plus the direction.
-
-    Args:
-        ask: requests the reply of a key from the handler process.
+    """The deferred replies of one handler process. A ``key`` is twice a connection's id, plus the direction. ``ask``: requests the reply of a key
+    from the handler process.
     """
 
     def __init__(self, ask: Callable[[int], None], pool: MemoryPool, selector: Selector) -> None:

@@ -51,11 +51,7 @@ LAST_SHARE: Final = 4  # one part in so many of the time is left for requests th
 
 
 class DrainTerms:
-    """The times of one drain, on the selector's clock, and what to do with a pair at each.
-
-    Args:
-        quiet_ns: see the module.
-    """
+    """The times of one drain, on the selector's clock, and what to do with a pair at each."""
 
     def __init__(self, quiet_ns: i64) -> None:
         self._quiet_ns: Final[i64] = quiet_ns
@@ -142,13 +138,8 @@ def _may_hold(pair: Pair, client: Channel) -> bool:
 
 
 class Drain(Timer):
-    """The drains of all pairs of a processor.
-
-    Args:
-        selector, clock: for timers, and for the time within a slice.
-        pairs: those that are open, by id; it shrinks as they end.
-        watcher: its ``drained`` is called once.
-        quiet_ns: see the module.
+    """The drains of all pairs of a processor. ``pairs``: those that are open, by id; it shrinks as they end. ``watcher``: its ``drained`` is called
+    once.
     """
 
     def __init__(self, selector: Selector, clock: Clock, pairs: dict[int, Pair], watcher: PairWatcher, quiet_ns: i64) -> None:

@@ -16,11 +16,7 @@ Key = tuple[str, str, str, str]  # Listener, principal, client id and address; e
 
 
 class Frequent:
-    """Adds up amounts by key.
-
-    Args:
-        capacity: counters that are kept when there are too many, that is more than twice as many.
-    """
+    """Adds up amounts by key. ``capacity``: counters that are kept when there are too many, that is more than twice as many."""
 
     def __init__(self, capacity: i64 = CAPACITY) -> None:
         self.counts: dict[Key, int] = {}  # by key

@@ -52,15 +52,7 @@ LONG: Final = wire.LONG
 
 
 class HandlerProcess(ChannelSink):
-    """One handler process.
-
-    Args:
-        owner: the request channel.
-        selector: of its channel.
-        account: of the memory pool.
-        name: ``slot.generation``.
-        queue: see the module.
-    """
+    """One handler process. ``name``: ``slot.generation``."""
 
     def __init__(self, owner: "RequestChannel", selector: Selector, account: Account, name: str, queue: i64) -> None:
         self.name: Final = name

@@ -96,12 +96,7 @@ def oldest_ns(pair: Pair) -> i64:
 
 
 class InFlight:
-    """Looks at all pairs once a second.
-
-    Args:
-        pairs: that are open, by id.
-        counters: of the endpoints in force.
-    """
+    """Looks at all pairs once a second."""
 
     def __init__(self, pairs: dict[int, Pair], counters: Counters) -> None:
         self._counters: Final = counters

@@ -48,12 +48,7 @@ _ANY_VERSION: Final = 0x7FFF
 
 
 class Rule:
-    """One rule, compiled.
-
-    Args:
-        rule: as configured.
-        narrow: only versions that are understood are passed.
-    """
+    """One rule, compiled. ``narrow``: only versions that are understood are passed."""
 
     def __init__(self, rule: model.KafkaRule, *, narrow: bool) -> None:
         self._principals: Final = _patterns(rule.principals)
@@ -162,13 +157,7 @@ class KafkaRulesInForce:
 
 
 class AnswerChange:
-    """What is changed in the answer to a request that was passed on.
-
-    Args:
-        api, version: of the request.
-        results: for what was refused of it, encoded.
-        allowed: the names that may be listed; None: all that the answer has.
-    """
+    """What is changed in the answer to a request that was passed on. ``allowed``: the names that may be listed; None: all that the answer has."""
 
     def __init__(self, api: Api, version: i64, results: list[bytes], allowed: Allowed | None) -> None:
         self.api: Final[i64] = api.key << 16 | version  # the request's ``api key << 16 | version``
@@ -250,11 +239,8 @@ class KafkaJudge:
         return data[pos + 2 : min(pos + 2 + size, end)] == self._client
 
     def judge(self, body: bytes, *, whole: bool = True) -> None:
-        """Judge a request.
-
-        Args:
-            body: of at least eight bytes, of an API in any version.
-            whole: False: it is only the beginning, so names in it cannot be examined.
+        """Judge a request. ``body``: of at least eight bytes, of an API in any version. ``whole``: False: it is only the beginning, so names in it
+        cannot be examined.
         """
         self.answer = self.request = b""
         self.change = None

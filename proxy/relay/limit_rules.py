@@ -24,13 +24,7 @@ def rates_key(listener: str, rule: str) -> str:
 
 
 class LimitRule:
-    """One rule, compiled.
-
-    Args:
-        rule: as configured.
-        key: of its rates.
-        limit: the max_receive_size of its connections.
-    """
+    """One rule, compiled."""
 
     def __init__(self, rule: limits.LimitRule, key: str, limit: ReceiveLimit) -> None:
         # name, key, limit: as above
@@ -55,12 +49,7 @@ class LimitRule:
 
 
 class LimitRules:
-    """The rules of one listener, in their order. They may be replaced at any time; then each open connection is to be matched again.
-
-    Args:
-        listener: its name.
-        limit: its max_receive_size.
-    """
+    """The rules of one listener, in their order. They may be replaced at any time; then each open connection is to be matched again."""
 
     def __init__(self, listener: str, limit: ReceiveLimit) -> None:
         self.limit: Final = limit  # as above

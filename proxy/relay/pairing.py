@@ -328,12 +328,8 @@ class Pairing:
             self._entries[there], self._sizes[there], self._times[there] = entry, size, time_ns
 
     def answers(self, run: Run, now_ns: i64, keep: bool) -> None:
-        """The next whole frames from the upstream; sets ``sensitive``.
-
-        Args:
-            run: the frames.
-            now_ns: time of the run, of the same clock as the requests'.
-            keep: also note ``keys``, ``latencies``, ``request_sizes`` and ``correlation_ids``, for a tap.
+        """The next whole frames from the upstream; sets ``sensitive``. ``now_ns``: time of the run, of the same clock as the requests'. ``keep``:
+        also note ``keys``, ``latencies``, ``request_sizes`` and ``correlation_ids``, for a tap.
         """
         if len(self.sensitive):
             self.sensitive = vec[i32]()

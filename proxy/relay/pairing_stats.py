@@ -44,11 +44,7 @@ def error_row(code: i64) -> int:
 
 
 class PairingStats:
-    """The counts, as the cells show them.
-
-    Args:
-        durations: latency, by row of ``MEASURED_APIS``; None: own histograms.
-    """
+    """The counts, as the cells show them. ``durations``: latency, by row of ``MEASURED_APIS``; None: own histograms."""
 
     def __init__(self, durations: list[Histogram] | None = None) -> None:
         self.open: i64 = 0  # gauge, open requests

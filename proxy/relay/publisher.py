@@ -93,11 +93,7 @@ TAP_BLOCKS: Final = PROCESSOR_BLOCK.at("framegate.queue.length", "tap")
 
 
 class CellReserve(Reserve):
-    """Stores what tallies reserve in their cells, at once.
-
-    Args:
-        writer: of the cells.
-    """
+    """Stores what tallies reserve in their cells, at once."""
 
     def __init__(self, writer: CellWriter) -> None:
         self._writer = writer
@@ -116,15 +112,7 @@ class _Placed:
 
 
 class Publisher:
-    """Copies counters into the cells: fills an image of all cells, then stores it with one copy.
-
-    Args:
-        writer: of the cells, started.
-        counters: what is published.
-        limits: the receive limit of each listener.
-        pool: the memory pool.
-        tap: the tap's writer, or None.
-    """
+    """Copies counters into the cells: fills an image of all cells, then stores it with one copy. ``tap``: the tap's writer, or None."""
 
     def __init__(self, writer: CellWriter, counters: Counters, limits: dict[str, ReceiveLimit], pool: MemoryPool, tap: TapWriter | None) -> None:
         self._writer = writer

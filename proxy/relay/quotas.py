@@ -81,12 +81,7 @@ class DemandWatcher(abc.ABC):
 
 
 class Quotas:
-    """All quotas of a processor.
-
-    Args:
-        loop: for time and timers.
-        counts: of the processor.
-    """
+    """All quotas of a processor."""
 
     def __init__(self, loop: Selector, counts: LoopCounters) -> None:
         self.limits: LimitsInForce = LimitsInForce(UNLIMITED, {}, AddressLimits(UNLIMITED))  # in force
@@ -182,13 +177,9 @@ class Quotas:
         """Apply the quotas in force to a channel, in place of those before.
 
         Args:
-            throttle: of the channel, if it has one.
-            listener: of its pair.
-            peer: the client of its pair.
             rule: the key of the limit rule that the client matches (``rates_key``); empty: none.
             requests: the channel is the client's; otherwise it is charged with responses.
             answers: the channel is the client's, and is charged with what it is sent, because there is no upstream.
-            rates: those that its pair alone has.
 
         Returns: The channel's throttle; None if it needs none.
         """
@@ -272,12 +263,7 @@ class Quotas:
     # The parts of several processors.
 
     def set_parts(self, default: int, parts: Sequence[tuple[str, str, str, int]]) -> None:
-        """Change the parts of the rates.
-
-        Args:
-            default: of rates without a part of their own.
-            parts: level, name, counter, and the part; -1: the default again. Others stay as they are.
-        """
+        """Change the parts of the rates. ``parts``: level, name, counter, and the part; -1: the default again. Others stay as they are."""
         moved = [(level, name, counter) for level, name, counter, _ in parts] if default == self.default else list(self.buckets)
         self.default = default
         for level, name, counter, part in parts:

@@ -139,12 +139,8 @@ class Relay:
             self.follow(pair)
 
     def put_rules(self, rules: TapRules | None) -> None:
-        """Let other rules be in force for pairs that open from here on; those that are open are to ``follow``.
-
-        Args:
-            rules: with the writer that the relay was given; None: nothing is tapped.
-
-        Raises ValueError: there is no tap, so there is no log to write to.
+        """Let other rules be in force for pairs that open from here on; those that are open are to ``follow``. ``rules``: with the writer that the
+        relay was given; None: nothing is tapped. Raises ValueError: there is no tap, so there is no log to write to.
         """
         pairs = self.pairs
         if rules is not None:

@@ -26,11 +26,8 @@ CHANNEL_ID: Final = 0  # no connection has it
 
 
 class RequestChannel:
-    """All the handler processes, as one processor has them.
-
-    Args:
-        queue: the most requests without a reply of one process.
-        timeout_ns: how long a connection waits for a process; 0: for ever.
+    """All the handler processes, as one processor has them. ``queue``: the most requests without a reply of one process. ``timeout_ns``: how long a
+    connection waits for a process; 0: for ever.
     """
 
     def __init__(self, queue: i64, timeout_ns: i64) -> None:
@@ -59,13 +56,8 @@ class RequestChannel:
             process.retired = process.retired or process.name in self._retired
 
     def take_over(self, sock: socket.socket, name: str) -> HandlerProcess:
-        """Add a handler process.
-
-        Args:
-            sock: to the process; belongs to the request channel from here on.
-            name: ``slot.generation``.
-
-        Raises OSError: the socket cannot be used; it stays the caller's.
+        """Add a handler process. ``sock``: to the process; belongs to the request channel from here on. ``name``: ``slot.generation``. Raises
+        OSError: the socket cannot be used; it stays the caller's.
         """
         selector = self._selector
         assert selector is not None, "attach comes first"

@@ -39,11 +39,7 @@ class RequestSpan:
 
 
 class Sampler:
-    """Chooses requests.
-
-    Args:
-        draw: random numbers from 0 to less than 1.
-    """
+    """Chooses requests. ``draw``: random numbers from 0 to less than 1."""
 
     def __init__(self, draw: Callable[[], float] = random.random) -> None:
         self.left: i64 = _NEVER  # requests that pass before the next one that is chosen; below 0: it is in the run that has just been subtracted

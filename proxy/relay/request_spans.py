@@ -30,13 +30,7 @@ _PREFIX: Final = 512  # bytes of a Produce request in which its acks are looked 
 
 
 def choose(pair: Pair, pairing: Pairing, run: Run, frames: i64, before: i64) -> None:
-    """Choose requests of a run that was paired, after ``Sampler.left`` became negative.
-
-    Args:
-        run: whole frames, or the first piece of one.
-        frames: that the run counts for.
-        before: how many requests were open before the run.
-    """
+    """Choose requests of a run that was paired, after ``Sampler.left`` became negative. ``run``: whole frames, or the first piece of one."""
     sampler = pair.owner.sampler
     index = sampler.left + frames
     starts = run.starts()

@@ -47,12 +47,7 @@ class _Search:
 
 
 class Retirement(Timer):
-    """The retirement of all pairs of a processor.
-
-    Args:
-        pairs: those that are open, by id.
-        quiet_ns, timeout_ns: of the drain of each pair.
-    """
+    """The retirement of all pairs of a processor."""
 
     def __init__(self, selector: Selector, clock: Clock, pairs: dict[int, Pair], quiet_ns: i64, timeout_ns: i64) -> None:
         super().__init__()
@@ -88,11 +83,8 @@ class Retirement(Timer):
             self._selector.call_at(self._selector.now_ns, self)
 
     def replaced(self, listener: str, number: i64, max_age_ns: i64) -> None:
-        """A listener's store was replaced.
-
-        Args:
-            number: of the old store; handshakes that have begun use it.
-            max_age_ns: how long its connections may go on; 0: without limit.
+        """A listener's store was replaced. ``number``: of the old store; handshakes that have begun use it. ``max_age_ns``: how long its connections
+        may go on; 0: without limit.
         """
         if max_age_ns > 0:
             self._search_all(_Search(listener, number, self._selector.now_ns, max_age_ns, deque(self._pairs)))

@@ -19,11 +19,7 @@ CERTIFICATE: Final = "the certificate is revoked"
 
 
 class Revocations:
-    """The revoked users and certificates of one listener.
-
-    Args:
-        keep_ns: how long an authentication may take.
-    """
+    """The revoked users and certificates of one listener. ``keep_ns``: how long an authentication may take."""
 
     def __init__(self, keep_ns: i64) -> None:
         self._keep_ns: Final[i64] = keep_ns

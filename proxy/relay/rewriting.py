@@ -54,11 +54,8 @@ _UNDERSTOOD: Final = Rule(KafkaRule(), narrow=True).table
 
 
 def replaced(pairing: Pairing, run: Run, answer: bytes) -> bytes:
-    """The frame that is sent in place of the request that was paired last.
-
-    Args:
-        run: that request, or its first piece.
-        answer: the body of the answer that its client gets in place of the upstream's.
+    """The frame that is sent in place of the request that was paired last. ``run``: that request, or its first piece. ``answer``: the body of the
+    answer that its client gets in place of the upstream's.
     """
     pairing.replace_last(answer)
     body = probe_request(read_i32_be(run.prefix(HEADER + REQUEST_HEAD), HEADER + 4))
@@ -108,11 +105,8 @@ class Rewriting:
     # Requests.
 
     def first_odd(self, run: Run, index: i64 = 0, pos: i64 = 0) -> i64:
-        """The index of the first request that may not be passed on as it is; -1: all may.
-
-        Args:
-            run: whole frames.
-            index, pos: of the first frame to look at, if it is not the run's first.
+        """The index of the first request that may not be passed on as it is; -1: all may. ``run``: whole frames. ``index``, ``pos``: of the first
+        frame to look at, if it is not the run's first.
         """
         judge = self._judge
         if judge is not None and index == 0:
@@ -172,10 +166,8 @@ class Rewriting:
         return not self.narrow or _is_in(_UNDERSTOOD, key, version)
 
     def judge(self, run: Run) -> bytes:
-        """The body of the answer to a request that is not passed on; sets ``fault`` if it ends the connection.
-
-        Args:
-            run: one frame, or its first piece, found by ``first_odd``.
+        """The body of the answer to a request that is not passed on; sets ``fault`` if it ends the connection. ``run``: one frame, or its first
+        piece, found by ``first_odd``.
         """
         self.fault = ""
         head = run.prefix(HEADER + REQUEST_HEAD)
@@ -284,11 +276,8 @@ class Rewriting:
         return self._pairing.prepared.take(-api)
 
     def _changed(self, change: AnswerChange, pieces: list[Buffer], size: i64, asked: i64) -> list[Buffer] | None:
-        """A frame, or its first pieces, as ``change`` says.
-
-        Args:
-            pieces: the frame after other changes of its body, or its beginning.
-            size, asked: of the body as it was received, and of that part of it that is there.
+        """A frame, or its first pieces, as ``change`` says. ``pieces``: the frame after other changes of its body, or its beginning. ``size``,
+        ``asked``: of the body as it was received, and of that part of it that is there.
         """
         here: i64 = -HEADER
         for piece in pieces:

@@ -24,9 +24,7 @@ class Standing:
     """One standing action.
 
     Args:
-        number: of the action.
         verb: ``mute``, ``close`` or ``throttle``.
-        reason: the operator's.
         request, response: of ``throttle``: bytes per second; 0: no limit.
         conditions: all of them must hold.
     """

@@ -61,8 +61,6 @@ class Meter(Waiter):
     """The quotas of one channel, from its present counts on.
 
     Args:
-        throttle: of the channel.
-        loop: for the time.
         buckets: at least one; the buckets of fewest channels first.
         address: the client address that has buckets among them; empty: none.
         answers: what is sent to the channel is charged, not what is read from it.
@@ -176,13 +174,8 @@ class Meter(Waiter):
 
 
 class PairRates:
-    """The rates that an operator gave to one connection, with a bucket for each direction that has one.
-
-    Args:
-        loop: for the timers.
-        action: the number of the operator's action; 0: it has none.
-        reason: the operator's.
-        request, response: bytes per second; 0: no limit.
+    """The rates that an operator gave to one connection, with a bucket for each direction that has one. ``action``: the number of the operator's
+    action; 0: it has none. ``request``, ``response``: bytes per second; 0: no limit.
     """
 
     def __init__(self, loop: Selector, action: i64, reason: str, request: i64, response: i64) -> None:

@@ -91,14 +91,7 @@ class Tried:
 
 
 class Upstream:
-    """What all connections to one upstream share.
-
-    Args:
-        name: of the configuration.
-        endpoints: where to connect.
-        config, zone: as of ``configure``; None: the defaults.
-        seed: of the random choice, from 0 to 2^31 - 1.
-    """
+    """What all connections to one upstream share. ``seed``: of the random choice, from 0 to 2^31 - 1."""
 
     def __init__(self, name: str, endpoints: list[Endpoint], config: UpstreamConfig | None = None, zone: str = "", seed: i64 = 1) -> None:
         config = config or UpstreamConfig(name=name)
@@ -190,12 +183,8 @@ class Upstream:
         return self._limit != 0 and endpoint.connections >= self._limit
 
     def pick(self, tried: Tried | None, now_ns: i64, broker: i64 = -1) -> Attempt | None:
-        """The next attempt of a connection; None: it has tried all endpoints that are not full.
-
-        Args:
-            tried: the failed attempts of this connection; None for its first attempt.
-            now_ns: the selector's clock.
-            broker: the endpoints of this broker are tried; -1: those of the bootstrap, or of an upstream without brokers.
+        """The next attempt of a connection; None: it has tried all endpoints that are not full. ``tried``: the failed attempts of this connection;
+        None for its first attempt. ``broker``: the endpoints of this broker are tried; -1: those of the bootstrap, or of an upstream without brokers.
         """
         endpoint = self._choose(tried, now_ns, broker)
         if endpoint is None:

@@ -258,15 +258,8 @@ def _pair_anew(leg: HandledLeg, request: Request, made: Run | None) -> None:
 
 
 def make_frame(source: Framing, target: Framing, body: Body, others: bytes, to_client: bool) -> Run:
-    """Make a frame.
-
-    Args:
-        source: framing of the received frame.
-        target: framing of the new frame.
-        others: bytes of the received frame's header that are not its size.
-        to_client: the new frame goes to the client.
-
-    Raises UnfitError: the body is too long for ``target``, or contains its delimiter.
+    """Make a frame. ``others``: bytes of the received frame's header that are not its size. Raises UnfitError: the body is too long for ``target``,
+    or contains its delimiter.
     """
     size: i64 = 0
     bodies = _pieces(body)

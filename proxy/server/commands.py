@@ -27,16 +27,7 @@ _JOBS: Final[dict[str, Callable[[Any, Relay], Job]]] = {
 
 
 class Commands:
-    """Carries out the commands of control.
-
-    Args:
-        relay: the pairs.
-        settings: changes are made to them.
-        drain: begins a drain; takes its timeout in ms, and the delay of a lead-in, or ``NO_LEAD_IN``.
-        reply: sends a message to control.
-        report_access: sends rows of open pairs to control.
-        stop: begins the end of this processor.
-    """
+    """Carries out the commands of control. ``drain``: begins a drain; takes its timeout in ms, and the delay of a lead-in, or ``NO_LEAD_IN``."""
 
     def __init__(
         self,

@@ -70,10 +70,7 @@ class ControlLink(DemandWatcher):
     Args:
         command, handover: the sockets, non-blocking.
         reader: may hold the beginning of messages already.
-        selector, relay, settings: the data path.
         drain: begins a drain; takes its timeout in ms, and the delay of a lead-in, or ``NO_LEAD_IN``.
-        stop: begins the end of this processor.
-        lost: called when control is gone.
     """
 
     def __init__(

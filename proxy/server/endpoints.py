@@ -62,15 +62,8 @@ def server_names(upstream: UpstreamConfig) -> set[str]:
 
 
 def read_cluster(upstream: UpstreamConfig, listeners: Collection[str], row: ClusterRow, counters: CountersOf) -> BrokersInForce:
-    """The brokers of a row.
-
-    Args:
-        upstream: the cluster.
-        listeners: those in front of it; each must have its addresses in the row.
-        row: checked against its declaration.
-        counters: by place.
-
-    Raises ConfigError: the row contradicts itself or the configuration.
+    """The brokers of a row. ``listeners``: those in front of it; each must have its addresses in the row. Raises ConfigError: the row contradicts
+    itself or the configuration.
     """
     whose = f"the brokers of {upstream.name}"
     if upstream.kafka is None:

@@ -36,10 +36,8 @@ class HighWater:
 
 
 class Heap:
-    """Trims the heap when much memory was freed.
-
-    Args:
-        find: returns the function that trims, or None if there is none; called before the first trim.
+    """Trims the heap when much memory was freed. ``find``: returns the function that trims, or None if there is none; called before the first
+    trim.
     """
 
     def __init__(self, find: Callable[[], Callable[[], object] | None] | None = None) -> None:
@@ -50,12 +48,7 @@ class Heap:
         self._channels: Final = HighWater(LEAST_CHANNELS)
 
     def look(self, held: int, channels: int) -> None:
-        """Trim if it is worth it.
-
-        Args:
-            held: the most bytes that were booked in the memory pool since the last call.
-            channels: the number of channels.
-        """
+        """Trim if it is worth it. ``held``: the most bytes that were booked in the memory pool since the last call."""
         held_fell = self._held.has_fallen(held)
         channels_fell = self._channels.has_fallen(channels)
         if not (held_fell or channels_fell):

@@ -55,11 +55,9 @@ class InForce:
 
     Args:
         before: what is in force; None at the start.
-        config: the configuration.
         change: endpoints, brokers and stores that are new; those that are missing stay.
         layout: of the cells. Listeners and upstreams that have a place, and are not in the configuration any more, stay as they were in ``before``,
             for the connections that they have.
-        pool, loop: of the processor.
 
     Raises ConfigError: it cannot be made.
     """

@@ -181,11 +181,8 @@ def complete(event: str, row: dict[str, Any]) -> None:
 
 
 class LinkWriter:
-    """The bytes that wait to be written to the command socket, in order.
-
-    Args:
-        sock: non-blocking.
-        row_bytes: ``offer`` refuses while at least this much waits.
+    """The bytes that wait to be written to the command socket, in order. ``sock``: non-blocking. ``row_bytes``: ``offer`` refuses while at least this
+    much waits.
     """
 
     def __init__(self, sock: socket.socket, row_bytes: int = 256 * 1024) -> None:

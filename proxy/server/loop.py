@@ -103,13 +103,10 @@ class Loop:
     """One processor at work.
 
     Args:
-        relay, selector, settings: the data path.
-        cells, publisher: the shared counters.
         tap: the tap's writer, or None; ``tap_fd`` is the eventfd with which it wakes the loop, or -1.
         command, handover: the link's sockets, non-blocking.
         wakeup: the read end of the signal wake-up.
         reader: may hold the beginning of messages already.
-        heap: trims the heap when much memory was freed.
     """
 
     def __init__(
@@ -177,13 +174,7 @@ class Loop:
         self.link.flush()
 
     def run(self, early: list[Message]) -> bool:
-        """Serve until the end.
-
-        Args:
-            early: messages that came with ``start``.
-
-        Returns: Whether the end was asked for; False: an error ended it.
-        """
+        """Serve until the end. ``early``: messages that came with ``start``. Returns: Whether the end was asked for; False: an error ended it."""
         orderly = True
         try:
             self._serve(early)

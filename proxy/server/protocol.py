@@ -185,11 +185,7 @@ def _check_version(message: Message, they: str, we: str) -> None:
 
 
 class Request(Generic[R]):
-    """A command, and the type ``R`` of its reply.
-
-    Args:
-        message: without an id; its type is in ``REPLIES``.
-    """
+    """A command, and the type ``R`` of its reply. ``message``: without an id; its type is in ``REPLIES``."""
 
     __slots__ = ("message",)
 

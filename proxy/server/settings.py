@@ -79,12 +79,8 @@ def _check_known(fault: str, names: Iterable[str], known: Container[str]) -> Non
 
 
 class Settings:
-    """The configuration in force in this processor.
-
-    Args:
-        message: the ``start`` message.
-
-    Raises ConfigError: certificates cannot be used, or an endpoint has no address.
+    """The configuration in force in this processor. ``message``: the ``start`` message. Raises ConfigError: certificates cannot be used, or an
+    endpoint has no address.
     """
 
     def __init__(self, message: StartMessage, pool: MemoryPool) -> None:

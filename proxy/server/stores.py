@@ -38,13 +38,9 @@ class MadeStore(NamedTuple):
 
 
 class Stores:
-    """All stores of a processor, by owner.
-
-    Args:
-        row: from control: those that are new; None: there are none, or at the start: the files are read from the disk.
-        before: the stores before; those with the same section and number are used again.
-
-    Raises ConfigError: one of them cannot be used, or its owner does not exist.
+    """All stores of a processor, by owner. ``row``: from control: those that are new; None: there are none, or at the start: the files are read from
+    the disk. ``before``: the stores before; those with the same section and number are used again. Raises ConfigError: one of them cannot be used, or
+    its owner does not exist.
     """
 
     def __init__(self, config: ProxyConfig, row: StoresRow | None, before: "Stores | None" = None) -> None:

@@ -107,11 +107,8 @@ class Outcome:
 
 
 class Load:
-    """An idempotent producer in a Job of its own, over TLS through the broker's sidecar, from now until ``end``.
-
-    Args:
-        scene: with the broker.
-        outbound: the producer has a framegate of its own, which speaks TLS for it and resolves the broker's name.
+    """An idempotent producer in a Job of its own, over TLS through the broker's sidecar, from now until ``end``. ``scene``: with the broker.
+    ``outbound``: the producer has a framegate of its own, which speaks TLS for it and resolves the broker's name.
     """
 
     def __init__(self, scene: Scene, *, outbound: bool = False) -> None:

@@ -55,11 +55,7 @@ def _run(words: Sequence[str], *, given: str | None = None, timeout_s: float = _
 
 
 class ApiServer:
-    """etcd, kube-apiserver and the controllers: enough to check manifests, without a node.
-
-    Args:
-        folder: for data, certificates and logs.
-    """
+    """etcd, kube-apiserver and the controllers: enough to check manifests, without a node. ``folder``: for data, certificates and logs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -173,10 +169,8 @@ class ApiServer:
 
 
 class Node(ApiServer):
-    """The API server, and a node that runs pods.
-
-    Args:
-        folder: for data, certificates and logs; the name of the folder around it is that of the group of all processes of pods.
+    """The API server, and a node that runs pods. ``folder``: for data, certificates and logs; the name of the folder around it is that of the group
+    of all processes of pods.
     """
 
     def __init__(self, folder: Path) -> None:

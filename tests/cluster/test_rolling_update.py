@@ -147,13 +147,8 @@ def start_clients(room: Room) -> str:
 def roll(
     room: Room, node: Node, recipe: Recipe, documents: list[dict[str, Any]], meanwhile: Callable[[], object] = bool
 ) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
-    """Update the Deployment under load, and wait for the end of its former pods.
-
-    Args:
-        documents: with the Deployment; its Service is added.
-        meanwhile: called when the update begins, in another thread.
-
-    Returns: What became of the clients' requests, and the former pods' rows.
+    """Update the Deployment under load, and wait for the end of its former pods. ``documents``: with the Deployment; its Service is added.
+    ``meanwhile``: called when the update begins, in another thread. Returns: What became of the clients' requests, and the former pods' rows.
     """
     status = ["rollout", "status", "deployment/rolled", "--timeout=300s"]
     ports = [{"name": name, "port": port, "targetPort": port} for name, port in (("kafka", 9093), ("framed", 9094))]

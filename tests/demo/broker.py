@@ -174,13 +174,9 @@ class Broker:
         return self._process.pid if self._process else 0
 
     def start(self, advertised: Mapping[str, int] | None = None, timeout_s: float = 30.0) -> None:
-        """Start and wait until the broker answers.
-
-        Args:
-            advertised: by listener, the port on the same address that its clients are sent to; other listeners advertise their own.
-            timeout_s: for the start.
-
-        Raises BrokerError: it ended or did not answer; the message has the end of its log.
+        """Start and wait until the broker answers. ``advertised``: by listener, the port on the same address that its clients are sent to; other
+        listeners advertise their own. ``timeout_s``: for the start. Raises BrokerError: it ended or did not answer; the message has the end of its
+        log.
         """
         self.launch(advertised or {})
         self.wait(1, timeout_s)
@@ -306,13 +302,8 @@ def _directory_id() -> str:
 
 
 def java_command(cache: Path, *options: str) -> list[str]:
-    """The command that runs Java with Kafka's jars, with settings for a process that lives for a minute.
-
-    Args:
-        cache: what ``prepare`` returned.
-        options: further options of Java; they override those of memory.
-
-    Raises BrokerError: there is no Java.
+    """The command that runs Java with Kafka's jars, with settings for a process that lives for a minute. ``cache``: what ``prepare`` returned.
+    ``options``: further options of Java; they override those of memory. Raises BrokerError: there is no Java.
     """
     java = find_java()
     if java is None:

@@ -120,11 +120,8 @@ def free_ports(count: int) -> range:
 
 
 class Watch:
-    """Looks at the machine's connections to the brokers' listeners for clients every 50 ms, as ``ss`` does.
-
-    Args:
-        cluster: whose brokers are watched, also those added and those that move.
-        parent: the id of the process that may connect, and its children may; 0: none. The brokers may, too.
+    """Looks at the machine's connections to the brokers' listeners for clients every 50 ms, as ``ss`` does. ``cluster``: whose brokers are watched,
+    also those added and those that move. ``parent``: the id of the process that may connect, and its children may; 0: none. The brokers may, too.
     """
 
     def __init__(self, cluster: Cluster, parent: int) -> None:

@@ -88,13 +88,8 @@ class RequestCount(NamedTuple):
 
 
 def run(directory: Path | None = None, *, plain: bool = False) -> int:
-    """Run it to its report.
-
-    Args:
-        directory: the folder of the run; None: one for temporary files.
-        plain: lines even on a terminal.
-
-    Returns: The exit code, as that of ``framegate demo``.
+    """Run it to its report. ``directory``: the folder of the run; None: one for temporary files. ``plain``: lines even on a terminal. Returns: The
+    exit code, as that of ``framegate demo``.
     """
     absent = missing("pyspark", "pyarrow") or " and ".join(broker.missing_tools())
     if absent:
@@ -158,11 +153,8 @@ def compare(tables: Tables, before: Mapping[tuple[str, int], int], after: Mappin
 
 
 def unclaimed(tables: Tables, counts: Sequence[RequestCount]) -> int:
-    """How many answers came when their client had left; 0 when there are more of them than requests without an answer.
-
-    Args:
-        tables: answers to ``QUERIES``.
-        counts: of ``compare``.
+    """How many answers came when their client had left; 0 when there are more of them than requests without an answer. ``tables``: answers to
+    ``QUERIES``. ``counts``: of ``compare``.
     """
     frames = int(tables["unclaimed"][0]["frames"])
     return frames if frames <= sum(count.sent - count.answered for count in counts) else 0

@@ -95,11 +95,8 @@ class Acknowledged:
 
 
 class Received:
-    """Counts the records that were consumed, and those that are not as sent.
-
-    Args:
-        count: the numbers 0 to count - 1 are expected, each once.
-        expected: gives the value of a record by its number.
+    """Counts the records that were consumed, and those that are not as sent. ``count``: the numbers 0 to count - 1 are expected, each once.
+    ``expected``: gives the value of a record by its number.
     """
 
     def __init__(self, count: int, expected: Callable[[int], bytes] = value_of) -> None:

@@ -130,10 +130,7 @@ def checks(fetched: Fetched) -> list[tuple[str, bool]]:
 
 def answer_check(metrics: Metrics, tables: Mapping[str, list[dict[str, Any]]]) -> tuple[str, bool]:
     """Whether the answers larger than the pool were one frame each to the proxy, held a batch each, and have a row each in Spark's tables.
-
-    Args:
-        metrics: the proxy's, after everything has passed.
-        tables: answers to ``QUERIES``.
+    ``metrics``: the proxy's, after everything has passed. ``tables``: answers to ``QUERIES``.
     """
     rows = {name: int(value) for name, value in tables["large"][0].items()}
     labels = {"framegate_side": "upstream", "framegate_listener": LISTENER}

@@ -48,11 +48,8 @@ class Couple:
 
 
 class Crowd(World):
-    """A world with many couples. Its clock goes a quarter of a millisecond with each poll, and more in ``pass_time``.
-
-    Args:
-        tls: certificates; both sides speak TLS. None: plaintext.
-        others: of ``World``.
+    """A world with many couples. Its clock goes a quarter of a millisecond with each poll, and more in ``pass_time``. ``tls``: certificates; both
+    sides speak TLS. None: plaintext. ``others``: of ``World``.
     """
 
     def __init__(self, protocol: str = "framed", *, tls: TlsWorld | None = None, **others: Any) -> None:
@@ -72,11 +69,7 @@ class Crowd(World):
         self._streams = 0
 
     def join(self, *, buffer: int = 0) -> Couple:
-        """A new couple, whose pair is open.
-
-        Args:
-            buffer: bytes of the send buffers of our two sockets; 0: the kernel's choice, which is some MiB.
-        """
+        """A new couple, whose pair is open. ``buffer``: bytes of the send buffers of our two sockets; 0: the kernel's choice, which is some MiB."""
         with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
             sock = stack.enter_context(socket.socket())
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT)

@@ -14,8 +14,7 @@ LARGEST_READ = 262144
 class Reader(Waiter):
     """One connection.
 
-    Args:
-        frames: sizes of what it has to read, header counted; ``more`` gives further ones as long as it is asked.
+    ``frames``: sizes of what it has to read, header counted; ``more`` gives further ones as long as it is asked.
 
     Attributes:
         waits: it is throttled; reads nothing but the frame begun.

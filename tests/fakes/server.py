@@ -25,11 +25,8 @@ def echo_bytes(sock: socket.socket) -> None:
 
 
 class ServerProcess:
-    """A processor with our ends of its sockets.
-
-    Args:
-        command: of the processor, which is another one for the fake.
-        overrides: words of the start message.
+    """A processor with our ends of its sockets. ``command``: of the processor, which is another one for the fake. ``overrides``: words of the start
+    message.
     """
 
     def __init__(self, config: ProxyConfig, *, start: bool = True, command: tuple[str, ...] = COMMAND, **overrides: object) -> None:

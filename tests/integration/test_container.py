@@ -15,10 +15,8 @@ _PERIOD_US = 100_000
 
 
 class Resizable:
-    """A cgroup whose CPUs and memory are changed while something runs in it, as the kubelet does when it resizes a pod in place.
-
-    Args:
-        folders: one or, of cgroups version 1, one for each controller.
+    """A cgroup whose CPUs and memory are changed while something runs in it, as the kubelet does when it resizes a pod in place. ``folders``: one or,
+    of cgroups version 1, one for each controller.
     """
 
     def __init__(self, folders: list[Path]) -> None:

@@ -79,10 +79,8 @@ def test_sigterm_lets_answers_under_way_arrive_and_takes_no_new_connections(tmp_
 
 
 class Asker:
-    """A client that numbers its questions and never pauses, until it sees the end of its stream; then it stops.
-
-    Args:
-        window: questions that it leaves unanswered.
+    """A client that numbers its questions and never pauses, until it sees the end of its stream; then it stops. ``window``: questions that it leaves
+    unanswered.
     """
 
     def __init__(self, sock: socket.socket, client: int, window: int) -> None:

@@ -213,11 +213,8 @@ class Java(Client):
 
 
 class Built(Client):
-    """A program in another language, which is built, or gets its library, in the user's cache.
-
-    Args:
-        build, start: the commands that build it, and start it with a verb as a program of ours; ``{programs}`` is our folder, ``{cache}`` that of
-            the cache.
+    """A program in another language, which is built, or gets its library, in the user's cache. ``build``, ``start``: the commands that build it, and
+    start it with a verb as a program of ours; ``{programs}`` is our folder, ``{cache}`` that of the cache.
     """
 
     _CACHE = broker.cache_directory().parent / "peers"

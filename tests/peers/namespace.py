@@ -16,11 +16,8 @@ _THERE: Final = "198.51.100.2"
 
 
 class Namespace:
-    """The namespace, for the length of a block. In it, ``/etc/hosts`` has other names, and only clients listen on loopback addresses.
-
-    Args:
-        folder: for the file.
-        names: of ``HOST``.
+    """The namespace, for the length of a block. In it, ``/etc/hosts`` has other names, and only clients listen on loopback addresses. ``folder``: for
+    the file. ``names``: of ``HOST``.
     """
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:

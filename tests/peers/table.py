@@ -34,11 +34,8 @@ _WIDTH: Final = 44
 
 
 def table(cells: Mapping[tuple[str, str], str], known: Mapping[tuple[str, str], str] | None = None) -> list[str]:
-    """Lines: a row for each first name, those of a client together; a column for each second.
-
-    Args:
-        cells: by row and column.
-        known: more of them.
+    """Lines: a row for each first name, those of a client together; a column for each second. ``cells``: by row and column. ``known``: more
+    of them.
     """
     found = {**cells, **(known or {})}
     columns = list(dict.fromkeys(column for _, column in found))
