@@ -57,7 +57,6 @@ class Meters:
                 del self._values[name, values]
 
     def value(self, name: str, *values: str) -> float:
-        """The value of one counter."""
         return self._values.get((name, values), 0)
 
     def snapshot(self) -> dict[tuple[str, Attributes], float]:

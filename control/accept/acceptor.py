@@ -156,7 +156,6 @@ class Acceptor:
         return bool(self._removed)
 
     def of(self, listener: str) -> Listening:
-        """A listener, which may be leaving."""
         return self.listeners.get(listener) or self.leaving[listener]
 
     def set_limits(self, limits: LimitsInForce, protected: str | None = None) -> None:

@@ -35,7 +35,6 @@ class Refusals:
         self._lock: Final = threading.Lock()
 
     def add(self, listener: str, peer: str) -> None:
-        """Count one."""
         with self._lock:
             self.clients.add((listener, "", "", client_key(peer)), 1)
             self.totals[listener] += 1
@@ -73,12 +72,10 @@ class DelayedClose:
         return self._heap[0][0] if self._heap else None
 
     def close_due(self, now_ns: int) -> None:
-        """Close the descriptors that are due."""
         while self._heap and self._heap[0][0] <= now_ns:
             close_descriptor(heapq.heappop(self._heap)[1])
 
     def close(self) -> None:
-        """Close all descriptors."""
         while self._heap:
             close_descriptor(self._heap.pop()[1])
 
@@ -132,7 +129,6 @@ class Admission:
         self._quotas.limits, self._quotas.protected = limits, protected
 
     def forget(self, listener: str) -> None:
-        """A listener accepts no more."""
         self._waiting.pop(listener, None)
 
     def ended(self, listener: str, peer: str) -> bool:

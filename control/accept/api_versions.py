@@ -129,7 +129,6 @@ class ApiVersions:
         return known[TAGGED[0] if version >= TAGGED[0] else TAGGED[-1]]
 
     def cancel(self) -> None:
-        """Ask no more."""
         self._task.cancel()
 
     async def stop(self) -> None:

@@ -70,7 +70,6 @@ class BrokerConnection:
         self._writer = writer
 
     async def send(self, body: bytes) -> None:
-        """Send a frame."""
         self._writer.write(len(body).to_bytes(4, "big") + body)
         await self._writer.drain()
 

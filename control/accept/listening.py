@@ -33,7 +33,6 @@ class Count:
 
     @property
     def open(self) -> int:
-        """Connections open now."""
         return max(0, self.handed - self.closed)
 
 
@@ -107,7 +106,6 @@ class Listening(ListeningSocket):
 
     @property
     def open(self) -> int:
-        """Connections open now."""
         return sum(count.open for count in self.counts.values())
 
     def count_of(self, broker: int) -> Count:

@@ -53,7 +53,6 @@ class _Rate:
         return max(0, self._until_ns - (_SECOND - _SECOND // rate) - now_ns)
 
     def take(self, rate: int, now_ns: int) -> None:
-        """One more."""
         self._until_ns = max(self._until_ns, now_ns) + _SECOND // rate
 
     def rested(self, now_ns: int) -> bool:
@@ -94,11 +93,9 @@ class ConnectionQuotas:
         return len(self._addresses)
 
     def open(self, listener: str | None = None) -> int:
-        """Connections open now, of a listener or of all."""
         return sum(self._open.values()) if listener is None else self._open.get(listener, 0)
 
     def of_address(self, key: str) -> int:
-        """Connections of an address that are open now."""
         found = self._addresses.get(key)
         return 0 if found is None else found.open
 
@@ -157,7 +154,6 @@ class ConnectionQuotas:
         return delay_ns
 
     def take(self, listener: str, key: str, now_ns: int) -> None:
-        """A connection is taken: count it."""
         self._open[listener] = self.open(listener) + 1
         address = self._addresses.get(key)
         if address is None:

@@ -68,7 +68,6 @@ def lost_text(close: dict[str, Any] | None) -> str:
 
 
 def _at(row: dict[str, Any], now: float) -> float:
-    """When it closed, or now."""
     return datetime.datetime.fromisoformat(row["close"]["close_time"]).timestamp() if "close" in row else now
 
 

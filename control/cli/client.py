@@ -129,7 +129,6 @@ class Service:
 
     @functools.cached_property
     def messages(self) -> Any:
-        """The module of its messages."""
         return importlib.import_module(f"framegate.control.v1.{self._name}_service_pb2")
 
     @functools.cached_property
@@ -150,7 +149,6 @@ class Service:
         return found
 
     def pages(self, channel: "grpc.Channel", method: str, timeout_s: float = CALL_TIMEOUT_S, **fields: Any) -> Iterator[Any]:
-        """The pages of a list; see ``pages``."""
         return pages(getattr(self._stub(channel), method), self._request(method, fields), timeout_s)
 
     def change(self, channel: "grpc.Channel", method: str, change: Change, timeout_s: float | None = CALL_TIMEOUT_S, **fields: Any) -> Any:

@@ -104,7 +104,6 @@ class _Commands(click.Group):
         return super().main(*args, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all commands, sorted."""
         return sorted(_MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

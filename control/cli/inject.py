@@ -36,7 +36,6 @@ _EXIT_FAULTY: Final = 2
 
 
 def _cpu_m(text: str) -> int:
-    """Thousandths of a CPU."""
     match = _CPU.fullmatch(text)
     cpu_m = 0 if match is None else int(match[1]) if match[1] else round(float(match[2]) * 1000)
     if cpu_m < 1:

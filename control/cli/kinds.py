@@ -27,7 +27,6 @@ class Kind(click.ParamType[T]):
         self._parse = parse
 
     def convert(self, value: "str | T", param: click.Parameter | None, ctx: click.Context | None) -> T:
-        """The value; one that is no text is returned as it is."""
         if not isinstance(value, str):
             return value
         try:

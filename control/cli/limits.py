@@ -180,7 +180,6 @@ def _set_node(
 def _overrides(
     overrides: "list[pb2.LimitOverride]", network: str, quotas: dict[str, Any], access: str | None, remove: bool
 ) -> "list[pb2.LimitOverride]":
-    """All overrides, with the change of one network."""
     pb2 = _SERVICE.messages
     found = next((item for item in overrides if item.network == network), None)
     if remove:

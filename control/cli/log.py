@@ -124,7 +124,6 @@ def events(follow: bool, chosen: str, token: str, address: str, output: str) -> 
 
 
 def _lines(output: str) -> "Callable[[Event], str]":
-    """Makes the line of a row."""
     from framegate.control.cli.output import word
     from framegate.control.logs.forms import form_of
     from framegate.control.v1.log_service_pb2 import Log

@@ -106,7 +106,6 @@ def _status_cells(document: dict[str, Any]) -> list[Any]:
 
 
 def _configuration_text(proxy: "Proxy") -> str:
-    """Whether what runs is what is in the file."""
     found = proxy.configuration
     states = {
         found.FILE_STATE_CHANGED: ", which has changed since and is not applied",

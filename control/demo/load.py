@@ -61,7 +61,6 @@ class Payloads:
         return self._table[(number * 37 + sequence) % _TABLE_SIZE]
 
     def frames(self, number: int, first: int, count: int) -> bytes:
-        """``count`` frames from the sequence number ``first`` on."""
         pieces: list[bytes] = []
         pack, table, checksums = FRAME_HEADER.pack, self._table, self._checksums
         for sequence in range(first, first + count):
@@ -166,7 +165,6 @@ class Client:
 
     @property
     def outbox_bytes(self) -> int:
-        """Bytes that the socket has not taken."""
         return len(self._outbox)
 
     def submit(self, count: int) -> None:

@@ -147,7 +147,6 @@ class Stage:
             self.workspace.release()
 
     def start(self, name: str, command: list[str], **options: Any) -> Child:
-        """Start a child with a log of its name."""
         child = Child(name, command, self.workspace.logs / f"{name}.log", **options)
         self.children.append(child)
         return child

@@ -115,7 +115,6 @@ class Metrics:
 
     @classmethod
     def scrape(cls, address: str) -> "Metrics":
-        """The metrics at ``http://address/metrics``."""
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
             return cls(reply.read().decode())
 

@@ -73,7 +73,6 @@ class Steps:
         self.done += [Step(title, failure="interrupted before it") for title in self._titles if title not in begun]
 
     def checks(self) -> list[Check]:
-        """What the report says of each step."""
         failed = {step.title: f"; NOT SEEN: {step.failure}" if step.failure is not None else "" for step in self.done}
         return [Check(f"{step.title}: {'; '.join(step.seen)}{failed[step.title]}", step.failure is None) for step in self.done]
 

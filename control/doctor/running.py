@@ -62,7 +62,6 @@ class Running:
         self._version: Final = version
 
     def look(self) -> Iterator[Finding]:
-        """All findings about it."""
         deadline = Deadline(self._around.timeout_s)
         try:
             with grpc.insecure_channel(self._address) as channel:

@@ -135,7 +135,6 @@ class Bus:
             self._set_subscriptions(self.subscriptions)
 
     def detach(self, subscriber: Subscriber) -> None:
-        """Give a subscriber no more events."""
         with self._lock:
             self._subscribers = tuple(item for item in self._subscribers if item is not subscriber)
             self._set_subscriptions(self.subscriptions)

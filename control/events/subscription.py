@@ -105,7 +105,6 @@ class Subscription(Subscriber):
         self._waiter: asyncio.Future[None] | None = None
 
     def offer(self, event: Event, line: object, size: int) -> None:
-        """See ``Subscriber``."""
         self._extend([event], [size])
 
     def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:

@@ -52,7 +52,6 @@ class Connections:
         self._last_ended: dict[int, int] = {}  # the token, by slot
 
     def enter(self, processor: Processor) -> None:
-        """Add a processor, which may get connections."""
         token = next(self._last_token)
         self._processors[token] = processor
         self._tokens[processor] = token

@@ -50,7 +50,6 @@ class DesiredState:
         return [*self.endpoints.get(upstream, []), *(address for broker in brokers for address in broker["addresses"])]
 
     def whole(self, slot: int) -> Change:
-        """The whole state as one change, for one slot."""
         change = Change(
             config=to_wire(self.config),
             cells=self.layout.wire,
@@ -71,7 +70,6 @@ class DesiredState:
         return change
 
     def start_message(self, slot: int, generation: int, boot_id: str) -> StartMessage:
-        """What a processor starts with."""
         message = StartMessage(
             type="start",
             wire=WIRE_VERSION,

@@ -74,7 +74,6 @@ class Handlers(Respawner[HandlerSlot, HandlerProcess]):
 
     @property
     def wanted(self) -> bool:
-        """Whether any process is to run."""
         return any(map(self._serves, self.slots.values()))
 
     def status(self) -> list[HandlerProcessStatus]:
@@ -132,7 +131,6 @@ class Handlers(Respawner[HandlerSlot, HandlerProcess]):
         await self.release(numbers)
 
     def enter(self, processor: Processor) -> None:
-        """Join a processor that is up with each handler process that is up."""
         self._processors = [other for other in self._processors if not other.ended.done()]
         self._processors.append(processor)
         for process in self.running:

@@ -173,7 +173,6 @@ class Identity:
 
     @property
     def listeners(self) -> tuple[str, ...]:
-        """The listeners with SASL."""
         return tuple(self._listeners)
 
     def users_file(self, listener: str) -> str | None:

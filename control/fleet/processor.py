@@ -108,7 +108,6 @@ class Slot(ProcessSlot[Processor]):
         return max(0, (time.monotonic_ns() - reader.heartbeat_ns) // 1_000_000)
 
     def status(self) -> ProcessorStatus:
-        """Its status for the API."""
         return ProcessorStatus(
             slot=self.number,
             pid=self.pid,

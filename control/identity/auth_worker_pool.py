@@ -48,7 +48,6 @@ class _FairQueue:
         self._by_address: Final[OrderedDict[str, deque[QueuedRequest]]] = OrderedDict()
 
     def of(self, address: str) -> int:
-        """Requests of an address."""
         return len(self._by_address.get(address, ()))
 
     def append(self, queued: QueuedRequest) -> None:
@@ -103,7 +102,6 @@ class AuthWorkerPool:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait."""
         with self._changed:
             return sum(queue.size for queue in self._queues.values())
 

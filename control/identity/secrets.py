@@ -33,7 +33,6 @@ class Secrets:
     """
 
     def __init__(self, files: Mapping[str, str]) -> None:
-        """``files``: paths, by name."""
         self._files: Final = dict(files)
         self._lock: Final = threading.Lock()
         self._readings: Final[dict[str, _Reading]] = {}
@@ -57,7 +56,6 @@ class Secrets:
         return text
 
     def _reading(self, path: str) -> _Reading:
-        """The read that is in progress, or a new one."""
         with self._lock:
             found = self._readings.get(path)
             if found is None:

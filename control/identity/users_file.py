@@ -107,7 +107,6 @@ class UsersFile:
         self._lines = left
 
     def text(self) -> str:
-        """The file."""
         title = f"{_TITLE} {_VERSION} {_DECOY}{base64.b64encode(self.decoy).decode()}"
         return "\n".join((title, *(line.text for line in self._lines))) + "\n"
 

@@ -101,12 +101,10 @@ class Node:
         return next((value for name, value in self.entries if name.text == key), None)
 
     def key(self, key: str) -> "Node | None":
-        """The node of a key."""
         return next((name for name, _ in self.entries if name.text == key), None)
 
     @property
     def empty(self) -> bool:
-        """Nothing, ``{}`` or ``[]``."""
         return (self.kind == "scalar" and self.value is None) or (self.kind in ("mapping", "sequence") and not self.entries and not self.items)
 
     @property
@@ -303,7 +301,6 @@ class Workload:
 
     @property
     def spec(self) -> Node:
-        """Of the pod."""
         found = self.template.get("spec")
         assert found is not None, "it has been looked for"
         return found

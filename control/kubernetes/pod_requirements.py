@@ -82,7 +82,6 @@ class PodRequirements:
 
     @property
     def admin_folder(self) -> str:
-        """Of the admin socket."""
         return os.path.dirname(self.admin_socket)
 
 

@@ -138,7 +138,6 @@ class RowLog(Subscriber):
 
     @property
     def format(self) -> LogFormat:
-        """How rows are written."""
         return self._form.name
 
     @property
@@ -308,7 +307,6 @@ class RowLog(Subscriber):
         return row is not None
 
     def _line(self, row: RowCopy) -> bytes:
-        """One line, or several."""
         try:
             dropped, self._told = self.dropped - self._told, self.dropped
             moment = _moment(int(row.time * 1000))

@@ -33,7 +33,6 @@ class _Keys(ContentReloader):
         self._lock: Final = lock
 
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
-        """See ``Reloader``."""
         async with self._lock:
             return await super().take(found)
 

@@ -122,7 +122,6 @@ class Rotation:
         self._poll_s, self._grace_s = settings.poll_ms / 1000, settings.grace_ms / 1000
 
     def start(self) -> None:
-        """Start polling."""
         job = self._task_monitor.job("rotation", _STANDS_S + self._poll_s)
         self._task = asyncio.create_task(job.keep_going(self._tick))
 

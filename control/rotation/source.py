@@ -71,7 +71,6 @@ class ContentReloader(Reloader):
         self._load: Final = load
 
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
-        """See ``Reloader``."""
         refused = {}
         for owner, contents in found.items():
             try:

@@ -70,7 +70,6 @@ class TlsStores(Reloader):
 
     @staticmethod
     def owners(config: ProxyConfig) -> list[str]:
-        """Who has stores in a configuration."""
         return list(_sections(config))
 
     def staged(self, config: ProxyConfig, files: Mapping[str, str], certificates: Mapping[str, list[CertificateFacts]]) -> dict[str, Store]:
@@ -118,7 +117,6 @@ class TlsStores(Reloader):
         self.ends.update(ends_of(owner, self._sections[owner], self._certificates[owner]))
 
     def sources(self) -> list[Source]:
-        """What is to be watched."""
         stores = self._supervisor.desired.stores
         return [
             Source(

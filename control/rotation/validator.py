@@ -134,7 +134,6 @@ def refusal_of(section: Tls, old: Files, new: Files, now: float) -> Refusal | No
 
 
 def _parts(section: Tls) -> list[Tls | NamedCertificate]:
-    """Whatever in a section has a certificate of its own."""
     return [section, *section.certificates] if isinstance(section, ListenerTls) else [section]
 
 

@@ -75,7 +75,6 @@ class ValidatorProcess:
         self._running = None
 
     async def close(self) -> None:
-        """End it."""
         running, self._running = self._running, None
         if running is not None:
             running.kill()

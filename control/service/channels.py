@@ -229,14 +229,12 @@ class Channels(ChannelServiceServicer):
 
 
 def _row(outcome: Outcome) -> Row:
-    """For the audit row."""
     affected, missing = channel_texts(outcome.affected[:_MAX_SHOWN_IDS]), channel_texts(outcome.missing)
     row: Row = {"affected": affected, "affected_count": len(outcome.affected), "missing": missing}
     return row if outcome.action is None else {**row, "action": outcome.action.number}
 
 
 def _terms(verb: ChannelVerb, request: Any, violations: Violations, *, reason_needed: bool) -> steering.Terms:
-    """How channels are to be changed."""
     reason(request.reason, violations, needed=reason_needed)
     most = request.max_affected_count
     if not 0 <= most <= _MAX_AFFECTED:

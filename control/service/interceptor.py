@@ -387,7 +387,6 @@ def _parsed(data: bytes | ExhaustedError, parse: Callable[[bytes], Message]) -> 
 
 
 def _client(context: Context) -> str:
-    """The client's name for itself."""
     metadata = dict(context.invocation_metadata() or ())
     return str(metadata.get(CLIENT_KEY, metadata.get("user-agent", "")))[:_CLIENT_LIMIT]
 

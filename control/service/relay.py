@@ -158,7 +158,6 @@ class Relay:
                     end.cancel()
 
     async def stop(self) -> None:
-        """Accept no more."""
         self._accepting.cancel()
         await asyncio.gather(self._accepting, return_exceptions=True)
         self._listening.close()

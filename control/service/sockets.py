@@ -136,7 +136,6 @@ class _Renewed(Reloader):
         rotation.watch(Source(owner=_TCP, kind=_KIND, paths=self._paths, reloader=self, in_force=digest(self._contents)))
 
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
-        """See ``Reloader``."""
         contents = found[_TCP]
         try:
             self.context = (await asyncio.to_thread(server_store, self._tls, contents)).default
@@ -182,7 +181,6 @@ def _socket_path(address: str) -> pathlib.Path:
 
 
 def _make_folder(path: pathlib.Path, mode: int) -> None:
-    """Make the folder of a socket, if there is none."""
     try:
         path.parent.mkdir(mode=mode, parents=True, exist_ok=True)
     except OSError as error:

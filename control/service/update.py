@@ -34,7 +34,6 @@ _MAX_TEXT: Final = 256
 
 @functools.cache
 def _pairs(message: Any, model: Any, own_names: tuple[tuple[str, str], ...] = ()) -> dict[str, tuple[FieldDescriptor, str]]:
-    """The fields of a message that are in a model, by name: the descriptor, and the model's name."""
     known, names = field_types(model), FIELD_NAMES | dict(own_names)
     named = {described.name: (described, names.get(described.name, described.name)) for described in message.fields}
     return {name: pair for name, pair in named.items() if pair[1] in known}
@@ -94,7 +93,6 @@ def _read(message: Message, model: Any, path: str, violations: Violations) -> An
 
 
 def _field(message: Message, described: FieldDescriptor, model: type, own: str, path: str, violations: Violations) -> Any:
-    """The value of one field."""
     value = getattr(message, described.name)
     if described not in [present for present, _ in message.ListFields()]:
         field = next(field for field in dataclasses.fields(typing.cast(Any, model)) if field.name == own)

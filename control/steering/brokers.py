@@ -159,7 +159,6 @@ class Brokers:
                 await asyncio.gather(*(cluster.looked.wait() for cluster in self.clusters.values()))
 
     def close(self) -> None:
-        """Look no more."""
         for task in (*self._watching, *self._tasks.values()):
             task.cancel()
         if self._failures is not None:
@@ -244,7 +243,6 @@ def _by_broker(answers: Iterable[Sequence[EndpointRow]]) -> dict[str, dict[int, 
 
 
 def _clusters(config: ProxyConfig) -> list[tuple[UpstreamConfig, list[ListenerConfig]]]:
-    """The clusters of a configuration, and the listeners in front of each."""
     return [
         (item, [each for each in config.listeners if each.upstream == item.name and each.brokers is not None])
         for item in config.upstreams

@@ -437,7 +437,6 @@ def _standing_row(action: ChannelAction, chosen: Filter) -> StandingRow:
 
 
 def _note(first: _Seen, rows: Sequence[OpenRow]) -> None:
-    """Note when rows were seen first."""
     now_ns = time.monotonic_ns()
     first.update((row["id"], (now_ns, counts_of(row))) for row in rows)
 

@@ -128,7 +128,6 @@ class Checks:
                 target.task.cancel()
 
     def close(self) -> None:
-        """Check no more."""
         for targets in self._targets.values():
             self._end(targets)
         for task in (self._publisher, *(task for _, task in self._rounds.values())):

@@ -363,7 +363,6 @@ class Configuration:
         return await self._supervisor.handlers.stage(after)
 
     async def _release(self, staged: _Staged) -> None:
-        """Take back what was staged."""
         if staged.export is not None and self._export is not None:
             self._export.release(staged.export)
         if staged.handlers is not None and self._supervisor.handlers is not None:
@@ -477,5 +476,4 @@ def _handling(config: ProxyConfig) -> tuple[object, ...]:
 
 
 def _those(values: Mapping[str, T], names: Iterable[str]) -> dict[str, T]:
-    """The values of these names that there are."""
     return {name: values[name] for name in names if name in values}

@@ -273,5 +273,4 @@ class Order:
         self._descends = way == "desc"
 
     def first(self, looks: Sequence[L], size: int) -> list[L]:
-        """The first ones."""
         return (heapq.nlargest if self._descends else heapq.nsmallest)(size, looks, key=self._read)

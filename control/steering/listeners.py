@@ -56,7 +56,6 @@ class Listeners:
         return [self._status(name) for name in self._acceptor.listeners]
 
     def connections(self) -> int:
-        """The number of open connections of all listeners."""
         self._supervisor.connections.count_handed()
         return self._acceptor.open
 
@@ -104,7 +103,6 @@ class Upstreams:
         ]
 
     async def _states(self) -> dict[str, tuple[EndpointRow, ...]]:
-        """Every endpoint by upstream."""
         found: dict[str, dict[tuple[str, int | None], list[EndpointRow]]] = {}
         for rows in await endpoint_rows(self._supervisor):
             for row in rows:

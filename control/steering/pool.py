@@ -179,7 +179,6 @@ class Pool:
         return () if share == self._size else (f"the processors have {format_size(share)} of the memory pool of {format_size(self._size)}",)
 
     def least_share(self) -> int:
-        """The smallest share."""
         return min(self._desired.shares[number] for number in self.wanted_slots())
 
     def status(self) -> PoolStatus:

@@ -150,7 +150,6 @@ class Taps:
         return [] if self._config.tap is None else [self.status(rule) for rule in self._config.tap.rules]
 
     def status(self, rule: TapRule) -> TapRuleStatus:
-        """A rule with its state."""
         slots = self._supervisor.slots
         told = sorted(self._stops.get(rule.name, {}).items())
         stops = tuple(stop for number, (generation, stop) in told if number in slots and slots[number].generation == generation)

@@ -26,7 +26,6 @@ class AllowedPrincipals:
         self._patterns: Final[list[re.Pattern[str]]] = [compile_pattern(entry[len(_RULE) :]) for entry in entries if entry.startswith(_RULE)]
 
     def allows(self, principal: str) -> bool:
-        """Whether this principal may connect."""
         return principal in self._exact or any(pattern.fullmatch(principal) for pattern in self._patterns)
 
 

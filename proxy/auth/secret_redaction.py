@@ -32,7 +32,6 @@ def contains_secret(words: str, secret: bytes) -> bool:
 
 
 def _forms(secret: bytes, text: str) -> Iterator[str]:
-    """The encodings of a secret."""
     yield text
     yield json.dumps(text)[1:-1]
     yield urllib.parse.quote_from_bytes(secret, safe="")

@@ -27,7 +27,6 @@ class Reader:
 
     @property
     def remaining(self) -> int:
-        """Bytes not read."""
         return len(self._data) - self.position
 
     def raw(self, size: int, what: str) -> bytes:
@@ -75,7 +74,6 @@ class Reader:
         return text
 
     def data(self, what: str, *, compact: bool = False) -> bytes:
-        """A field of bytes."""
         return self.raw(self.uvarint(what) - 1 if compact else self.int32(what), what)
 
     def array(self, what: str, read: Callable[[], T], least: int, *, compact: bool = False) -> list[T]:
@@ -113,7 +111,6 @@ class Writer:
         self._parts: Final[list[bytes]] = []
 
     def message(self) -> bytes:
-        """The written bytes."""
         return b"".join(self._parts)
 
     def int16(self, value: int) -> None:

@@ -157,7 +157,6 @@ class HistogramValue:
 
     @property
     def count(self) -> int:
-        """Observations."""
         return sum(self.buckets)
 
 
@@ -214,7 +213,6 @@ class CellLayout:
         return self._following(wanted, {*kept, *of_kept})
 
     def with_brokers(self, upstream: str, brokers: Iterable[int]) -> "CellLayout":
-        """The layout for other brokers of a cluster."""
         others = [place for place in self.places if place[1] != FREE and (place[:2] != (ENDPOINT, upstream) or not place[-1])]
         return self._following([*others, *_broker_places(upstream, brokers)], ())
 
@@ -238,7 +236,6 @@ class CellLayout:
         return [place[1] for place in self.owners(kind)]
 
     def owners(self, kind: str) -> list[Place]:
-        """The places of a kind that are not free."""
         return [place for place in self.places if place[0] == kind and place[1] != FREE]
 
     @functools.cached_property
@@ -248,7 +245,6 @@ class CellLayout:
 
     @property
     def gauges(self) -> list[int]:
-        """The cells of gauges."""
         return [start + at for owner, start in self._starts.items() for at in _BLOCKS[owner[: len(owner) // 2]].gauges]
 
     def moved(self, before: "CellLayout") -> list[tuple[int, int]]:

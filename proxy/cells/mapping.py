@@ -116,11 +116,9 @@ class CellWriter:
         self._values[index] = value
 
     def heartbeat(self, now_ns: int) -> None:
-        """Stores the heartbeat."""
         self._header[_HEARTBEAT // CELL_SIZE] = now_ns
 
     def state(self, state: int) -> None:
-        """Stores one of ``State``."""
         self._header[_STATE // CELL_SIZE] = state
 
 
@@ -170,7 +168,6 @@ class CellReader:
 
     @property
     def generation(self) -> int:
-        """Of that processor."""
         return self._field(_GENERATION)
 
     @property
@@ -180,7 +177,6 @@ class CellReader:
 
     @property
     def state(self) -> int:
-        """One of ``State``."""
         return self._field(_STATE)
 
     def cell(self, name: str, *values: str) -> int:

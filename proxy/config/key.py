@@ -42,7 +42,6 @@ class Key(NamedTuple):
         return self.range[1]
 
     def takes(self, value: float) -> bool:
-        """Whether a number is in the range."""
         return self.range is None or self.range[0] <= value <= self.range[1]
 
 

@@ -106,7 +106,6 @@ class LimitOverride:
     response_frames_rate: Annotated[int | None, RESPONSE_FRAMES] = None
 
     def over(self, limits: RateLimits) -> RateLimits:
-        """The limits, with the values of this override."""
         given = {name: value for name in _NAMES if (value := getattr(self, name)) is not None}
         return dataclasses.replace(limits, **given)
 

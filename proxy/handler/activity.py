@@ -66,7 +66,6 @@ class HeartbeatCells:
         return HeartbeatSample(*self._cells[1:])
 
     def write(self, beat: HeartbeatSample, now_ns: int) -> None:
-        """Publish a sample."""
         for index, value in enumerate(beat, 1):
             self._cells[index] = value
         self._cells[0] = now_ns
@@ -95,7 +94,6 @@ class Activity:
             self.busy_ns += took_ns
 
     def heartbeat(self, now_ns: int) -> HeartbeatSample:
-        """The state as of now."""
         began_ns = self.began_ns
         in_task_ns = _oldest(self.tasks)
         oldest_ns = min((began for began in (began_ns, in_task_ns) if began), default=now_ns)

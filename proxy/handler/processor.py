@@ -82,7 +82,6 @@ class Processor:
 
     @property
     def connections(self) -> int:
-        """The number of open connections."""
         return len(self._connections)
 
     def begin(self, hello: bytes) -> None:

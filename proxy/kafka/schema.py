@@ -41,7 +41,6 @@ class Field:
         self.default: Final = rest[8] or ""  # as text; empty for zero, false, an empty string or array
 
     def is_in(self, version: int) -> bool:
-        """Whether a version has the field."""
         return self._versions[0] <= version <= self._versions[1]
 
     def is_nullable(self, version: int) -> bool:
@@ -91,7 +90,6 @@ class Api:
         self._parsed: dict[bool, list[Field]] = {}
 
     def fields(self, answer: bool) -> list[Field]:
-        """The fields of its requests or answers."""
         found = self._parsed.get(answer)
         if found is None:
             found = self._parsed[answer] = _fields(self._texts[answer], 0, self.least, self._valid)[0]

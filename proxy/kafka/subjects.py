@@ -125,7 +125,6 @@ class Patterns:
         self._known: Final[dict[str, bool]] = {}
 
     def match(self, name: str) -> bool:
-        """Whether one matches."""
         found = self._known.get(name)
         if found is None:
             if len(self._known) >= _MOST_CACHED:
@@ -167,7 +166,6 @@ class Finding:
         self._to: i64 = 0
 
     def refuse(self, kind: i64, name: str) -> None:
-        """Note a name that is refused."""
         if self.kind == 0:
             self.kind, self.name = kind, name
         if self.element < 0:
@@ -250,7 +248,6 @@ class Subjects:
         return found
 
     def _check(self, data: bytes, pos: i64, kind: i64, allowed: Allowed, found: Finding, key_type: i64 = 0) -> None:
-        """Refuse a name that is not allowed."""
         if kind & allowed.kinds:
             name, _ = string_at(data, pos, self.compact)
             if name is not None and key_type == _SHARE:

@@ -93,7 +93,6 @@ class AdmissionSlots:
         return self._queue[0].since_ns if self._queue else -1
 
     def ask(self, slot: AdmissionSlot, missing: i64) -> bool:
-        """See ``AdmissionSlot.ask``."""
         assert not slot.is_in, "a granted slot is not requested again"
         assert not slot.is_waiting, "a slot is requested once"
         slot.missing = missing
@@ -144,7 +143,6 @@ class AdmissionSlots:
             self._budget.changed()
 
     def count_read(self, slot: AdmissionSlot, size: i64) -> None:
-        """See ``AdmissionSlot.read``."""
         if self.reserved is slot:
             slot.borrowed += size
         else:
@@ -159,7 +157,6 @@ class AdmissionSlots:
         return True
 
     def end_trust(self, size: i64) -> None:
-        """See ``trust``."""
         self._budget.trusted -= size
 
     def wake(self) -> None:

@@ -172,7 +172,6 @@ class Channel(FdHandler):
     # Called by the users of a channel.
 
     def send(self, run: Run) -> bool:
-        """See ``WriteHalf.send``."""
         return self.write_half.send(run)
 
     def discard(self, run: Run) -> None:
@@ -204,15 +203,12 @@ class Channel(FdHandler):
             self.read_half.discard_input(cause)
 
     def room(self) -> tuple[i64, bool]:
-        """See ``WriteHalf.room``."""
         return self.write_half.room()
 
     def want_room(self, held: i64 = 0) -> None:
-        """See ``WriteHalf.want_room``."""
         self.write_half.want_room(held)
 
     def shut_write(self) -> None:
-        """See ``WriteHalf.shut``."""
         self.write_half.shut()
 
     def close(self, cause: Cause, detail: str = "", error: BaseException | None = None) -> None:

@@ -33,7 +33,6 @@ class Faults:
 
     @property
     def total(self) -> int:
-        """The number of faults of all places."""
         return sum(self.counts)
 
     def note(self, place: str, error: BaseException) -> None:

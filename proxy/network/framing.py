@@ -143,7 +143,6 @@ class Framing(ABC):
         """Append the header of a body of ``size`` bytes. ``others``: the bytes of the header that are not part of the size."""
 
     def header_of(self, size: i64) -> bytes:
-        """Return the header of a body of ``size`` bytes."""
         writer = BytesWriter()
         self.write_header(writer, size, self.fill)
         return writer.getvalue()

@@ -157,7 +157,6 @@ class MuteSet:
             self.state = transition(TRANSITIONS, self.state, MuteEvent.SOFT_ON_WITHIN if within else MuteEvent.SOFT_ON_BETWEEN)
 
     def remove(self, cause: i64, now_ns: i64) -> None:
-        """Remove a cause that is set."""
         self._count_end(cause, now_ns)
         if cause & HARD:
             if not self.causes & HARD:

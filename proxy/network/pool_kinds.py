@@ -78,7 +78,6 @@ class LeakFindingPool(MemoryPool):
             self.faults.note_text("pool", text)
 
     def name(self, holder: object) -> str:
-        """Return the name of a holder for a text."""
         if isinstance(holder, Account):
             return "somebody"
         label = self._labels.get(id(holder))

@@ -32,7 +32,6 @@ class Histogram:
         self._first_octave: Final[i64] = round(bounds_s[0] * 1e9).bit_length() - 1 if bounds_s in FIRST_POWERS else 0
 
     def observe(self, duration_ns: i64, times: i64 = 1) -> None:
-        """Count a duration ``times`` times."""
         bucket: i64 = 0
         bounds = self._bounds
         if self._first_octave != 0:

@@ -69,7 +69,6 @@ class HelloReader:
         return _extensions(bytes(self._message[MESSAGE_HEADER : self._size]))
 
     def came(self) -> bytes:
-        """Return all bytes taken, for OpenSSL."""
         return bytes(self._came)
 
     def _is_hello(self) -> bool:

@@ -162,7 +162,6 @@ class TlsWire(Transport):
         return False
 
     def _push(self, pieces: list[Buffer]) -> bool:
-        """As ``_push_one``, for any number of pieces."""
         if len(pieces) <= 1:
             return not pieces or self._push_one(pieces[0])
         try:
@@ -194,5 +193,4 @@ class TlsWire(Transport):
         self.pending_write = size
 
     def _write_error(self, error: OSError) -> TransportError:
-        """Return the error of a failed write."""
         return TransportError(f"write failed: {error.strerror}", errno=error.errno or 0)

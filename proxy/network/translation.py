@@ -191,7 +191,6 @@ def contains_delimiter(pieces: list[Buffer], delimiter: bytes) -> bool:
 
 
 def _copy(data: bytes, begin: i64, end: i64, writer: BytesWriter) -> None:
-    """Append ``data[begin:end]``."""
     if end - begin >= WRITE_FROM:
         writer.write(data[begin:end])
         return

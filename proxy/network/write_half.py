@@ -80,7 +80,6 @@ class WriteHalf:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the channel is closed."""
         return self._phase == "closed"
 
     @property

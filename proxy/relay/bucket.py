@@ -149,7 +149,6 @@ class Bucket(Timer):
             self._arm(now_ns, 1 - self.level)
 
     def charge(self, amount: i64, now_ns: i64) -> None:
-        """Charge what was read."""
         self.level -= float(amount)
         self.passed += amount
         if self.level >= 1 and self._queue and self.deadline_ns > now_ns:

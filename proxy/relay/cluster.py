@@ -29,7 +29,6 @@ class Cluster:
         self._reported_ns: i64 = -REPORT_NS
 
     def put(self, brokers: list[SeenBroker]) -> None:
-        """Put other brokers in force."""
         self.brokers = {each.node: each for each in brokers}
         self._seen = self._reported = {}
 

@@ -61,7 +61,6 @@ class DrainTerms:
         self._stop_framed_ns: i64 = 0  # likewise, where quiet is to be seen afterwards
 
     def begin(self, now_ns: i64) -> None:
-        """The drain begins."""
         self._started_ns = now_ns
 
     def limit(self, now_ns: i64, timeout_ns: i64) -> None:

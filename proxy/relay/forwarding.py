@@ -127,7 +127,6 @@ def _send(pair: Pair, leg: Leg, channel: Channel, out: WriteHalf, run: Run, sent
 
 
 def _rewrite_answers(pair: Pair, rewriting: Rewriting, leg: Leg, channel: Channel, out: WriteHalf, run: Run) -> None:
-    """As ``_pass_on``, for answers."""
     now_ns = pair.owner.selector.read_clock()
     accepted = look_at(pair, leg, run, now_ns)
     sent = rewriting.answers(run, now_ns)

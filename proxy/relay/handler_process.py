@@ -330,7 +330,6 @@ class HandlerProcess(ChannelSink):
         self._owner.process_ready(self)
 
     def _take_reply(self, data: bytes, position: i64, end: i64, now_ns: i64, touched: dict[HandledParty, None], pieces: list[Buffer] | None) -> None:
-        """``pieces``: the body, if it is not in ``data``."""
         action, direction, throttle_ms, number, sequence, began_ns, ended_ns, begin = wire.read_reply(data, position, end)
         connection = self.connections.get(number)
         key = 2 * i64(number) + direction

@@ -284,7 +284,6 @@ class KafkaJudge:
             self.fault = f"a request of {known.name}, version {version}: {error}"
 
     def _examine(self, known: Api, version: i64, body: bytes, allowed: Allowed) -> None:
-        """Examine the names in a request."""
         shape = subjects.subjects_of(known, version)
         try:
             found = shape.examine(body, allowed)

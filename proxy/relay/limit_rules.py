@@ -44,7 +44,6 @@ class LimitRule:
         return not self._networks or any(matches(peer) for matches in self._networks)
 
     def matches_id(self, client_id: str) -> bool:
-        """Whether it matches a client id."""
         return self._client_ids is None or self._client_ids.match(client_id)
 
 

@@ -129,7 +129,6 @@ class PairOwner(abc.ABC):
         return self._quotas
 
     def attach(self, selector: Selector) -> None:
-        """Set the selector."""
         self._selector = selector
         self._quotas = Quotas(selector, self.loop)
 
@@ -239,7 +238,6 @@ class Leg(ChannelSink):
         pair.upstream.join_quotas()
 
     def frame_reported(self, size: i64, head: bytes) -> None:
-        """See ``ChannelSink.frame_reported``."""
         pair = self.pair
         rule, now_ns = pair.limit_rule, pair.owner.selector.now_ns
         pair.route.counters.counts.cells[REPORTED] += 1
@@ -271,7 +269,6 @@ class Leg(ChannelSink):
             self.pair.rates.cancel()
 
     def inspects_frames(self) -> bool:
-        """Whether its frames are inspected."""
         return self.tap is not None or self.translation is not None or self.pair.pairing is not None
 
     def counts_frames(self) -> bool:

@@ -39,7 +39,6 @@ class PreparedAnswers:
         return self._last
 
     def take(self, number: i64) -> bytes | AnswerChange:
-        """Return an answer, and forget it."""
         body = self._bodies.pop(int(number))
         self._book(-(_size(body) + PIECE_OVERHEAD))
         return body

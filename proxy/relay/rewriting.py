@@ -395,7 +395,6 @@ class Rewriting:
         return run if new is None or self.fault else _joined(new, run.frames, run.part)
 
     def _change_first(self, run: Run, change: AnswerChange, size: i64, now_ns: i64) -> Run:
-        """As ``_first_part``, for an answer with a change."""
         new = self._rewritten_first(run, size, change.api, now_ns)
         if change.needs_whole and not self.fault:
             self.fault = f"an answer of {size} bytes to {_name(change.api)}, whose list must be whole: see forwarding.responses"
@@ -460,7 +459,6 @@ def _name(api: i64) -> str:
 
 
 def _add(pieces: list[Buffer], data: bytes, begin: i64, end: i64) -> None:
-    """Append ``data[begin:end]``."""
     if begin < end:
         pieces.append(data[begin:end] if end - begin < VIEW_FROM else memoryview(data)[begin:end])
 

@@ -40,6 +40,5 @@ class Standing:
         self._conditions: Final = conditions
 
     def is_for(self, listener: str, peer: str, principal: str, client_id: str) -> bool:
-        """Whether it is for a client."""
         facts = {"listener": listener, "address": peer, "principal": principal, "client_id": client_id}
         return all(item.matches(facts[item.field]) != item.negated for item in self._conditions)

@@ -83,7 +83,6 @@ class Meter(Waiter):
         self._let_in: bool = False  # that bucket has admitted it
 
     def may_read(self) -> bool:
-        """See ``ChannelSink.may_read``."""
         if self._waits is not None:  # only the frame that was begun is read
             return True
         if self._answers:
@@ -104,11 +103,9 @@ class Meter(Waiter):
         return True
 
     def read_limit(self) -> i64:
-        """See ``ChannelSink.read_limit``."""
         return self._limit
 
     def was_read(self) -> None:
-        """See ``ChannelSink.was_read``."""
         size = self._byte_count() - self._bytes
         if size == 0:
             return

@@ -407,7 +407,6 @@ class ControlLink(DemandWatcher):
             self._up = False
 
     def _end(self) -> None:
-        """Control is gone."""
         if self._up:
             self._up = False
             self._selector.unwatch(self._command.fileno())

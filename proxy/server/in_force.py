@@ -319,7 +319,6 @@ class InForce:
         return UpstreamLogins(upstream.name, upstream.sasl, self.credentials.source(upstream_auth_queue(upstream.name)), count)
 
     def _upstream_options(self, listener: model.ListenerConfig, upstream: model.UpstreamConfig, server_name: str) -> ChannelOptions:
-        """The options of channels to the endpoints with a server name."""
         speaks, onward = self._framing(upstream), self._framing(listener)
         return ChannelOptions(
             side="upstream",

@@ -319,7 +319,6 @@ class Loop:
     # Events.
 
     def on_pair_closed(self, pair: Pair) -> None:
-        """A pair is over."""
         if self._ending and not self._relay.pairs.open:
             self.finished = True
         self.link.pair_closed(pair)

@@ -23,7 +23,6 @@ class Refusals:
         self._count = 0
 
     def note(self, refusal: Refusal) -> None:
-        """Count one."""
         name = _api_name(refusal.key)
         kind = KINDS[refusal.kind]
         self._counts.count(LISTENER_BLOCK.at("framegate.kafka.request.refused", name if name in REFUSED_APIS else "other", kind))
@@ -32,7 +31,6 @@ class Refusals:
 
     @property
     def waiting(self) -> bool:
-        """Whether ``take`` has a row."""
         return self._first is not None
 
     def take(self) -> KafkaRefusedRow | None:

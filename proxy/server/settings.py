@@ -114,7 +114,6 @@ class Settings:
 
     @property
     def config(self) -> model.ProxyConfig:
-        """The configuration in force."""
         return self.in_force.config
 
     @property
@@ -374,7 +373,6 @@ class Settings:
                     self._retirement.gained(route.listener)
 
     def _users(self, upstream: str, fresh: InForce) -> list[tuple[Route, model.ListenerConfig, model.UpstreamConfig]]:
-        """The routes to an upstream, and what they were made of."""
         config = fresh.upstream_configs[upstream]
         found = [(fresh.routes[item.name], item, config) for item in fresh.config.listeners if item.upstream == upstream]
         return found + [

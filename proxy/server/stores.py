@@ -69,7 +69,6 @@ class Stores:
         return section.tls, isinstance(section, ListenerConfig) and section.brokers is not None and bool(section.brokers.hosts)
 
     def number(self, owner: str) -> int:
-        """The number of a store."""
         return self._in_force[owner].store.number
 
     def changed(self, before: "Stores") -> set[str]:
