@@ -4,8 +4,6 @@ from typing import Final
 
 from framegate.control.errors import InvalidArgumentError, Violation
 
-__all__ = ["FIELD_NAMES", "MAX_HOLDERS", "MAX_PAGE_SIZE", "rows_per_page"]
-
 DEFAULT_PAGE_SIZE: Final = 100
 MAX_PAGE_SIZE: Final = 1_000
 MAX_HOLDERS: Final = 100  # of ``Channels.top_holders``

@@ -21,23 +21,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = [
-    "AbortedError",
-    "AlreadyExistsError",
-    "ControlError",
-    "DeniedError",
-    "EtagError",
-    "ExhaustedError",
-    "FailedPreconditionError",
-    "InvalidArgumentError",
-    "MalformedRequestError",
-    "NotFoundError",
-    "StartError",
-    "UnavailableError",
-    "UnknownMethodError",
-    "Violation",
-]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Violation:

@@ -11,8 +11,6 @@ import stat
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-__all__ = ["MAX_BYTES", "Contents", "FileError", "Stamp", "digest", "is_fresh", "read", "read_file", "stamp"]
-
 Contents = Mapping[str, bytes]  # Contents of files, by path
 Stamp = tuple[tuple[int, ...], ...]  # Stamps of files, in order; of a file without stat, the number of the error
 

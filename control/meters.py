@@ -9,8 +9,6 @@ from typing import Final
 from framegate.control.status import Attributes
 from framegate.proxy.cells import LISTENER, METRICS
 
-__all__ = ["Meters"]
-
 _KEYS: Final = {metric.name.removeprefix("framegate."): metric.keys for metric in METRICS if metric.source == "control"}
 _COUNTERS: Final = {
     metric.name.removeprefix("framegate."): len(metric.attributes)

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Final
 
-__all__ = ["Notifier"]
-
 SEND_TIMEOUT_S: Final = 0.2  # How long the loop may wait for a manager whose queue is full. Then the message is lost, which is a row.
 STOP_MARGIN_MS: Final = 15_000  # the time of a stop after the drain: the tap is flushed, processors end, the last counts are exported
 

@@ -10,8 +10,6 @@ import os
 import signal
 import sys
 
-__all__ = ["signal_server"]
-
 _INT = 4  # bytes
 _CREDENTIALS = 3 * _INT  # ``struct ucred``: process, user, group
 

@@ -30,8 +30,6 @@ from framegate.control.runtime import Proxy
 from framegate.control.task_monitor import TaskMonitor, catch_in_loop, catch_in_process
 from framegate.proxy.config.log import LogFormat
 
-__all__ = ["EXIT_CONFIGURATION", "EXIT_FAILED", "Signals", "serve"]
-
 EXIT_FAILED: Final = 1
 EXIT_CONFIGURATION: Final = 2
 SWITCH_INTERVAL_S: Final = 0.0001

@@ -10,41 +10,6 @@ from framegate.proxy.config.log import LogFormat, LogLevel
 from framegate.proxy.config.model import MAX_PROCESSORS, MIB, POOL_SIZE, Forwarding, PoolKind, ProxyConfig, TapRule
 from framegate.proxy.server.rows import EndpointRow
 
-__all__ = [
-    "RETIRED",
-    "TAP_RULE",
-    "Attributes",
-    "BrokerState",
-    "BrokerStatus",
-    "BuildInfo",
-    "CertificateStatus",
-    "ChannelAction",
-    "ChannelVerb",
-    "ClientMeasure",
-    "ClientRank",
-    "DrainResult",
-    "HandlerProcessStatus",
-    "HandlerStatus",
-    "Health",
-    "Holder",
-    "Limit",
-    "ListenerStatus",
-    "LogStatus",
-    "Origin",
-    "Outcome",
-    "PoolShare",
-    "PoolStatus",
-    "ProcessorState",
-    "ProcessorStatus",
-    "ReloadOutcome",
-    "ReloadResult",
-    "TapRuleStatus",
-    "TapStop",
-    "UpstreamStatus",
-    "UserStatus",
-    "UsersStatus",
-]
-
 RETIRED: Final = -1  # the number of the slot that has the counters of all removed slots
 PROCESSORS: Final = keys(ProxyConfig)["processors"]._replace(range=(1, MAX_PROCESSORS))
 """Of a number in force; in a file 0 stands for one that follows the container."""

@@ -17,8 +17,6 @@ from typing import Any, Final
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 
-__all__ = ["TICK_S", "LoopLag", "MonitoredTask", "TaskMonitor", "catch_in_loop", "catch_in_process"]
-
 TICK_S: Final = 0.5
 LEAST_LAG_S: Final = 1.0
 LONG_LAG_S: Final = 3.0

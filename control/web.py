@@ -14,8 +14,6 @@ from typing import Final
 
 from framegate.proxy.config.address import parse_address
 
-__all__ = ["BACKLOG", "Server", "bind", "response"]
-
 MAX_CONNECTIONS: Final = 512  # At once. One more closes the connection that has been without a request for longest.
 TIME_LIMIT_S: Final = 5.0  # for the request, and once more for the answer
 _HEAD_BYTES: Final = 8192

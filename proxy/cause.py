@@ -3,8 +3,6 @@
 import enum
 from typing import Final
 
-__all__ = ["FAULTY_CAUSES", "ORDERLY_CAUSES", "Cause"]
-
 
 class Cause(enum.StrEnum):
     """The cause of a close. The first that occurs is the cause of both channels of a pair."""

@@ -20,26 +20,6 @@
 
 from typing import Literal
 
-__all__ = [
-    "AuthenticationError",
-    "ConfigError",
-    "ConnectError",
-    "FrameTooLargeError",
-    "IllegalTransitionError",
-    "InternalError",
-    "KafkaFormatError",
-    "LoginError",
-    "NegativeSizeError",
-    "PeerError",
-    "ProxyError",
-    "Side",
-    "TlsError",
-    "TransportError",
-    "WrongProtocolError",
-    "quoted",
-    "shown",
-]
-
 Side = Literal["downstream", "upstream", "internal"]
 
 

@@ -30,8 +30,6 @@ from framegate.proxy.config.address import format_peer
 from framegate.proxy.config.limits import UNLIMITED_NODE, LimitsConfig, LimitsInForce, client_key, limits_in_force
 from framegate.proxy.server.link import MAX_TOGETHER, Handover, send_handovers
 
-__all__ = ["Acceptor", "PassedConnection", "Target"]
-
 _ACCEPTS_PER_EVENT: Final = 64
 _IPV4: Final = int(socket.AF_INET)
 _WAIT_S: Final = 0.05

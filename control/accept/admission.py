@@ -19,8 +19,6 @@ from framegate.control.meters import Meters
 from framegate.proxy.config.limits import LimitsInForce, client_key
 from framegate.proxy.relay.frequent import Frequent, Key
 
-__all__ = ["MAX_PARKED", "Admission", "DelayedClose", "Refusals", "close_descriptor"]
-
 MAX_PARKED: Final = 1_000  # Connections that are closed later, at most
 _ADDRESSES: Final = 50
 _ROWS_NS: Final = 1_000_000_000  # least time between two rows about the same listener and reason; all of them are counted

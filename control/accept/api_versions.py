@@ -29,8 +29,6 @@ from framegate.proxy.auth.messages import (
 )
 from framegate.proxy.errors import ProxyError
 
-__all__ = ["ApiVersions", "answer_in", "common", "common_ranges", "question", "ranges_in"]
-
 INTERVAL_S: Final = 60.0  # between two looks at what is known: brokers are upgraded
 PAUSE_S: Final = 0.5  # after a look that found nothing; it doubles, up to ``MOST_PAUSE_S``, unless somebody wants to know
 MOST_PAUSE_S: Final = 30.0

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from framegate.proxy.auth.auth_requests import AuthRequest, AuthResponse
     from framegate.proxy.auth.client import SaslClientSettings
 
-__all__ = ["MAX_ANSWER", "BrokerConnection", "Login", "Tls", "TlsOf", "Wire", "connected", "own_header", "tls_of"]
-
 MAX_ANSWER: Final = 1 << 20  # bytes of an answer; who announces more does not speak Kafka's protocol
 Wire = Sequence[Any]  # an address as the link has it (``resolver``)
 

@@ -10,8 +10,6 @@ from framegate.proxy.auth.messages import ApiRange, RequestHeader, answer_reader
 from framegate.proxy.auth.wire import Reader
 from framegate.proxy.config.address import parse_address
 
-__all__ = ["MAX_BROKERS", "Broker", "LoginNeededError", "ask_brokers", "brokers_in", "checked_brokers", "metadata_question"]
-
 MAX_BROKERS: Final = 10_000
 _METADATA: Final = 3
 _LEAST: Final = 1

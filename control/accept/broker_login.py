@@ -12,8 +12,6 @@ from framegate.proxy.network.authenticator import Waker
 from framegate.proxy.network.frame_exchange import FrameExchange
 from framegate.proxy.network.transport import DONE, Identity
 
-__all__ = ["log_in"]
-
 
 class _Frames(FrameExchange):
     """``body``: the frame that came last; ``sent``: those to be sent."""

@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from framegate.control.configuration.broker_rules import port_range
 from framegate.proxy.config.model import BrokersConfig
 
-__all__ = ["BrokerPorts"]
-
 
 class BrokerPorts:
     """The ports of one listener. By ``node_id``, a broker has the first port plus its node id. By ``order``, brokers get the ports in the order in

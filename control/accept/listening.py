@@ -19,8 +19,6 @@ from framegate.proxy.config.address import Address, format_sockaddr, parse_addre
 from framegate.proxy.config.model import ListenerConfig, SocketConfig
 from framegate.proxy.network.connection_socket import set_socket_options
 
-__all__ = ["BOOTSTRAP", "Count", "Listening", "ListeningSocket", "rebound", "shared"]
-
 BOOTSTRAP = -1  # the broker of a listener's own socket, as in ``Handover.broker``
 
 

@@ -13,8 +13,6 @@ from typing import Final, NamedTuple
 
 from framegate.proxy.config.limits import ANY_ADDRESS, UNLIMITED, LimitsInForce, RateLimits
 
-__all__ = ["REFUSALS", "WAITS", "ConnectionQuotas", "Refusal", "Wait"]
-
 _SECOND: Final = 1_000_000_000
 WAITS: Final = ("node_connections", "node_connection_rate", "listener_connections", "listener_connection_rate")
 REFUSALS: Final = ("address_denied", "address_connections", "address_connection_rate")

@@ -22,8 +22,6 @@ from framegate.control.logs import RowLog
 from framegate.proxy.config.address import Address, format_sockaddr, parse_address
 from framegate.proxy.config.model import UpstreamConfig
 
-__all__ = ["Names", "Resolution", "Resolver", "in_thread", "log_errors", "text_of"]
-
 INTERVAL_S: Final = 30.0
 FIRST_PAUSE_S: Final = 2.0  # after a round that left an upstream without any address; it doubles, up to the interval, until all have one
 PATIENCE_S: Final = 10.0

@@ -10,8 +10,6 @@ import click
 
 from framegate.control.cli.output import age_text, size_text, time_text, word
 
-__all__ = ["CELLS", "WIDE_COLUMNS", "channel_cells", "column_names", "heads", "lost_text", "mutes", "throttle_text", "upstream_mutes"]
-
 _WIDE: Final = 180  # Columns of a terminal from which on the list is wide
 
 

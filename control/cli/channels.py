@@ -15,8 +15,6 @@ from framegate.control.cli.options import Change, admin_options, change_options,
 from framegate.control.cli.output import as_dict, counted, print_fields, print_json, print_note, print_table, size_text, time_text, word
 from framegate.control.cli.pods import Table, over_pods
 
-__all__ = ["TEXTS", "channels"]
-
 F = TypeVar("F", bound=Callable[..., object])
 _EXAMPLE: Final = "listener=kafka client_id=billing-* held>1MiB waiting=memory"
 TEXTS: Final = (

@@ -16,8 +16,6 @@ from framegate.control.cli.kinds import DURATION
 from framegate.control.cli.options import EXIT_INTERRUPTED, example
 from framegate.control.cli.output import exit_unwritten, print_line, print_note, write_error, write_text
 
-__all__ = ["main", "version_text"]
-
 _MODULES: Final = {
     **dict.fromkeys(("check", "demo", "serve"), "local"),
     **dict.fromkeys(("drain", "status"), "proxies"),

@@ -20,8 +20,6 @@ from framegate.control.cli.output import as_dict, counted, print_json, print_not
 if TYPE_CHECKING:
     from framegate.control.v1 import configuration_service_pb2 as pb2
 
-__all__ = ["config", "difference_rows"]
-
 MAX_TEXT: Final = 240 * 1024  # bytes of a file that fits into a request
 _PATIENCE_S: Final = 60.0  # a configuration is read and checked, and each processor may take half a minute
 _FILE: Final = click.Path(exists=True, dir_okay=False, allow_dash=True)

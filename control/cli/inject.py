@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from framegate.control.kubernetes.pod_requirements import PodRequirements
     from framegate.control.kubernetes.sidecar import Options
 
-__all__ = ["inject", "sidecar_options"]
-
 _STANDARD: Final = pathlib.Path("-")
 _MANIFESTS: Final = (".yaml", ".yml", ".json")
 _CPU: Final = re.compile(r"(\d+)m|(\d+(?:\.\d{1,3})?)")

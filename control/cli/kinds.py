@@ -8,8 +8,6 @@ from typing import Final, TypeVar
 
 import click
 
-__all__ = ["ADDRESS", "API", "BOOTSTRAP", "CHANNEL", "DURATION", "EXPIRY", "JAVA_HEAP", "LISTENER", "MAX_INT64", "MOMENT", "SIZE", "UPSTREAM", "Kind"]
-
 MAX_INT64: Final = 2**63 - 1  # the greatest number of the API
 LEAST_HEAP: Final = 512 << 20  # Bytes; Spark refuses less than 450 MiB
 T = TypeVar("T")

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from framegate.control.v1 import limit_service_pb2 as pb2
 
-__all__ = ["limits"]
-
 F = TypeVar("F", bound=Callable[..., object])
 
 _SERVICE: Final = Service("limit")

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from framegate.proxy.config.log import LogFormat
     from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["check", "demo", "print_faults", "serve"]
-
 _FOLDER = click.Path(file_okay=False, path_type=pathlib.Path)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
 

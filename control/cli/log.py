@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from framegate.control.v1 import log_service_pb2 as pb2
     from framegate.control.v1.event_service_pb2 import Event
 
-__all__ = ["events", "log"]
-
 _SERVICE: Final = Service("log")
 
 

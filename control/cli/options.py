@@ -11,23 +11,6 @@ from click.core import ParameterSource
 
 from framegate.control.cli.kinds import ADDRESS
 
-__all__ = [
-    "ADDRESS_VARIABLE",
-    "DEFAULT_ADDRESS",
-    "EXIT_CONFLICT",
-    "EXIT_INTERRUPTED",
-    "EXIT_NOT_FOUND",
-    "TLS_FILES",
-    "Change",
-    "address_option",
-    "admin_options",
-    "change_options",
-    "example",
-    "openable",
-    "output_option",
-    "tls_folder",
-]
-
 DEFAULT_ADDRESS: Final = "unix:/run/framegate/admin.sock"
 EXIT_NOT_FOUND: Final = 3
 EXIT_CONFLICT: Final = 4

@@ -10,8 +10,6 @@ from framegate.control.cli.kinds import DURATION, JAVA_HEAP, SIZE, Kind
 from framegate.control.cli.options import example
 from framegate.control.cli.output import print_note
 
-__all__ = ["pipeline"]
-
 _FOLDER = click.Path(file_okay=False, path_type=pathlib.Path)
 
 

@@ -25,8 +25,6 @@ from framegate.control.cli.output import counted, print_json, print_note, print_
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["EXIT_PARTIAL", "Fleet", "Table", "choose", "over_pods"]
-
 EXIT_PARTIAL: Final = 6  # Some pods gave no good answer, and the others did
 AT_ONCE: Final = 16  # Calls of kubectl that run at the same time
 LONGEST_ANSWER: Final = 64 << 20  # bytes of output that are kept of a pod

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from framegate.control.v1.pool_service_pb2 import MemoryPool, ProcessorPool
     from framegate.control.v1.proxy_service_pb2 import Memory, Proxy
 
-__all__ = ["drain", "status"]
-
 _DIFFERENCES: Final = 5
 _LONGEST_DRAIN_S: Final = 600.0
 """How long a drain of one of many pods is waited for, if no timeout is given: that of its configuration is not known here."""

@@ -22,8 +22,6 @@ from framegate.control.cli.pools import POOLS
 if TYPE_CHECKING:
     import grpc
 
-__all__ = ["top"]
-
 _KEYS: Final = {
     "b": "bytes_rate", "f": "frames_rate", "h": "held", "u": "unsent", "w": "waiting_time", "o": "oldest", "i": "in_flight", "a": "age"
 }  # fmt: skip

@@ -17,8 +17,6 @@ from framegate.control.cli.output import print_json, print_note, print_table
 if TYPE_CHECKING:
     from framegate.proxy.auth.auth_requests import ScramCredential
 
-__all__ = ["users"]
-
 F = TypeVar("F", bound=Callable[..., object])
 _EXIT_USAGE, _EXIT_NOT_FOUND, _EXIT_CONFLICT = 2, 3, 4
 _NO_CHANGE: Final = Change()

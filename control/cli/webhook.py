@@ -13,8 +13,6 @@ from framegate.control.cli.inject import sidecar_options
 from framegate.control.cli.options import example
 from framegate.control.cli.output import print_note
 
-__all__ = ["webhook"]
-
 _FILE = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
 _LATER = click.Path(dir_okay=False, path_type=pathlib.Path)
 

@@ -9,8 +9,6 @@ from framegate.control.configuration.listener_rules import allowed_rules, mappin
 from framegate.control.configuration.tls_rules import listener_tls_rules
 from framegate.proxy.config.model import AdminConfig, AdminTcp, RoleSocket
 
-__all__ = ["admin_addresses", "admin_rules"]
-
 _MODE: Final = re.compile("06[0246][0246]")
 _TCP: Final = ("admin", "tcp")
 

@@ -7,8 +7,6 @@ from framegate.control.configuration.cgroup import Container
 from framegate.control.configuration.units import format_size
 from framegate.proxy.config.model import GIB, KIB, LEAST_POOL, MAX_PROCESSORS, MIB, ListenerConfig, ProxyConfig, largest_whole
 
-__all__ = ["MemoryNeed", "fitted", "memory_need", "memory_warning", "processor_count"]
-
 CONTROL_BASE: Final = 64 * MIB
 PROCESSOR_BASE: Final = 29 * MIB
 """Resident memory, with room for control's own work: at start both together are 63 MiB with one processor (deploy/docs/performance.md)."""

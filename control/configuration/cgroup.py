@@ -12,20 +12,6 @@ import pathlib
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = [
-    "Container",
-    "Throttling",
-    "container",
-    "cpu_quota",
-    "killed_for_memory",
-    "memory_limit",
-    "memory_usage",
-    "pressure",
-    "process_memory",
-    "tasks",
-    "throttling",
-]
-
 _ROOT: Final = pathlib.Path("/sys/fs/cgroup")
 _OWN: Final = pathlib.Path("/proc/self/cgroup")
 _PROCESSES: Final = pathlib.Path("/proc")

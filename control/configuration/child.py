@@ -20,9 +20,6 @@ from framegate.control.errors import DeniedError
 from framegate.control.files import FileError, digest, read_file
 from framegate.proxy.config.model import ProxyConfig, from_wire, to_wire
 
-__all__ = ["Loaded", "load_in_child", "load_row", "loaded_from_row"]
-
-
 _SHOWN: Final = 20  # keys in an error
 
 

@@ -13,8 +13,6 @@ from framegate.control.configuration.writing import flow
 from framegate.proxy.config.key import Effect, Key, keys
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["Difference", "differences", "values"]
-
 _NAMES: Final = ("name", "network", "address")
 _MOST: Final = 100
 _TEXT: Final = 256

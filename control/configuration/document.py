@@ -8,23 +8,6 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = [
-    "MAX_BYTES",
-    "WRONG",
-    "ZONE",
-    "ConfigurationError",
-    "Document",
-    "Fault",
-    "Findings",
-    "Named",
-    "Path",
-    "document_of",
-    "entries",
-    "key_of",
-    "show",
-    "unique_names",
-]
-
 Path = tuple[str | int, ...]
 Item = TypeVar("Item")
 Value = TypeVar("Value")

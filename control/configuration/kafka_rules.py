@@ -12,8 +12,6 @@ from framegate.proxy.kafka.schema import apis
 from framegate.proxy.kafka.subjects import Patterns
 from framegate.proxy.network.authenticator import ANONYMOUS
 
-__all__ = ["MOST_RULES", "kafka_rule_faults", "kafka_rules", "read_kafka_rules"]
-
 MOST_RULES: Final = 256
 _ALWAYS: Final = ("SaslHandshake", "ApiVersions", "SaslAuthenticate")
 _PATTERNS: Final = ("principals", "client_ids", "topics", "groups", "transactional_ids")

@@ -26,17 +26,6 @@ from framegate.proxy.config.model import (
 from framegate.proxy.kafka.subjects import Patterns
 from framegate.proxy.network.authenticator import ANONYMOUS
 
-__all__ = [
-    "MOST_RULES",
-    "limit_faults",
-    "limit_rules",
-    "listener_limit_faults",
-    "listener_limit_rules",
-    "pool_rules",
-    "read_limit_rules",
-    "share_rules",
-]
-
 Listeners = list[tuple[Path, ListenerConfig]]
 Upstreams = list[tuple[Path, UpstreamConfig]]
 MAX_OVERRIDES: Final = 1_000

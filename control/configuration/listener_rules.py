@@ -16,8 +16,6 @@ from framegate.proxy.config.model import HeaderConfig, ListenerConfig, ProxyConf
 from framegate.proxy.config.tls import BY_SUBJECT
 from framegate.proxy.network.authenticator import ANONYMOUS
 
-__all__ = ["framing_rules", "handler_places", "handler_rules", "listener_rules"]
-
 Text = TypeVar("Text")
 Listeners = list[tuple[Path, ListenerConfig]]
 

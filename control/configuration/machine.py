@@ -26,19 +26,6 @@ from framegate.proxy.config.model import ProxyConfig, TapConfig
 from framegate.proxy.tap.record import LOCK_NAME, WRITERS_NAME
 from framegate.proxy.tap.store import package_fault
 
-__all__ = [
-    "IN_USE",
-    "apply_machine",
-    "bind_fault",
-    "folder_fault",
-    "free_bytes",
-    "is_served",
-    "lock_fault",
-    "lock_holder",
-    "socket_fault",
-    "tap_bytes",
-]
-
 Bound = list[tuple[Path, Address]]
 IN_USE: Final = "is in use now"  # the beginning of a warning of what another process uses
 _ADMIN: Final = "admin"

@@ -18,8 +18,6 @@ from framegate.control.configuration.schema import SIZES, bound_text, file_key, 
 from framegate.proxy.config.key import Effect, Key, field_types, keys
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["DANGER", "EFFECTS", "SOURCE", "Entry", "entries", "find", "lines", "nearest"]
-
 SOURCE: Final = pathlib.Path(__file__).with_name("manual.yaml")
 _LINE: Final = re.compile(r"^( *)(- )?([a-z_]+):(.*)$")
 _INDEX: Final = re.compile(r"\[\d*\]")

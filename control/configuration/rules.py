@@ -21,8 +21,6 @@ from framegate.proxy.config.address import Address, parse_address
 from framegate.proxy.config.log import LEAST_EVERY_MS
 from framegate.proxy.config.model import EndpointConfig, ListenerConfig, OtlpConfig, ProxyConfig, UpstreamConfig
 
-__all__ = ["apply_rules"]
-
 Listeners = list[tuple[Path, ListenerConfig]]
 Upstreams = list[tuple[Path, UpstreamConfig]]
 LEAST_FACTOR: Final = 1.5

@@ -24,30 +24,6 @@ from framegate.proxy.server.rows import Store, listener_owner, upstream_owner
 if TYPE_CHECKING:
     from cryptography import x509
 
-__all__ = [
-    "MAX_BYTES",
-    "CertificateFacts",
-    "TlsFile",
-    "describe",
-    "describe_files",
-    "describe_revocations",
-    "ends_of",
-    "facts_from_row",
-    "facts_of",
-    "first_stores",
-    "hosts",
-    "identities",
-    "named_here",
-    "named_paths",
-    "read_tls_files",
-    "revocation_lists",
-    "revocations",
-    "short_fingerprint",
-    "shown_of",
-    "tls_files",
-    "tls_sections",
-]
-
 MAX_BYTES: Final = 16 * 1024 * 1024  # of all files together: they go to each processor in one message
 _SHORT: Final = 16
 _NO_END: Final = 253_402_300_799.0  # the last second of the year 9999, as RFC 5280 has it

@@ -4,8 +4,6 @@ import datetime
 import re
 from typing import Final
 
-__all__ = ["counted", "format_about", "format_duration_ms", "format_instant_ns", "format_size", "parse_duration_ms", "parse_instant_ns", "parse_size"]
-
 _BINARY: Final = {"TiB": 1024**4, "GiB": 1024**3, "MiB": 1024**2, "KiB": 1024, "B": 1}
 _DECIMAL: Final = {"TB": 1000**4, "GB": 1000**3, "MB": 1000**2, "KB": 1000, "": 1}
 _SIZE_UNITS: Final = {name.upper(): factor for name, factor in [*_BINARY.items(), *_DECIMAL.items()]}

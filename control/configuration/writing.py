@@ -15,8 +15,6 @@ from framegate.control.configuration.units import format_instant_ns
 from framegate.proxy.config.key import Key, keys
 from framegate.proxy.config.model import HandlersConfig, ProxyConfig
 
-__all__ = ["as_yaml", "flow"]
-
 _PLAIN: Final = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 _NO_WORDS: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 _INDENT: Final = "  "

@@ -12,8 +12,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-__all__ = ["Certificates", "create"]
-
 _LIFETIME: Final = datetime.timedelta(days=1)
 _SKEW: Final = datetime.timedelta(minutes=5)
 _NO_USAGE: Final = dict.fromkeys(

@@ -23,8 +23,6 @@ from typing import Any, Final
 
 from framegate.control.demo.load import Client, Latency, Payloads
 
-__all__ = ["FIRST_SPECIAL", "Generator", "Options", "main"]
-
 FIRST_SPECIAL: Final = 1000  # the first number of the connections that steps open
 
 _TICK_S: Final = 0.005

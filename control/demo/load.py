@@ -26,8 +26,6 @@ from typing import Final
 
 from framegate.proxy.handler import Context
 
-__all__ = ["BODY_HEADER_SIZE", "FRAME_HEADER", "SIZE_HEADER_SIZE", "Client", "Latency", "Payloads", "Upstream", "frame"]
-
 FRAME_HEADER: Final = struct.Struct(">iiqI")
 SIZE_HEADER_SIZE: Final = 4
 BODY_HEADER_SIZE: Final = FRAME_HEADER.size - SIZE_HEADER_SIZE

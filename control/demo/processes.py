@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-__all__ = ["JAVA_VERSION", "Child", "ChildError", "ending_with_us", "find_java", "signal_handlers", "signals_ignored"]
-
 JAVA_VERSION: Final = 17  # the oldest Java that runs Spark and a broker
 # Linux ends the child when the demo is killed (PR_SET_PDEATHSIG = 1); elsewhere nothing happens. The setting survives the exec.
 _BOOTSTRAP: Final = (

@@ -13,8 +13,6 @@ from framegate.control.demo.stage import LISTENER, LogCount
 from framegate.control.demo.steering import Metrics
 from framegate.proxy.tap.completeness import Verdict
 
-__all__ = ["CONTENT_QUERIES", "PROOF", "Check", "Counts", "Evidence", "checks", "counts", "proof"]
-
 PROOF: Final = {
     "completeness": """
         SELECT direction, state, count(*) AS windows, sum(seen) AS seen, sum(stored + withheld + sampled + lost) AS accounted

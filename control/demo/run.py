@@ -21,8 +21,6 @@ from framegate.control.demo.steps import Steps
 from framegate.control.demo.view import Reading, View, Waiting, say
 from framegate.proxy.tap.completeness import verify
 
-__all__ = ["missing", "run"]
-
 _POOL_SIZE: Final = 64 * 1024 * 1024
 _REFRESH_S: Final = 0.25
 _SETTLE_S: Final = 10.0

@@ -20,8 +20,6 @@ from framegate.proxy.pipeline.session import remove_leftovers
 from framegate.proxy.tap import log_reader
 from framegate.proxy.tap.record import DIRECTIONS, FRAME_HEADER_BYTES
 
-__all__ = ["COMMAND", "LISTENER", "LogCount", "Serving", "Stage", "Workspace", "WorkspaceError"]
-
 LISTENER: Final = "demo"  # the name of the proxy's one listener, and of the upstream's
 
 COMMAND: Final = (sys.executable, "-c", "import sys; from framegate.control.cli import main; sys.exit(main())")

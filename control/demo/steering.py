@@ -15,8 +15,6 @@ from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
 from framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
 
-__all__ = ["Channel", "Metrics", "Steering", "cause_text"]
-
 _TIMEOUT_S: Final = 10.0
 _PAGE_SIZE: Final = 500
 

@@ -17,8 +17,6 @@ from framegate.control.demo.report import Check
 from framegate.control.demo.steering import Channel, Steering, cause_text
 from framegate.control.v1.channel_service_pb2 import MuteCause
 
-__all__ = ["Step", "Steps"]
-
 Found = TypeVar("Found")
 
 KIB: Final = 1024

@@ -11,8 +11,6 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Reading", "View", "Waiting", "say"]
-
 _LINE_EVERY_S: Final = 2.0
 _WAITING_EVERY_S: Final = 10.0
 _NOTES_SHOWN: Final = 8

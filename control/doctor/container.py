@@ -14,8 +14,6 @@ from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings, most_connections
 from framegate.proxy.config.model import KIB, MIB
 
-__all__ = ["DESCRIPTORS", "FEW_CONNECTIONS", "look_at_cpus", "look_at_limits", "look_at_memory", "tasks_needed"]
-
 DESCRIPTORS: Final = 64  # of a process, without those of its connections: an idle processor has 13, control 34; tap, handlers and TLS add some
 FEW_CONNECTIONS: Final = 1_000  # Room for fewer, where their number is not limited, is a warning
 _CONTROL_TASKS: Final = 32  # an idle control process has 13 threads, most of them of gRPC

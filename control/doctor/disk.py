@@ -17,8 +17,6 @@ from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.proxy.config.model import KIB, MIB
 
-__all__ = ["PROBE_BYTES", "Mount", "look", "mount_of", "mounts"]
-
 PROBE_BYTES: Final = 4 * MIB  # Written at most; and at most an eighth of the free bytes, which a tap may need
 _BLOCK: Final = 64 * KIB
 _LEAST: Final = 64 * MIB

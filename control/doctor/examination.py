@@ -27,8 +27,6 @@ from framegate.control.doctor.surroundings import Surroundings
 from framegate.control.doctor.upstreams import address_probes
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["Examination", "area_of", "checked", "examine_all"]
-
 Look = Callable[[Surroundings], Iterator[Finding]]
 _AREAS: Final[tuple[tuple[Area, str, Look], ...]] = (
     ("limits", "limits of processes", container.look_at_limits),

@@ -17,25 +17,6 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-__all__ = [
-    "AREAS",
-    "FORMAT",
-    "LEVELS",
-    "MARGIN_S",
-    "Area",
-    "Deadline",
-    "Figure",
-    "Finding",
-    "Probe",
-    "counts",
-    "judged",
-    "look_at_all",
-    "report",
-    "sorted_findings",
-    "unknown",
-    "worst",
-]
-
 FORMAT: Final = 1
 Level = Literal["fault", "warning", "unknown", "ok"]
 Area = Literal[

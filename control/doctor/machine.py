@@ -17,8 +17,6 @@ from framegate.control.doctor.surroundings import Surroundings, most_connections
 from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.model import MIB
 
-__all__ = ["ClockState", "kernel_clock", "look_at_clock", "look_at_kernel", "stepped"]
-
 _NET: Final = "proc/sys/net"
 _SMALL_WINDOW: Final = MIB
 _NEARLY_PERCENT: Final = 80

@@ -13,8 +13,6 @@ from framegate.control.doctor.surroundings import Surroundings
 from framegate.proxy.config.address import format_sockaddr, parse_address
 from framegate.proxy.config.model import UpstreamConfig
 
-__all__ = ["Lookups", "Resolver", "literal_addresses", "look", "resolver_of"]
-
 _MANY: Final = 3
 _MOST_ASKED: Final = 3  # glibc asks only so many name servers (MAXNS)
 _SLOW_S: Final = 0.3

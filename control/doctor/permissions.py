@@ -12,8 +12,6 @@ from framegate.control.doctor.disk import Mount, mount_of, mounts
 from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings
 
-__all__ = ["BESIDE_DRAIN_S", "look", "look_at_pod"]
-
 _SECRET: Final = ("key", "password_file", "token_file", "users")  # keys of the configuration that name a file with a secret in it
 _BIND_LOW_PORTS: Final = 1 << 10  # CAP_NET_BIND_SERVICE
 _ATOMIC: Final = re.compile(r"/\.\.\d{4}_\d\d_\d\d_")

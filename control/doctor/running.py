@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from framegate.control.v1.pool_service_pb2 import ProcessorPool
     from framegate.control.v1.proxy_service_pb2 import Proxy
 
-__all__ = ["Running", "own_version"]
-
 _PAGE: Final = 1000
 _SHOWN: Final = 10  # Differences that are named
 _STEP_S: Final = 10.0  # Two clocks may differ by so much: a start takes less than a second, on a busy machine several

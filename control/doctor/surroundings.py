@@ -9,8 +9,6 @@ from framegate.control.configuration.capacity import fitted
 from framegate.control.configuration.cgroup import container
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["Surroundings", "most_connections"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:

@@ -31,8 +31,6 @@ from framegate.proxy.config.tls import UpstreamTls
 from framegate.proxy.errors import ProxyError
 from framegate.proxy.network.tls_context import upstream_context
 
-__all__ = ["MOST", "address_probes"]
-
 MOST: Final = 256  # Addresses that are tried; all at once, each on a thread
 STAYS_S: Final = 0.3  # a server that ends each new connection does so within this time
 _TLS_ALERT: Final = b"\x15\x03"

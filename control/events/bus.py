@@ -9,8 +9,6 @@ from framegate.control.errors import FailedPreconditionError
 from framegate.control.events.event import Event, Line, Row, Subscriber
 from framegate.control.events.subscription import MAX_BYTES, MAX_EVENTS, Backlog, Subscription
 
-__all__ = ["Bus"]
-
 _ROW_BYTES: Final = 1_024  # the assumed size of a row that is not JSON text yet
 
 

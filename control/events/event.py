@@ -4,8 +4,6 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Event", "Gap", "Line", "Row", "Subscriber"]
-
 Row = dict[str, Any]
 
 

@@ -15,8 +15,6 @@ from typing import Final
 
 from framegate.control.events.event import Event, Gap, Subscriber
 
-__all__ = ["MAX_BYTES", "MAX_EVENTS", "Backlog", "Subscription"]
-
 MAX_EVENTS: Final = 1_024
 MAX_BYTES: Final = 4 * 1024 * 1024  # of rows as JSON
 _SLICE: Final = 64  # about how many events a handler gets in one iteration of the event loop

@@ -22,8 +22,6 @@ from framegate.control.logs import RowLog
 from framegate.proxy.server.messages import PlainCommand
 from framegate.proxy.server.protocol import Message, MessageError
 
-__all__ = ["FORCED", "Child", "ChildKind", "Heartbeat", "Reaper", "SpawnOptions", "child_environment"]
-
 R = TypeVar("R")
 FORCED: Final = "stop"  # The reason of ``Child.kill`` when the proxy or an operator ends a process that is still busy. Such an end is not a crash.
 LINK_LOST_S: Final = 6.0  # a process whose link ended writes out its data (a processor also flushes its tap) and exits within 5 s

@@ -21,8 +21,6 @@ from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.server.link import decode_row, split_line
 from framegate.proxy.server.rows import ClosedRow, LostRow, TrafficRow
 
-__all__ = ["Connections", "end_cause", "lost_connection_row"]
-
 _CAUSE: Final = re.compile('"cause": "([a-z_]+)"')
 """In the text of a ``closed`` row. No string value can contain this text, because its quotes are escaped."""
 _LEVELS: Final = {str(cause): "error" if cause in FAULTY_CAUSES else "info" if cause in ORDERLY_CAUSES else "warning" for cause in Cause}

@@ -9,8 +9,6 @@ from framegate.proxy.server.messages import Change, ClusterRow, Endpoints, Start
 from framegate.proxy.server.protocol import WIRE_VERSION
 from framegate.proxy.server.rows import StandingRow, Store, pack_stores
 
-__all__ = ["DesiredState", "default_part"]
-
 WHOLE: Final = 1_000_000
 
 

@@ -16,8 +16,6 @@ from framegate.proxy.handler.activity import HeartbeatCells, HeartbeatSample, cr
 from framegate.proxy.server.messages import HandlerFacts, HandlerStartMessage
 from framegate.proxy.server.protocol import Message, read_handler_ready
 
-__all__ = ["COMMAND", "KIND", "HandlerProcess", "HandlerSlot"]
-
 COMMAND: Final = (sys.executable, "-P", "-m", "framegate.proxy.handler")
 KIND: Final = ChildKind(
     "handler",

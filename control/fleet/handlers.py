@@ -28,8 +28,6 @@ from framegate.proxy.config.model import ProxyConfig
 from framegate.proxy.server.messages import HandlerStartMessage, PartedNotice
 from framegate.proxy.server.protocol import HANDLER_NOTICES, WIRE_VERSION, Message, read_handler_notice
 
-__all__ = ["Handlers", "handler_names"]
-
 _AFTER_DRAIN_S: Final = 1.5  # more than a processor needs to end the connections that are left when a drain ends
 _LOOK_AT_MEMORY: Final = 4  # the memory is read in one of this many looks; each opens a file
 

@@ -31,8 +31,6 @@ from framegate.proxy.server.credentials import listener_auth_queue, question_fro
 from framegate.proxy.server.messages import AnswerCommand, ForgetNotice, QuestionNotice
 from framegate.proxy.server.rows import Store
 
-__all__ = ["LATER_S", "AuthRequests", "Identity", "StagedIdentity"]
-
 Addresses = Callable[[], Mapping[str, Sequence[Sequence[Any]]]]
 LATER_S: Final = (1.0, 3.0)
 """Delay of a password's refusal that needed no work: it slows down clients that guess, which occupy places of their own address meanwhile. It is

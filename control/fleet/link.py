@@ -15,8 +15,6 @@ from framegate.proxy.server.link import LinkError, LinkReader, LinkWriter
 from framegate.proxy.server.messages import ErrorReply
 from framegate.proxy.server.protocol import Message, Request
 
-__all__ = ["Link"]
-
 R = TypeVar("R")
 _READ_BYTES: Final = 64 * 1024  # a larger buffer is mapped and unmapped with each read
 

@@ -17,8 +17,6 @@ from framegate.proxy.network.connection_id import GENERATION_BITS
 from framegate.proxy.server.messages import LogNotice
 from framegate.proxy.server.protocol import Message
 
-__all__ = ["Backoff", "ProcessSlot", "Respawner"]
-
 C = TypeVar("C", bound=Child)
 S = TypeVar("S", bound="ProcessSlot[Any]")
 HEARTBEAT_LIMIT_S: Final = 10.0

@@ -17,8 +17,6 @@ from framegate.proxy.server.link import Handover
 from framegate.proxy.server.messages import ErrorReply, StartMessage
 from framegate.proxy.server.protocol import Message, Request, read_ready
 
-__all__ = ["COMMAND", "KIND", "AssignedConnection", "Processor", "Slot"]
-
 R = TypeVar("R")
 COMMAND: Final = (sys.executable, "-P", "-m", "framegate.proxy.server")
 KIND: Final = ChildKind(

@@ -10,8 +10,6 @@ from framegate.proxy.cells import CELL_SIZE, HEADER_SIZE, LISTENER, TAP_DROP_REA
 from framegate.proxy.tap.ledger import Pair
 from framegate.proxy.tap.record import DIRECTIONS
 
-__all__ = ["ProcessorTotals", "SlotCells"]
-
 _MATCHED: Final = "framegate.tap.matched"
 _FLUSHED: Final = "framegate.tap.flushed"
 _SEEN: Final = "framegate.tap.seen"

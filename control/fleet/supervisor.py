@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
     from framegate.control.fleet.identity import AuthRequests
 
-__all__ = ["Changed", "Supervisor"]
-
 
 class Changed(NamedTuple):
     """The configuration in force before and after a change, both read within it."""

@@ -18,8 +18,6 @@ from framegate.control.logs import RowLog
 from framegate.proxy.server.messages import Change, ErrorReply, PlainCommand, RefusedReply
 from framegate.proxy.server.protocol import commit_request, prepare_request
 
-__all__ = ["PATIENCE_S", "TwoPhases"]
-
 PATIENCE_S: Final = 30.0
 """The time limit of one answer, longer than a heartbeat may stand: a process that runs and does not answer must not block other changes."""
 

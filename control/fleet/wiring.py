@@ -18,8 +18,6 @@ from framegate.control.fleet.child import Child
 from framegate.control.fleet.process_slot import Backoff
 from framegate.proxy.server.link import HANDLER_PROCESS, Handover, send_handovers
 
-__all__ = ["Rejoined", "Wiring"]
-
 _AGAIN_S: Final = 0.05
 
 

@@ -35,8 +35,6 @@ from framegate.proxy.config.sasl import ListenerSasl, TokenConfig
 if TYPE_CHECKING:
     from framegate.control.identity.tokens import Tokens  # it loads what checks signatures, 10 MiB
 
-__all__ = ["MAX_BYTES", "AuthResponder", "IdentityFileError", "UnknownApisError", "files_of", "listener_answers", "read_files"]
-
 MAX_BYTES: Final = 64 << 20  # of one file
 
 

@@ -15,8 +15,6 @@ from typing import Final
 from framegate.control.identity.auth_responder import AuthResponder
 from framegate.proxy.auth.auth_requests import AuthRequest, AuthResponse, Unavailable
 
-__all__ = ["NICENESS", "QUEUE_LIMIT", "THREADS", "AuthPoolError", "AuthWorkerPool", "QueuedRequest"]
-
 THREADS: Final = 2  # Two hashes at once: about 500 checks of PLAIN a second, with as much processor time as that takes
 QUEUE_LIMIT: Final = 512  # Requests that wait in a queue; of one address alone half as many, half a second of PLAIN's
 NICENESS: Final = 10

@@ -11,8 +11,6 @@ from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-__all__ = ["ALGORITHMS", "JwksError", "SigningKey", "parse_jwks", "read_jwks"]
-
 _CURVES: Final = {"ES256": "secp256r1", "ES384": "secp384r1", "ES512": "secp521r1"}
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", *_CURVES, "EdDSA")
 """Algorithms of tokens: only those with a public key, because a shared secret that checks signatures can also make them."""

@@ -21,8 +21,6 @@ from typing import Final, TypeVar
 from framegate.control.identity.users import Users
 from framegate.proxy.auth.auth_requests import Accepted, AuthResponse, CheckPassword, Refused, Unavailable
 
-__all__ = ["FIRST_S", "FREE", "FREE_OF_ADDRESS", "KNOWN", "MOST_S", "PUT_OFF", "WRONG", "PasswordChecks"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 KNOWN: Final = 16384  # Users whose password is known; 0.2 KiB each

@@ -10,17 +10,6 @@ from typing import Final
 from framegate.proxy.auth.auth_requests import ScramCredential, ScramKeys
 from framegate.proxy.auth.scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS
 
-__all__ = [
-    "DEFAULT_ITERATIONS",
-    "SALT_SIZE",
-    "credential_faults",
-    "format_credential",
-    "is_password_of",
-    "keys_of",
-    "new_credentials",
-    "parse_credential",
-]
-
 DEFAULT_ITERATIONS: Final = 8192
 """About 3.5 ms for SHA-256 and 8 ms for SHA-512 (one core, OpenSSL 3.0): a check of PLAIN costs that, and so does a guess from a stolen file."""
 SALT_SIZE: Final = 16

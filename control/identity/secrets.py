@@ -8,8 +8,6 @@ from typing import Final
 
 from framegate.control.files import FileError, read_file
 
-__all__ = ["MAX_SECRET", "PATIENCE_S", "SecretError", "Secrets"]
-
 MAX_SECRET: Final = 65536  # bytes of a file
 PATIENCE_S: Final = 2.0  # The time to read a file. Logins wait as long; Kafka's clients wait for 10 s and more.
 

@@ -14,8 +14,6 @@ import jwt
 from framegate.control.identity.jwks import ALGORITHMS, SigningKey
 from framegate.proxy.auth.auth_requests import Accepted, Refused
 
-__all__ = ["MAX_TOKEN", "TokenRules", "Tokens"]
-
 MAX_TOKEN: Final = 32768  # bytes of a token
 _MAX_WORDS: Final = 100
 _NO_CLAIMS_OF_THE_LIBRARYS: Final[Any] = {

@@ -28,8 +28,6 @@ from framegate.control.identity.passwords import format_credential, parse_creden
 from framegate.proxy.auth.auth_requests import ScramCredential
 from framegate.proxy.auth.scram import HASHES
 
-__all__ = ["MAX_NAME", "UserExistsError", "UserUnknownError", "UsersFile", "UsersFileError", "changing", "name_fault", "parse_users", "read_users"]
-
 MAX_NAME: Final = 255  # bytes of a name in UTF-8
 _TITLE: Final = "framegate-users"
 _VERSION: Final = "1"

@@ -20,8 +20,6 @@ from framegate.control.kubernetes.objects import Wanted
 from framegate.control.kubernetes.pod_requirements import PodRequirements, PodRequirementsError, fitted_requirements
 from framegate.control.kubernetes.sidecar import CONTAINER, FILE_NAME, Options
 
-__all__ = ["CONFIG", "TLS_SECRET", "TLS_VOLUME", "Admission", "patch_of"]
-
 CONFIG: Final = "framegate.io/config"  # an annotation of the pod: the ConfigMap of its namespace with framegate.yaml
 TLS_SECRET: Final = "framegate.io/tls-secret"  # an annotation of the pod: the Secret with its certificate
 TLS_VOLUME: Final = "framegate.io/tls-volume"  # an annotation of the pod: its volume with its certificate, instead of a Secret

@@ -11,8 +11,6 @@ from framegate.control.kubernetes.objects import Wanted
 from framegate.control.kubernetes.pod_requirements import CONFIGURATION_FOLDER, PodRequirements
 from framegate.control.kubernetes.sidecar import CONTAINER, USER, Options, grace_least_s
 
-__all__ = ["USUAL_FILES", "containers_of", "faults_of", "grace_is_default", "hook_of", "unmet", "unusual_files"]
-
 USUAL_FILES = ("tls.crt", "tls.key", "ca.crt")  # the files of a Secret with a certificate
 
 _NO_GROUP = ("emptyDir", "hostPath", "image", "nfs")  # Volumes that an fsGroup does not change, or that begin empty and end with the pod

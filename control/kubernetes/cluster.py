@@ -9,8 +9,6 @@ import urllib.parse
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["COMPONENT", "Cluster", "ClusterError"]
-
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 COMPONENT: Final = "framegate-webhook"  # the source of events
 _TIME_LIMIT_S: Final = 4.0  # of one call, so that a review is answered before the API server gives up

@@ -15,8 +15,6 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarStri
 
 from framegate.control.kubernetes.manifest import Fault, ManifestError, Node, node_at
 
-__all__ = ["ANY", "Edit", "Layout", "Path", "apply", "block_text", "graft", "grafted", "layout_of", "newline_of", "prune"]
-
 ANY: Final = object()  # for ``prune``: the value does not matter
 PREPENDED: Final = frozenset({"initContainers"})
 """Additions to these lists come first: framegate starts before the other init containers, so that they may use it."""

@@ -28,8 +28,6 @@ from framegate.control.kubernetes.objects import MANAGED_BY, MANAGER, SCALED, Wa
 from framegate.control.kubernetes.pod_requirements import PodRequirements
 from framegate.control.kubernetes.sidecar import CONFIGURATION, CONTAINER, SIDECAR_LABEL, Options, application_wait, pod_template
 
-__all__ = ["RECORD", "Injector", "remove", "shared_objects"]
-
 RECORD: Final = "framegate.io/injected"
 _LIST: Final = '{"apiVersion": "v1", "kind": "List", "items": [\n'
 _LIST_END: Final = "\n]}"  # Around an object of JSON that others come beside: JSON has no streams. Written so, a list is taken for ours.

@@ -6,8 +6,6 @@ Clients reach framegate on the loopback address only, so neither TLS nor an adve
 import json
 from collections.abc import Sequence
 
-__all__ = ["POD_PORT", "kafka_configuration"]
-
 POD_PORT = 9092  # the port of the bootstrap in a pod, where it is free
 _RANGE = 100  # a port for each node id from 0 to 99
 _TEXT = """\

@@ -16,22 +16,6 @@ from ruamel.yaml.error import YAMLError
 
 from framegate.control.configuration.reading import yaml_line, yaml_reason
 
-__all__ = [
-    "KINDS",
-    "SWITCH",
-    "Document",
-    "Fault",
-    "Manifest",
-    "ManifestError",
-    "Node",
-    "Workload",
-    "node_at",
-    "objects_of",
-    "read_manifest",
-    "value_at",
-    "workloads",
-]
-
 MAX_BYTES: Final = 16 * 1024 * 1024
 MAX_DEPTH: Final = 100
 _INTEGER: Final = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|0|[1-9][0-9]*)")

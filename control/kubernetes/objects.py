@@ -13,8 +13,6 @@ from framegate.control.kubernetes.pod_requirements import PodRequirements
 from framegate.control.kubernetes.sidecar import FILE_NAME, SIDECAR_LABEL, Options, quantity
 from framegate.proxy.config.model import MIB
 
-__all__ = ["MANAGED_BY", "MANAGER", "SCALED", "Wanted", "claims_of", "key_of", "objects_for", "options_of", "pods_of"]
-
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "framegate-inject"
 SCALED: Final = ("Deployment", "StatefulSet", "ReplicaSet")

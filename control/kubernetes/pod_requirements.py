@@ -16,16 +16,6 @@ from framegate.control.configuration.tls_files import named_paths
 from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.model import MIB, DrainConfig, ProxyConfig, TapConfig
 
-__all__ = [
-    "CONFIGURATION_FOLDER",
-    "DEFAULT_REQUIREMENTS",
-    "PodRequirements",
-    "PodRequirementsError",
-    "fitted_requirements",
-    "read_configuration",
-    "requirements_of",
-]
-
 CONFIGURATION_FOLDER: Final = "/etc/framegate"  # where the ConfigMap is mounted; relative paths of the configuration start here
 _AUTHORITIES: Final = "/etc/ssl/certs/ca-certificates.crt"  # Public certificate authorities in the image
 _TAP_BESIDE: Final = 16 * MIB  # in addition to the budget and open segments: the reserve (1 MiB), the ledger (about 1 MiB), offsets of consumers

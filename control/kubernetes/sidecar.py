@@ -12,21 +12,6 @@ from framegate.control.configuration.units import format_size
 from framegate.control.kubernetes.pod_requirements import CONFIGURATION_FOLDER, PodRequirements
 from framegate.proxy.config.model import MIB
 
-__all__ = [
-    "CONFIGURATION",
-    "CONTAINER",
-    "FILE_NAME",
-    "SIDECAR_LABEL",
-    "START_CPU_MS",
-    "USER",
-    "Options",
-    "application_wait",
-    "grace_least_s",
-    "pod_template",
-    "quantity",
-    "template_text",
-]
-
 CONTAINER: Final = "framegate"
 FILE_NAME: Final = "framegate.yaml"
 SIDECAR_LABEL: Final = "framegate.io/sidecar"

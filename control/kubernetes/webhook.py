@@ -26,8 +26,6 @@ from framegate.control.kubernetes.admission import Admission
 from framegate.control.kubernetes.cluster import Cluster, ClusterError
 from framegate.control.web import Server, bind, response
 
-__all__ = ["OwnCertificate", "Pair", "answer", "files", "serve"]
-
 LIFETIME: Final = datetime.timedelta(days=90)
 _POLL_S: Final = 20.0  # how often the certificate is read
 _RETRY_S: Final = 1.0  # the same until there is one

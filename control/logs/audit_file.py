@@ -13,8 +13,6 @@ import stat
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["MAX_WAITING", "RETRY_S", "ROOM", "AuditFile"]
-
 ROOM: Final = 256 * 1024  # bytes that are allocated for a row: the longest has less (``framegate.control.service.quoting``)
 MAX_WAITING: Final = 1_000  # rows that wait; further ones are lost for the file
 RETRY_S: Final = 5.0

@@ -12,8 +12,6 @@ from framegate.proxy.config.log import LogLevel
 from framegate.proxy.server.protocol import EVENTS as PROCESSORS
 from framegate.proxy.server.rows import LEFT_OUT, AccessRow, ClosedRow, OpenedRow
 
-__all__ = ["COMMON", "EVENTS", "Event"]
-
 COMMON: Final[Mapping[str, Any]] = {
     "time": str,
     "level": Literal["debug", "info", "warning", "error"],

@@ -13,8 +13,6 @@ from typing import Any, ClassVar, Final
 from framegate.control.logs.catalog import EVENTS
 from framegate.proxy.config.log import LogFormat
 
-__all__ = ["Form", "JsonForm", "TextForm", "as_json", "fields_of", "form_of"]
-
 
 def as_json(value: Any) -> str:
     """JSON as the log writes it. Values that JSON does not know become text; keys that it does not know raise TypeError."""

@@ -27,8 +27,6 @@ from framegate.control.logs.forms import Form, JsonForm, as_json, fields_of
 from framegate.proxy.config.log import LEVELS, LogFormat, LogLevel
 from framegate.proxy.network.connection_id import parse_connection_id
 
-__all__ = ["Levels", "LibraryRows", "RowCopy", "RowLog", "audit_line", "check_silenced"]
-
 _ALWAYS: Final = "audit"  # the event whose rows are always written: a change is made only if its row can be kept
 _SAMPLED: Final = "closed"
 _LOST: Final = '"lost": {'

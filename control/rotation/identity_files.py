@@ -20,8 +20,6 @@ from framegate.proxy.server.messages import Change
 from framegate.proxy.server.protocol import revoked_row
 from framegate.proxy.server.rows import listener_owner
 
-__all__ = ["IdentityFiles"]
-
 USERS: Final = "sasl"  # the kind of files of users; other kinds have keys of tokens
 
 

@@ -13,8 +13,6 @@ from typing import Any, BinaryIO, Final
 
 from framegate.control.configuration.child import load_row
 
-__all__ = ["answer", "serve"]
-
 _IDLE_S: Final = 60.0
 _MOST_MEMORY: Final = 1 << 30  # bytes of addresses: the files of all stores are 16 MiB at most, twice, and some copies of that
 

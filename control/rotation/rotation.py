@@ -24,8 +24,6 @@ from framegate.control.status import ReloadOutcome, ReloadResult
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.config.model import RotationConfig
 
-__all__ = ["RETRY_S", "Rotation"]
-
 RETRY_S: Final = 30.0
 """Interval of further tries after a refusal while the files are unchanged: a certificate may become valid, or a busy processor respond."""
 _STANDS_S: Final = 300.0

@@ -14,8 +14,6 @@ from typing import Final
 from framegate.control.files import MAX_BYTES, Contents
 from framegate.proxy.cells import FILE_KINDS
 
-__all__ = ["ContentReloader", "Refusal", "RefusedError", "Reloader", "Source"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:

@@ -29,8 +29,6 @@ from framegate.proxy.server.messages import Change
 from framegate.proxy.server.protocol import revoked_row
 from framegate.proxy.server.rows import Store, listener_owner, pack_stores
 
-__all__ = ["KIND", "Judge", "TlsStores"]
-
 KIND: Final = "tls"
 
 Certificates = dict[str, dict[str, list[CertificateFacts]]]  # what is in the files of stores, by owner and path

@@ -11,8 +11,6 @@ from typing import Final
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.tls_context import server_context
 
-__all__ = ["TrialError", "try_as_client", "try_as_server"]
-
 _STEPS: Final = 16  # Flights; a handshake has three
 _NAME: Final = "framegate.invalid"
 

@@ -35,8 +35,6 @@ from framegate.proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTl
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.tls_context import server_store, upstream_context
 
-__all__ = ["answer", "refusal_of"]
-
 Tls = ListenerTls | UpstreamTls
 Files = Mapping[str, bytes]
 

@@ -18,8 +18,6 @@ from typing import Any, Final
 from framegate.control.fleet.child import Reaper, child_environment
 from framegate.proxy.config.model import MIB
 
-__all__ = ["ValidatorProcess"]
-
 _COMMAND: Final = (sys.executable, "-P", "-m", "framegate.control.rotation.questions")
 _PATIENCE_S: Final = 30.0
 _KEPT: Final = 64 * MIB  # Resident memory of one that is asked again; at start it has 33 MiB, half of them the interpreter's and shared

@@ -12,9 +12,6 @@ from google.protobuf.descriptor import MethodDescriptor
 from framegate.control import v1
 from framegate.control.v1 import options_pb2
 
-__all__ = ["METHODS", "Access", "access_of"]
-
-
 _REFLECTION: Final = "grpc.reflection."
 
 

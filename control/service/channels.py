@@ -23,8 +23,6 @@ from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceServicer
 from framegate.proxy.config.limits import REQUEST_BYTES
 from framegate.proxy.server.rows import ClosedRow, OpenRow
 
-__all__ = ["CAPACITY", "Channels", "ClosedChannels"]
-
 R = TypeVar("R")
 T = TypeVar("T")
 CAPACITY: Final = 1_024  # rows of closed channels that are kept; about 1 KiB each

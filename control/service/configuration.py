@@ -16,8 +16,6 @@ from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.v1 import configuration_service_pb2 as pb2
 from framegate.control.v1.configuration_service_pb2_grpc import ConfigurationServiceServicer
 
-__all__ = ["Configurations", "status_message"]
-
 _MOST: Final = 1_000  # Differences, faults or warnings in one answer
 _VALUE: Final = 1_024
 _TEXT: Final = 3 * 1024 * 1024  # Characters of a configuration; clients take messages of 4 MiB

@@ -20,8 +20,6 @@ from framegate.control.v1 import event_service_pb2 as pb2
 from framegate.control.v1.event_service_pb2_grpc import EventServiceServicer
 from framegate.control.v1.log_service_pb2 import Log
 
-__all__ = ["FIELDS", "Events"]
-
 _BATCH: Final = 128  # rows in one response
 _PAUSE_S: Final = 0.005  # between two responses, for each watcher
 _BOOKMARK: Final = 512  # after so many rows that the filter leaves out, the watcher gets a new resume token

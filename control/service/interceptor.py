@@ -40,20 +40,6 @@ from framegate.proxy.config.model import AdminConfig
 if TYPE_CHECKING:
     from framegate.control.telemetry.traces import CallSpan, CallSpans
 
-__all__ = [
-    "CLIENT_KEY",
-    "MAX_CALLS",
-    "MAX_REQUEST",
-    "MAX_WATCHERS",
-    "CallInterceptor",
-    "CallObserver",
-    "Context",
-    "Tracer",
-    "blocked",
-    "note",
-    "peer",
-]
-
 Context = grpc.aio.ServicerContext[Any, Any]
 CallObserver = Callable[[str, str, float], None]
 Tracer = Callable[[], "CallSpans | None"]  # Returns what makes spans of calls now

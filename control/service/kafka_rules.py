@@ -11,8 +11,6 @@ from framegate.control.v1 import kafka_rule_service_pb2 as pb2
 from framegate.control.v1.kafka_rule_service_pb2_grpc import KafkaRuleServiceServicer
 from framegate.proxy.config.model import KafkaRules as Rules
 
-__all__ = ["RULES", "KafkaRules"]
-
 RULES: Final = Resource(pb2.KafkaRules, Rules, "kafka_rules", key="listener")
 
 

@@ -14,8 +14,6 @@ from framegate.control.v1 import limit_service_pb2 as pb2
 from framegate.control.v1.limit_service_pb2_grpc import LimitServiceServicer
 from framegate.proxy.config.limits import LimitsConfig
 
-__all__ = ["LIMIT", "NODE", "Limits", "limit_message", "node_message"]
-
 LIMIT: Final = Resource(pb2.Limit, Limit, "limit", key="listener")
 NODE: Final = Resource(pb2.NodeLimits, LimitsConfig, "node_limits", fixed=("protected_listener",))
 

@@ -25,8 +25,6 @@ from framegate.proxy.errors import AuthenticationError
 from framegate.proxy.network.certificate import subject_of
 from framegate.proxy.network.transport import Identity
 
-__all__ = ["ROLES", "CertificatePeers", "Peer", "Peers", "role_name", "unix_peer"]
-
 ROLES: Final = {"admin": Role.ROLE_ADMIN, "operate": Role.ROLE_OPERATE, "view": Role.ROLE_VIEW}  # by the configuration's words, the highest first
 _CREDENTIALS: Final = struct.Struct("3i")  # ``struct ucred``: pid, uid, gid
 _NAME_S: Final = 0.5  # for how long a directory service may be asked for the name of a user

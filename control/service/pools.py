@@ -16,8 +16,6 @@ from framegate.control.v1 import pool_service_pb2 as pb2
 from framegate.control.v1.pool_service_pb2_grpc import PoolServiceServicer
 from framegate.proxy.network.connection_id import format_connection_id
 
-__all__ = ["MEMORY", "PROCESSORS", "Pools"]
-
 MEMORY: Final = Resource(pb2.MemoryPool, PoolStatus, "memory_pool", fixed=("kind", "shares", "size_origin"))
 _USES: Final = {"begun_bytes": "begun", "pending_bytes": "pending", "tls_bytes": "tls", "tap_bytes": "tap", "waiting_count": "waiting"}
 PROCESSORS: Final = Resource(pb2.ProcessorPool, PoolStatus, "processor_pool", fixed=("processors", "size_origin"))

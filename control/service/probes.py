@@ -20,8 +20,6 @@ from framegate.control.web import Server, bind, response
 from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.model import HealthConfig
 
-__all__ = ["MAX_WATCHES", "PATHS", "SERVICES", "HealthService", "Probes", "answer_probe", "start_probes", "start_whole"]
-
 Answer = health_pb2.HealthCheckResponse
 SERVICES: Final = {"": "alive", "framegate-startup": "started", "framegate-liveness": "alive", "framegate-readiness": "ready"}
 """The attribute of ``framegate.control.status.Health`` for each service name; the empty one is the server itself."""

@@ -20,8 +20,6 @@ from framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceServicer
 from framegate.proxy.config.key import keys
 from framegate.proxy.config.model import DrainAccept, DrainConfig
 
-__all__ = ["Proxies", "config_revision"]
-
 _DIFFERENCES: Final = 20
 _TIMEOUT: Final = keys(DrainConfig)["timeout_ms"]
 _ACCEPTS: Final[dict[int, DrainAccept]] = {

@@ -19,8 +19,6 @@ from typing import Any, Final, cast
 
 from framegate.control.service.peers import Peer, Peers
 
-__all__ = ["MAX_CONNECTIONS", "MAX_HANDSHAKES", "Relay", "Wanted"]
-
 MAX_CONNECTIONS: Final = 64  # Of one address and role. Further ones are closed at once.
 MAX_HANDSHAKES: Final = 32  # Of TLS, of one address. A further one ends the oldest, which had far more time than a client needs that means well.
 _HANDSHAKE_S: Final = 5.0

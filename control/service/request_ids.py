@@ -11,8 +11,6 @@ from google.protobuf.message import Message
 
 from framegate.control.errors import ControlError, InvalidArgumentError, Violation
 
-__all__ = ["KEPT_S", "MAX_BYTES", "MAX_COUNT", "RequestIds"]
-
 KEPT_S: Final = 600.0
 MAX_COUNT: Final = 1_000
 MAX_BYTES: Final = 16 * 1024 * 1024  # of all answers that are kept; the oldest are dropped first

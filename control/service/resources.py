@@ -24,8 +24,6 @@ from framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceServic
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.server.rows import EndpointRow, RefusedFrameRow
 
-__all__ = ["Certificates", "Handlers", "Listeners", "Upstreams"]
-
 
 class Listeners(ListenerServiceServicer):
     """Shows where clients connect."""

@@ -26,8 +26,6 @@ from framegate.control.service.users import Users
 from framegate.control.steering.steering import Parts
 from framegate.proxy.config.model import AdminConfig, ProxyConfig
 
-__all__ = ["SERVICE_NAMES", "Service", "start"]
-
 SERVICE_NAMES: Final = tuple(dict.fromkeys(method.partition("/")[0] for method in METHODS))
 _REFLECTION: Final = "grpc.reflection.v1alpha.ServerReflection"
 _MOST_BYTES: Final = 32 * MAX_REQUEST  # Requests up to it are refused by the interceptor, with a reason, those above it by gRPC, by their header

@@ -33,8 +33,6 @@ from framegate.proxy.config.model import AdminConfig, AdminTcp, RoleSocket
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.tls_context import server_store
 
-__all__ = ["Sockets", "bind_backend"]
-
 _UNIX: Final = "unix:"
 _BACKLOG: Final = 128
 _OTHERS: Final = 0o077

@@ -30,8 +30,6 @@ from framegate.control.errors import (
 )
 from framegate.control.service.quoting import cut
 
-__all__ = ["CODES", "code_of", "status_of"]
-
 _DOMAIN: Final = "framegate"
 _RETRY_DELAY_MS: Final = 1_000  # in RetryInfo, for clients that may try again
 _TEXT: Final = 512

@@ -17,8 +17,6 @@ from framegate.control.v1 import tap_service_pb2 as pb2
 from framegate.control.v1.tap_service_pb2_grpc import TapServiceServicer
 from framegate.proxy.config.model import TapRule
 
-__all__ = ["RULE", "TapRules", "rule_message"]
-
 _MAX_NS: Final = 2**63 - 1
 
 

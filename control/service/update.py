@@ -23,8 +23,6 @@ from framegate.control.service.validate import Violations, required
 from framegate.control.steering.transactions import Changed, etag_of
 from framegate.proxy.config.key import field_types, keys
 
-__all__ = ["MAX_ENTRIES", "Reader", "Resource", "audited", "fill", "lowers", "plain", "update"]
-
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 Reader = Callable[[Any, str, Violations], Any]  # Reads a field in another way than by its type: message, path, violations; returns the model's value

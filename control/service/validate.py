@@ -15,8 +15,6 @@ from framegate.control.service.quoting import cut
 from framegate.control.steering.filter import Filter
 from framegate.control.v1.channel_service_pb2 import ChannelSelector
 
-__all__ = ["MAX_IDS", "MAX_REASON", "Violations", "check_required", "duration_ms", "page", "reason", "required", "selection"]
-
 MAX_IDS: Final = 1_000
 MAX_REASON: Final = 256
 _MAX_VIOLATIONS: Final = 100

@@ -27,8 +27,6 @@ from framegate.proxy.config.sasl import logins_of, secret_files
 from framegate.proxy.server.messages import ClusterRow
 from framegate.proxy.server.rows import EndpointRow, SeenBrokerRow
 
-__all__ = ["Brokers"]
-
 FIRST_S: Final = 3.0
 """How long a start waits for the first look; after that clients are told the bootstrap's address for every broker, until the brokers are known."""
 LIMIT_S: Final = 180.0  # of one look, with the look-up of names and the change; see ``TaskMonitor.job``

@@ -28,8 +28,6 @@ from framegate.proxy.server.messages import BulkCommand, BulkReply, Change
 from framegate.proxy.server.protocol import bulk_request, describe_request, holders_request, list_request
 from framegate.proxy.server.rows import ConditionRow, HolderRow, OpenRow, StandingRow
 
-__all__ = ["EXPIRY_LIMIT_S", "EXPIRY_S", "TERMS", "Channels", "Terms"]
-
 LINK_ROWS: Final = 100  # Rows in one answer: under 1 ms of work in the processor, and here. A page may need several answers.
 LINK_IDS: Final = 1_000  # Ids in one command
 MAX_SCANNED: Final = 10_000  # Pairs that are looked at for one page

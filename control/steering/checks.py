@@ -27,8 +27,6 @@ from framegate.proxy.errors import ProxyError
 from framegate.proxy.server.messages import Change
 from framegate.proxy.server.rows import Store, upstream_owner
 
-__all__ = ["AT_ONCE", "Checks", "probe_of"]
-
 AT_ONCE: Final = 256  # that many endpoints may hang, for each timeout within an interval, before they delay others
 SLACK_S: Final = 0.25
 PUBLISH_S: Final = 0.1

@@ -29,8 +29,6 @@ from framegate.proxy.relay.frequent import Key
 from framegate.proxy.server.messages import ClientsReply
 from framegate.proxy.server.protocol import clients_request
 
-__all__ = ["LIMIT", "LOOK_LIMIT_S", "MANY", "METERS", "STEP_S", "TOP", "Clients"]
-
 K = TypeVar("K")
 TOP: Final = 10
 LIMIT: Final = 32

@@ -31,8 +31,6 @@ from framegate.proxy.config.model import BrokersConfig, ListenerConfig, Upstream
 from framegate.proxy.errors import ProxyError
 from framegate.proxy.server.messages import AdvertisedRow, BrokerRow, Change, ClusterRow
 
-__all__ = ["PACE", "Cluster", "Pace", "advertised", "ask_any"]
-
 AT_ONCE: Final = 3  # Addresses that are asked at the same time; the first answer counts, so a silent broker delays nothing
 MOST_ASKED: Final = 6  # Bootstrap servers, and known brokers, that are asked in one look
 LOOK_LIMIT_S: Final = 30.0

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from framegate.control.fleet.identity import StagedIdentity
     from framegate.control.telemetry.export import Export, StagedExport
 
-__all__ = ["Applied", "Configuration"]
-
 T = TypeVar("T")
 SETTLE_S: Final = 1.0
 SETTLE_LIMIT_S: Final = 120.0

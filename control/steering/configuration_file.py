@@ -26,8 +26,6 @@ from framegate.control.steering.pool import Pool
 from framegate.control.steering.rows import Audit
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["KIND", "By", "ConfigurationFile", "refusal_text"]
-
 KIND: Final = "configuration"
 By = Literal["call", "signal", "watch"]  # Who has a configuration applied
 _METHOD: Final = "framegate.control.v1.ConfigurationService/ApplyConfiguration"

@@ -22,8 +22,6 @@ from framegate.control.steering.transactions import Transaction, Transactions
 from framegate.proxy.config.key import keys
 from framegate.proxy.config.model import DrainAccept, DrainConfig
 
-__all__ = ["Drain"]
-
 
 class Drain:
     """Drains. It may be called again; a drain cannot be taken back."""

@@ -24,8 +24,6 @@ from framegate.proxy.config.model import ProxyConfig
 from framegate.proxy.network.connection_id import format_connection_id, slot_of
 from framegate.proxy.server.rows import EndpointRow, OpenRow
 
-__all__ = ["SHOWN", "SLOW_NS", "UNSENT", "Explanation", "Explanations", "Kind", "Wait"]
-
 Kind = Literal[
     "operator", "client", "endpoint", "answer", "memory", "quota", "handler", "tap", "drain", "handshake", "connect", "failed_endpoint", "accept"
 ]  # fmt: skip

@@ -26,24 +26,6 @@ from framegate.control.errors import InvalidArgumentError, Violation
 from framegate.proxy.config.matching import address_matcher, text_matcher
 from framegate.proxy.server.rows import ClosedRow, OpenRow
 
-__all__ = [
-    "CLOSED_FIELDS",
-    "FIELDS",
-    "MAX_COMPARISONS",
-    "MAX_LENGTH",
-    "STANDING",
-    "ClosedLook",
-    "Comparison",
-    "Counts",
-    "Field",
-    "Filter",
-    "Look",
-    "Order",
-    "Rates",
-    "counts_of",
-    "rates_between",
-]
-
 L = TypeVar("L")
 MAX_LENGTH: Final = 1_000  # Characters of a filter
 MAX_COMPARISONS: Final = 16

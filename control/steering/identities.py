@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from framegate.control.fleet.identity import Identity, StagedIdentity
     from framegate.control.rotation.identity_files import IdentityFiles
 
-__all__ = ["Identities"]
-
 
 class Identities:
     """Event loop only."""

@@ -12,8 +12,6 @@ from framegate.control.steering.listeners import find_listener, with_listener
 from framegate.control.steering.transactions import Changed, Part, Transactions, replaced
 from framegate.proxy.config.model import KafkaRules, ProxyConfig
 
-__all__ = ["RulesAboutKafka"]
-
 
 class RulesAboutKafka:
     """Shows and changes them."""

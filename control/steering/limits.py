@@ -22,8 +22,6 @@ from framegate.proxy.config.limits import LimitsConfig, ListenerLimits, limits_i
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, receive_sizes, whole_request
 from framegate.proxy.server.protocol import evict_request
 
-__all__ = ["EVICTION_INTERVAL_S", "Eviction", "Limits", "parts"]
-
 EVICTION_INTERVAL_S: Final = 0.25
 EVICTION_LIMIT_S: Final = 30.0
 _PATIENCE_MS: Final = 5_000

@@ -19,8 +19,6 @@ from framegate.proxy.server.messages import Change, Endpoints
 from framegate.proxy.server.protocol import upstreams_request
 from framegate.proxy.server.rows import EndpointRow, EndpointState
 
-__all__ = ["Listeners", "Upstreams", "endpoint_rows", "find_listener"]
-
 _STATES: Final = typing.get_args(EndpointState)
 
 

@@ -30,8 +30,6 @@ from framegate.proxy.cells import MEMORY_KINDS, CellReader
 from framegate.proxy.config.model import MAX_PROCESSORS, ProxyConfig, largest_whole
 from framegate.proxy.server.messages import Change
 
-__all__ = ["Need", "Pool", "Sample", "divided", "equal_shares", "moved_shares", "too_small"]
-
 BALANCE_INTERVAL_S: Final = 5.0
 BALANCE_LIMIT_S: Final = 120.0
 STEP: Final = 64 * 1024

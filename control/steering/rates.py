@@ -17,8 +17,6 @@ from framegate.control.fleet.supervisor import Supervisor
 from framegate.proxy.server.messages import PartsCommand
 from framegate.proxy.server.rows import DemandRow, PartRow, RateCounter, RateLevel
 
-__all__ = ["INTERVAL_S", "WHOLE", "Demand", "RateKey", "Rates", "divided"]
-
 WHOLE: Final = 1_000_000  # Millionths of a rate
 INTERVAL_S: Final = 0.2
 LIMIT_S: Final = 30.0

@@ -7,8 +7,6 @@ from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.steering.listeners import find_listener
 from framegate.proxy.server.rows import RefusedFrameRow
 
-__all__ = ["KEPT", "RefusedFrames"]
-
 KEPT: Final = 100  # of each listener
 
 

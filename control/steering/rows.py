@@ -17,8 +17,6 @@ from framegate.control.steering.transactions import Changed, etag_of, replaced
 from framegate.proxy.config.log import LogLevel, OnAuditFailure
 from framegate.proxy.server.protocol import access_request
 
-__all__ = ["AccessRows", "Audit", "LogRows", "Place", "interval_s", "log_etag"]
-
 PAGE: Final = 100  # Access rows in one answer: 60 KiB on the link, under 1 ms of work in the processor and in control
 REST_S: Final = 0.01
 ANSWER_MS: Final = 1_000

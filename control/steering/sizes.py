@@ -13,8 +13,6 @@ from typing import Final, NamedTuple
 from framegate.proxy.cells import LISTENER, CellReader
 from framegate.proxy.cells.metric import SIZE_BOUNDS
 
-__all__ = ["EVERY_S", "KEPT_S", "Forecast", "Sizes"]
-
 KEPT_S: Final = 900.0
 EVERY_S: Final = 15.0
 _METRIC: Final = "framegate.frame.size"

@@ -20,8 +20,6 @@ from framegate.control.steering.pool import Pool
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.config.model import ProxyConfig, largest_whole
 
-__all__ = ["LOOK_S", "RETRY_LOOKS", "Chosen", "Sizing"]
-
 LOOK_S: Final = 2.0
 RETRY_LOOKS: Final = 15  # a refused change is tried again after this many looks
 LIMIT_S: Final = 30.0

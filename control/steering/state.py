@@ -16,8 +16,6 @@ from framegate.proxy.cells import CellReader
 from framegate.proxy.cells.metrics import LISTENER, PROBE, UPSTREAM
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["ALIVE_MS", "State"]
-
 ALIVE_MS: Final = 5_000
 
 

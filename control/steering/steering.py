@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
     from framegate.control.telemetry.export import Export
 
-__all__ = ["Parts", "Steering"]
-
 
 @dataclasses.dataclass(kw_only=True)
 class Parts:

@@ -21,8 +21,6 @@ from framegate.proxy.cells import CellReader
 from framegate.proxy.config.model import ProxyConfig, TapConfig, TapRule
 from framegate.proxy.server.messages import Change
 
-__all__ = ["MAX_RULES", "REASONS", "STOPPED_EVENT", "Rules", "TapLosses", "Taps", "has_expired"]
-
 MAX_RULES: Final = 256  # each is evaluated for each direction of each new connection, and of all open ones when the rules change
 STOPPED_EVENT: Final = "tap_rule_off"  # the row in which a processor reports that a rule has turned itself off
 REASONS: Final = ("queue_full", "disk_full", "disk_error")

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from framegate.control.fleet.desired_state import DesiredState
     from framegate.control.fleet.supervisor import Supervisor
 
-__all__ = ["Changed", "Part", "Transaction", "Transactions", "check_etag", "etag_of", "replaced"]
-
 T = TypeVar("T")
 
 

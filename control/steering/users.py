@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from framegate.control.identity.users_file import UsersFile
     from framegate.proxy.auth.auth_requests import ScramCredential
 
-__all__ = ["USER", "Users"]
-
 USER: Final = "user"  # the kind, for ``NotFoundError`` and others
 _KIND: Final = "sasl"
 _PATIENCE_S: Final = 5.0

@@ -9,8 +9,6 @@ from framegate.proxy.errors import AuthenticationError, quoted
 from framegate.proxy.network.authenticator import Authenticator, AuthenticatorFactory
 from framegate.proxy.network.transport import Identity
 
-__all__ = ["AllowedPrincipals", "AllowedPrincipalsAuthenticators", "not_allowed_text"]
-
 _RULE: Final = "RULE:"
 
 

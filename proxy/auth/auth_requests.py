@@ -11,27 +11,6 @@ from framegate.proxy.auth.messages import ApiVersionsAnswer
 from framegate.proxy.auth.wire import Reader, Writer
 from framegate.proxy.network.authenticator import Waker
 
-__all__ = [
-    "Accepted",
-    "AuthRequest",
-    "AuthResponse",
-    "CheckPassword",
-    "CheckToken",
-    "CredentialSource",
-    "KnownApis",
-    "PendingAuth",
-    "Refused",
-    "ScramCredential",
-    "ScramKeys",
-    "Secret",
-    "SupportedApis",
-    "Unavailable",
-    "WantCredential",
-    "WantScramKeys",
-    "WantSecret",
-]
-
-
 # For clients.
 
 

@@ -17,8 +17,6 @@ from framegate.proxy.network.authenticator import ANONYMOUS, Authenticator, Auth
 from framegate.proxy.network.certificate import OCTETS, OID, SEQUENCE, Element, elements, only
 from framegate.proxy.network.transport import Identity
 
-__all__ = ["MappedAuthenticators", "NameKind", "PinnedAuthenticators", "alternative_names", "key_pin", "pin_fault"]
-
 NameKind = Literal["uri", "dns", "email"]
 
 _TAGS: Final[dict[NameKind, int]] = {"email": 0x81, "dns": 0x82, "uri": 0x86}

@@ -26,8 +26,6 @@ from framegate.proxy.network.authenticator import ANONYMOUS, WAIT, Authenticator
 from framegate.proxy.network.frame_exchange import MAX_FRAME, FrameExchange
 from framegate.proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
 
-__all__ = ["FIRST_CORRELATION_ID", "SaslClientAuthenticator", "SaslClientAuthenticators", "SaslClientSettings"]
-
 FIRST_CORRELATION_ID: Final = 0x7FFFFFF8  # the first of eight that Kafka reserves for SASL
 MAX_WORDS: Final = 200  # of what a server says
 _IDS: Final = 8

@@ -11,8 +11,6 @@ from framegate.proxy.network.authenticator import AnonymousAuthenticators, Authe
 if TYPE_CHECKING:
     from framegate.proxy.auth.allowed_principals import AllowedPrincipals
 
-__all__ = ["allowed_principals_of", "of_clients", "of_upstream"]
-
 
 def of_clients(listener: ListenerConfig) -> AuthenticatorFactory:
     """The authenticators for the clients of a listener without SASL. Raises RuleError: its rules cannot be read."""

@@ -8,19 +8,6 @@ from typing import Final, TypeVar
 from framegate.proxy.auth.auth_requests import AuthRequest, AuthResponse, Unavailable
 from framegate.proxy.errors import AuthenticationError, InternalError
 
-__all__ = [
-    "Ask",
-    "ClientMechanism",
-    "Mechanism",
-    "Next",
-    "RefusalError",
-    "Reply",
-    "ServerMechanism",
-    "escape_name",
-    "expect",
-    "unescape_name",
-]
-
 A = TypeVar("A")
 _ESCAPED: Final = re.compile(r"(?:[^=,\0]|=2C|=3D)+")
 

@@ -12,32 +12,6 @@ from typing import Final
 from framegate.proxy.auth.wire import MalformedError, Reader, Tags, Writer
 from framegate.proxy.kafka.schema import api
 
-__all__ = [
-    "API_VERSIONS",
-    "ILLEGAL_SASL_STATE",
-    "INVALID_REQUEST",
-    "NONE",
-    "SASL_AUTHENTICATE",
-    "SASL_AUTHENTICATION_FAILED",
-    "SASL_HANDSHAKE",
-    "SUPPORTED",
-    "UNKNOWN_SERVER_ERROR",
-    "UNSUPPORTED_SASL_MECHANISM",
-    "UNSUPPORTED_VERSION",
-    "ApiRange",
-    "ApiVersionsAnswer",
-    "ApiVersionsRequest",
-    "HandshakeAnswer",
-    "HandshakeRequest",
-    "RequestHeader",
-    "TokenAnswer",
-    "TokenRequest",
-    "answer_reader",
-    "answer_writer",
-    "read_request_header",
-    "request_writer",
-]
-
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 SASL_AUTHENTICATE: Final = 36

@@ -13,8 +13,6 @@ from framegate.proxy.auth.auth_requests import Accepted, AuthResponse, CheckToke
 from framegate.proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, ServerMechanism, escape_name, expect, unescape_name
 from framegate.proxy.errors import quoted
 
-__all__ = ["MAX_PAIRS", "OAUTHBEARER", "OAuthBearerClient", "OAuthBearerServer"]
-
 OAUTHBEARER: Final = "OAUTHBEARER"
 
 MAX_PAIRS: Final = 128  # in a message: the token and extensions

@@ -18,8 +18,6 @@ from framegate.proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalEr
 from framegate.proxy.auth.scram_messages import ClientFinal, ClientFirst, ServerFinal, ServerFirst
 from framegate.proxy.errors import quoted, shown
 
-__all__ = ["HASHES", "MAX_ITERATIONS", "MIN_ITERATIONS", "SCRAM_SHA_256", "SCRAM_SHA_512", "ScramClient", "ScramServer", "new_nonce", "signature_of"]
-
 SCRAM_SHA_256: Final = "SCRAM-SHA-256"
 SCRAM_SHA_512: Final = "SCRAM-SHA-512"
 HASHES: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}

@@ -16,8 +16,6 @@ from typing import Final
 
 from framegate.proxy.auth.mechanism import RefusalError, escape_name, unescape_name
 
-__all__ = ["GS2_HEADER", "MAX_EXTENSIONS", "ClientFinal", "ClientFirst", "ServerFinal", "ServerFirst"]
-
 GS2_HEADER: Final = "n,,"
 _NONCE: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
 MAX_EXTENSIONS: Final = 128  # in a message; all are ignored

@@ -10,8 +10,6 @@ import urllib.parse
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-__all__ = ["MIN_MATCH", "REDACTED", "contains_secret", "redacted"]
-
 MIN_MATCH: Final = 6  # so many successive characters of a secret are a match; of a shorter secret, all of them
 REDACTED: Final = "its words hold a secret, and are left out"
 

@@ -29,8 +29,6 @@ from framegate.proxy.network.authenticator import WAIT, Authenticator, Authentic
 from framegate.proxy.network.frame_exchange import MAX_FRAME, FrameExchange
 from framegate.proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
 
-__all__ = ["MECHANISMS", "SaslServerAuthenticator", "SaslServerAuthenticators", "SaslServerSettings", "Session"]
-
 MECHANISMS: Final = (PLAIN, *HASHES, OAUTHBEARER)
 MAX_MESSAGE: Final = 65536  # Bytes of one message of a mechanism. Tokens with many groups have a few KiB; control must receive what it checks.
 MAX_NAME: Final = 200  # characters that are kept of the name of a failed login

@@ -6,8 +6,6 @@ from typing import Final, TypeVar
 
 from framegate.proxy.errors import AuthenticationError
 
-__all__ = ["MAX_TAGS", "MalformedError", "Reader", "Tags", "Writer"]
-
 T = TypeVar("T")
 Tags = tuple[tuple[int, bytes], ...]  # Tagged fields: the number of each, ascending, and its bytes
 MAX_TAGS: Final = 128  # Tagged fields in one place. Kafka's messages have a few; more are refused, because the client is not authenticated yet.

@@ -15,26 +15,6 @@ from typing import Final, Protocol
 from framegate.proxy.cells.metric import Metric
 from framegate.proxy.cells.metrics import BROKER, INTERNAL, LISTENER, METRICS, SERVER_ADDRESS, SERVER_PORT, SIDE, SIDES, UPSTREAM
 
-__all__ = [
-    "CELL_SIZE",
-    "ENDPOINT",
-    "ENDPOINT_BLOCK",
-    "HEADER_SIZE",
-    "LISTENER_BLOCK",
-    "OTHERS",
-    "PROCESSOR_BLOCK",
-    "SIDE_BLOCK",
-    "UPSTREAM_BLOCK",
-    "Attributes",
-    "Block",
-    "CellLayout",
-    "HistogramValue",
-    "Place",
-    "Row",
-    "broker_place",
-    "endpoint_place",
-]
-
 Attributes = tuple[tuple[str, str], ...]
 Place = tuple[str, ...]
 """An owner of blocks: its kind and its name, ``(ENDPOINT, upstream, address, port, broker)`` for an endpoint; an empty name: the place is free."""

@@ -25,8 +25,6 @@ from typing import Any, Final
 from framegate.proxy.cells.layout import CELL_SIZE, HEADER_SIZE, Attributes, CellLayout, HistogramValue
 from framegate.proxy.cells.metric import Metric
 
-__all__ = ["CellReader", "CellWriter", "Snapshot", "State", "create", "enlarge"]
-
 MAGIC: Final = b"FGCELLS1"
 _HEADER: Final = struct.Struct("=8sQQQQQ")
 _GENERATION: Final = 24

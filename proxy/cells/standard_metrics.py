@@ -5,8 +5,6 @@ from typing import Final
 from framegate.proxy.cells.metric import RPC_BOUNDS, Kind, Metric
 from framegate.proxy.cells.metrics import ERROR_TYPE
 
-__all__ = ["CALLS", "GENERATION", "MODE", "PROCESS", "PROCESS_METRICS", "RPC_METHOD", "RPC_STATUS", "RPC_SYSTEM"]
-
 PROCESS: Final = "framegate.process"
 MODE: Final = "cpu.mode"
 GENERATION: Final = "cpython.gc.generation"

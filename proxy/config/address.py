@@ -6,8 +6,6 @@ import re
 import socket
 from typing import Final, Literal, NamedTuple
 
-__all__ = ["MAX_UNIX_PATH_BYTES", "Address", "format_peer", "format_sockaddr", "parse_address"]
-
 MAX_UNIX_PATH_BYTES: Final = 107  # the size of ``sun_path`` without the final NUL
 _MAPPED: Final = "::ffff:"
 _LABEL: Final = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")

@@ -10,8 +10,6 @@ import types
 import typing
 from typing import Any, Literal, NamedTuple, TypeVar
 
-__all__ = ["Effect", "Key", "Unit", "changed_model", "chosen", "field_types", "keys", "model_from_wire", "model_to_wire"]
-
 Unit = Literal["", "bytes", "bytes/s", "ms", "ns", "percent", "share", "path", "address"]
 Effect = Literal["now", "new connections", "restart"]
 """When a changed value is in force: ``now`` also for open connections; ``new connections``: open ones keep the value that they were accepted under;

@@ -15,26 +15,6 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 from framegate.proxy.config.key import Key
 
-__all__ = [
-    "ANY_ADDRESS",
-    "MAX_INT32",
-    "MAX_RECEIVE_SIZE",
-    "UNLIMITED",
-    "UNLIMITED_LISTENER",
-    "UNLIMITED_NODE",
-    "AddressLimit",
-    "AddressLimits",
-    "LimitOverride",
-    "LimitRule",
-    "LimitsConfig",
-    "LimitsInForce",
-    "ListenerLimits",
-    "RateLimits",
-    "client_key",
-    "limits_in_force",
-    "parse_network",
-]
-
 Access = Literal["allow", "deny"]
 CONNECTIONS: Final = Key(range=(0, 10_000_000))
 CONNECTION_RATE: Final = Key(range=(0, 1_000_000))

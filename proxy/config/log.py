@@ -5,8 +5,6 @@ from typing import Annotated, Final, Literal
 
 from framegate.proxy.config.key import Key
 
-__all__ = ["DEFAULT_LOG", "LEAST_EVERY_MS", "LEVELS", "AccessConfig", "AuditConfig", "LogConfig", "LogFormat", "LogLevel"]
-
 LogFormat = Literal["json", "text"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 OnAuditFailure = Literal["refuse", "count"]

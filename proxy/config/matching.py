@@ -6,8 +6,6 @@ import ipaddress
 import re
 from collections.abc import Callable
 
-__all__ = ["address_matcher", "text_matcher"]
-
 Matcher = Callable[[str], bool]
 
 

@@ -9,8 +9,6 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
-__all__ = ["Activity", "Begun", "HeartbeatCells", "HeartbeatSample", "Interrupted", "create_cells"]
-
 _CELL: Final = 8
 
 

@@ -30,8 +30,6 @@ from framegate.proxy.relay.handler_wire import (
 )
 from framegate.proxy.server.rows import HandlerRaisedRow
 
-__all__ = ["Connection", "Failures", "Request", "Tasks"]
-
 EVERY_NS: Final = 1_000_000_000
 MOST_TEXT: Final = 16_384  # Characters of a traceback, of which the end tells most
 

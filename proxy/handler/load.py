@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from framegate.proxy.relay.handler_wire import DIRECTIONS, HandlerFacts
 
-__all__ = ["LoadError", "LoadedHandler", "error_line", "extend_path", "load"]
-
 
 class LoadError(Exception):
     """The name is not that of a handler."""

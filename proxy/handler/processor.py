@@ -19,8 +19,6 @@ from framegate.proxy.handler.reply_buffer import ReplyBuffer
 from framegate.proxy.relay import handler_wire as wire
 from framegate.proxy.relay.handler_wire import DIRECTIONS, FAILED, LONG, MAX_BODY, RecordReader, Reply, Request, WireError
 
-__all__ = ["Processor"]
-
 READ: Final = 65_536  # bytes of one read; glibc allocates and frees so many without a system call
 MOST_READ: Final = 1 << 20  # bytes of one read of a longer record
 HOLD_NS: Final = 1_000_000

@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["MOST_BYTES", "PATIENCE_S", "ReplyBuffer"]
-
 MOST_BYTES: Final = 16 << 20
 PATIENCE_S: Final = 2.0
 

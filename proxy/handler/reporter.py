@@ -20,8 +20,6 @@ from typing import Final
 from framegate.proxy.handler.activity import Activity, HeartbeatCells, Interrupted
 from framegate.proxy.server.link import LinkError, LinkReader, LinkWriter
 
-__all__ = ["Reporter"]
-
 BEAT_NS: Final = 250_000_000
 INTERRUPTS_NS: Final = (2_000_000_000, 3_000_000_000, 4_000_000_000)  # when users' code is interrupted, after the beginning of the end
 EXIT_NS: Final = 4_800_000_000

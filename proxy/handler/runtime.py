@@ -26,8 +26,6 @@ from framegate.proxy.server.messages import FailedMessage, HandlerFacts, Handler
 from framegate.proxy.server.protocol import WIRE_VERSION, event_notice
 from framegate.proxy.server.rows import HandlerRaisedRow, HandoverFailedRow, InternalErrorRow
 
-__all__ = ["Runtime"]
-
 CANCEL_SECONDS: Final = 1.0  # how long cancelled calls have to end
 STOP_SECONDS: Final = 3.0  # how long all stops together have
 

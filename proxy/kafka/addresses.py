@@ -20,8 +20,6 @@ from framegate.proxy.kafka.schema import known_api
 from framegate.proxy.kafka.values import string_at, varint, varint_at
 from framegate.proxy.kafka.walker import Walker
 
-__all__ = ["HEAD", "NONE", "TAIL", "AddressRewriter", "AdvertisedBrokers", "SeenBroker", "carries_addresses", "lacks_endpoints"]
-
 NONE: Final = 0  # no addresses of brokers
 HEAD: Final = 1  # Addresses at the beginning of the answer
 TAIL: Final = 2  # Addresses at the end of the answer

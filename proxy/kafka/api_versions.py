@@ -12,8 +12,6 @@ from framegate.proxy.kafka.schema import API_VERSIONS, api, known_api
 from framegate.proxy.kafka.values import varint
 from framegate.proxy.kafka.walker import Walker
 
-__all__ = ["UNSUPPORTED_VERSION", "narrowed", "probe_request", "unsupported_version_answer"]
-
 UNSUPPORTED_VERSION: Final = 35
 
 _ARRAY: Final = 1  # marks

@@ -7,8 +7,6 @@ from mypy_extensions import i64
 
 from framegate.proxy.kafka.values import varint_at
 
-__all__ = ["MAX_TEXT", "Client", "client_of"]
-
 MAX_TEXT: Final = 256  # Characters that are kept of each text
 _API_VERSIONS: Final = 18
 _NAMES_SOFTWARE: Final = 3  # the first version of ApiVersions that names it

@@ -21,8 +21,6 @@ from framegate.proxy.kafka.schema import known_api
 from framegate.proxy.kafka.values import varint
 from framegate.proxy.kafka.walker import Walker
 
-__all__ = ["FIRST_UNKNOWN_TAG", "EndpointEraser"]
-
 FIRST_UNKNOWN_TAG: Final = 96
 """The number of the tagged field that replaces the endpoints: one byte, and far above those that Kafka's messages have (less than 10)."""
 

@@ -10,8 +10,6 @@ from typing import Any, Final
 from framegate.proxy.kafka.message import decode, encode_answer, encode_element
 from framegate.proxy.kafka.schema import Field, known_api
 
-__all__ = ["MESSAGE", "error_answer", "error_elements"]
-
 MESSAGE: Final = "a rule of framegate does not allow it"
 """In answers that have a text, which clients show: without it, their users look for the reason in the brokers' ACLs."""
 

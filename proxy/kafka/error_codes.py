@@ -10,8 +10,6 @@ from mypy_extensions import i64
 
 from framegate.proxy.kafka.schema import api
 
-__all__ = ["ERROR_HEAD", "error_code", "error_place"]
-
 ERROR_HEAD: Final = 11  # bytes of an answer that are enough: correlation id, tagged fields (none), throttle time, code
 _CORRELATION: Final = 4
 _THROTTLE: Final = 4

@@ -16,8 +16,6 @@ from framegate.proxy.kafka.schema import FIXED_SIZES, Api, Field, known_api
 from framegate.proxy.kafka.values import varint, varint_at
 from framegate.proxy.kafka.walker import Walker
 
-__all__ = ["MAX_ELEMENTS", "decode", "default", "encode_answer", "encode_element"]
-
 MAX_ELEMENTS: Final = 100_000
 """Elements of arrays in a message that is read as objects. One with more is refused: an element may have 1 byte there, and 200 here."""
 

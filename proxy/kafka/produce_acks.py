@@ -5,8 +5,6 @@ from typing import Final
 from librt.strings import read_i16_be
 from mypy_extensions import i64
 
-__all__ = ["NO_ACKS_FIELD", "produce_acks"]
-
 NO_ACKS_FIELD: Final = -2
 _FLEXIBLE_PRODUCE: Final = 9
 _REQUEST_HEAD: Final = 8  # of a body: key, version, correlation id

@@ -18,8 +18,6 @@ from mypy_extensions import i64
 from framegate.proxy.errors import Side
 from framegate.proxy.kafka.schema import FIXED_SIZES, Api, Field
 
-__all__ = ["MAX_DEPTH", "SIZE_MARK", "Program", "compile_program"]  # and the operations, for the walker
-
 # Operations with their operands. Those from READS on first read a number, of the kind in their low bits.
 SKIP: Final = 0  # bytes
 MARK: Final = 1  # number

@@ -13,8 +13,6 @@ from mypy_extensions import i64
 from framegate.proxy.errors import KafkaFormatError
 from framegate.proxy.kafka.tables import APIS
 
-__all__ = ["API_VERSIONS", "FIXED_SIZES", "Api", "Field", "api", "api_key", "apis", "known_api", "understands"]
-
 API_VERSIONS: Final = 18
 FIXED_SIZES: Final = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "int64": 8, "float64": 8, "uuid": 16}
 """Bytes of the types that always have the same size."""

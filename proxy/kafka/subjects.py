@@ -20,24 +20,6 @@ from framegate.proxy.kafka.schema import Api, Field
 from framegate.proxy.kafka.values import string_at, varint, varint_at
 from framegate.proxy.kafka.walker import Walker
 
-__all__ = [
-    "GROUP",
-    "TOPIC",
-    "TRANSACTIONAL_ID",
-    "Allowed",
-    "Finding",
-    "Patterns",
-    "Subjects",
-    "greatest_named_version",
-    "kinds_of",
-    "lists_names",
-    "result_list",
-    "set_sessionless",
-    "subjects_of",
-    "with_results",
-    "without_denied",
-]
-
 TOPIC: Final = 1
 GROUP: Final = 2
 TRANSACTIONAL_ID: Final = 4

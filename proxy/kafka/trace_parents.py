@@ -15,8 +15,6 @@ from typing import Final
 from librt.strings import read_i16_be, read_i32_be
 from mypy_extensions import i64
 
-__all__ = ["MAX_BATCHES", "MAX_HEADERS", "MAX_PARENTS", "MAX_RECORDS", "MAX_UNPACKED", "Produced", "produced"]
-
 MAX_BATCHES: Final = 16
 MAX_RECORDS: Final = 64
 MAX_HEADERS: Final = 256

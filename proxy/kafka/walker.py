@@ -36,8 +36,6 @@ from framegate.proxy.kafka.program import (
     Program,
 )
 
-__all__ = ["Walker"]
-
 _MAX_VARINT: Final = 35  # bits that five bytes have
 
 

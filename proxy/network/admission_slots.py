@@ -17,8 +17,6 @@ from mypy_extensions import i64, mypyc_attr
 from framegate.proxy.cells import WAIT_BOUNDS
 from framegate.proxy.network.stats import Histogram
 
-__all__ = ["FIRST_PORTION", "MIN_STALLED_BYTES", "ONE_READ", "AdmissionSlot", "AdmissionSlots", "MemoryBudget", "SlotOwner"]
-
 ONE_READ: Final = 262144  # the most that one read gives
 FIRST_PORTION: Final = 65536  # bytes of a large frame that must be in the kernel before it requests a slot, at first
 LARGEST_PORTION: Final = 1 << 20

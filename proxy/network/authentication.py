@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from framegate.proxy.network.channel import Channel
     from framegate.proxy.network.selector import Selector
 
-__all__ = ["Authentication"]
-
 
 class Authentication(Waker):
     """The authentication of one channel, from the end of the transport's handshake until the channel is READY or closed."""

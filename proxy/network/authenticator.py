@@ -25,18 +25,6 @@ from framegate.proxy.network.frame_exchange import FrameExchange
 from framegate.proxy.network.timer import NEVER
 from framegate.proxy.network.transport import DONE, Identity
 
-__all__ = [
-    "ANONYMOUS",
-    "USER",
-    "WAIT",
-    "AnonymousAuthenticators",
-    "Authenticator",
-    "AuthenticatorFactory",
-    "CertificateAuthenticators",
-    "HandshakeAuthenticator",
-    "Waker",
-]
-
 ANONYMOUS: Final = "ANONYMOUS"
 USER: Final = "User"
 

@@ -14,8 +14,6 @@ from typing import Final, NamedTuple
 
 from framegate.proxy.errors import AuthenticationError
 
-__all__ = ["OCTETS", "OID", "SEQUENCE", "SET", "Element", "elements", "format_name", "only", "serial_of", "subject_of"]
-
 INTEGER: Final = 0x02
 SEQUENCE: Final = 0x30
 SET: Final = 0x31

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from framegate.proxy.network.selector import Selector
     from framegate.proxy.network.watchdog import Watchdog
 
-__all__ = ["Channel"]
-
 
 class Channel(FdHandler):
     """One connection."""

@@ -11,8 +11,6 @@ from framegate.proxy.network.transport import MAX_READ
 if TYPE_CHECKING:
     from framegate.proxy.network.write_half import WriteHalf
 
-__all__ = ["NO_LIMIT", "ChannelSink"]
-
 NO_LIMIT: Final = 1 << 62
 
 

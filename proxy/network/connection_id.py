@@ -7,8 +7,6 @@ from typing import Final
 
 from mypy_extensions import i64
 
-__all__ = ["ConnectionIds", "format_connection_id", "parse_connection_id", "slot_of"]
-
 SLOT_BITS: Final = 6
 GENERATION_BITS: Final = 28
 COUNTER_BITS: Final = 29

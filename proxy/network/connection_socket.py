@@ -13,8 +13,6 @@ from typing import Final, cast
 
 from framegate.proxy.config.model import SocketConfig
 
-__all__ = ["adopt_socket", "open_socket", "set_socket_options"]
-
 NEW: Final = int(socket.SOCK_STREAM) | int(socket.SOCK_NONBLOCK) | int(socket.SOCK_CLOEXEC)
 STREAM: Final = int(socket.SOCK_STREAM)
 _Socket: Final = _socket.socket

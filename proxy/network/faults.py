@@ -11,8 +11,6 @@ from mypy_extensions import i64
 
 from framegate.proxy.cells import FAULT_PLACES
 
-__all__ = ["Fault", "Faults"]
-
 
 class Fault(NamedTuple):
     """The faults of one place since the last ``take``."""

@@ -17,8 +17,6 @@ from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
 from framegate.proxy.network.send import Send
 from framegate.proxy.network.transport import MAX_READ, Transport
 
-__all__ = ["MAX_FRAME", "SASL_AUTHENTICATE", "SASL_HANDSHAKE", "FrameExchange", "TransportFrames", "is_sasl"]
-
 MAX_FRAME: Final = 524288  # Kafka's sasl.server.max.receive.size
 SASL_HANDSHAKE: Final = 17  # Kafka's api keys of the requests of an authentication
 SASL_AUTHENTICATE: Final = 36

@@ -12,8 +12,6 @@ from librt.strings import BytesWriter, write_i32_le
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64, mypyc_attr
 
-__all__ = ["FRAME_TOO_LARGE", "NEGATIVE_SIZE", "NOT_OURS", "OK", "SASL_TOO_LARGE", "Framing", "check_size", "foreign_protocol", "size_bucket"]
-
 # The faults of a scan.
 OK: Final = 0
 NEGATIVE_SIZE: Final = 1

@@ -10,8 +10,6 @@ from framegate.proxy.config.model import HeaderConfig
 from framegate.proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, OK, Framing, size_bucket
 from framegate.proxy.network.int32 import INT32
 
-__all__ = ["FRAMINGS", "LINES", "LINES_CRLF", "VARINT", "FixedHeaderFraming", "LineFraming", "VarintFraming", "framing_of"]
-
 LONGEST: Final = 5  # bytes of a varint
 MAX_SIZE: Final = 0x7FFFFFFF
 

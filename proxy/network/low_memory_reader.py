@@ -18,8 +18,6 @@ from framegate.proxy.network.memory_pool import with_overhead
 from framegate.proxy.network.receive import Receive
 from framegate.proxy.network.transport import MAX_READ, Transport
 
-__all__ = ["SMALL", "WAIT_A_WHILE", "WAIT_FOR_BYTES", "WAIT_FOR_ROOM", "WAIT_FOR_SLOT", "LowMemoryReader"]
-
 SMALL: Final = 262144  # frames up to this size, header counted, stay in the kernel until they are whole
 LITTLE: Final = 16384  # plaintext of one TLS record
 PIECE: Final = 65536  # the largest read of bytes that are not whole frames, and the largest peek for whole frames

@@ -20,8 +20,6 @@ from mypy_extensions import i64
 from framegate.proxy.network.admission_slots import ONE_READ, MemoryBudget
 from framegate.proxy.network.faults import Faults
 
-__all__ = ["BEGUN", "PENDING", "PIECE_OVERHEAD", "TLS", "Account", "MemoryPool", "with_overhead"]
-
 PIECE_OVERHEAD: Final = 64  # bytes charged for each held piece in addition to its own
 SPARE_PART: Final = 8  # 1/8 of the pool is kept for answers, and for the part of a read that exceeds the line
 

@@ -24,23 +24,6 @@ from mypy_extensions import i64
 from framegate.proxy.network.state import TableEnum, transition
 from framegate.proxy.network.stats import SideStats
 
-__all__ = [
-    "ADMIN",
-    "CAUSES",
-    "DRAIN",
-    "HANDLER",
-    "MEMORY",
-    "PEER",
-    "TAP",
-    "THROTTLE",
-    "TRANSITIONS",
-    "MuteEvent",
-    "MuteSet",
-    "MuteState",
-    "cause_names",
-    "position",
-]
-
 MEMORY: Final = 1  # a large frame that passes whole waits for an admission slot
 PEER: Final = 2  # the other side of the pair has a pending send, or is not ready
 THROTTLE: Final = 4  # a rate is used up, or a handler asked for a delay (``framegate.proxy.relay.throttle``)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from framegate.proxy.network.tls_context import ServerStore
 
-__all__ = ["ChannelOptions", "TlsSettings"]
-
 
 class TlsSettings:
     """The TLS settings of a side."""

@@ -15,8 +15,6 @@ from mypy_extensions import i64
 
 from framegate.proxy.errors import TransportError
 
-__all__ = ["Pipe"]
-
 CAPACITY: Final = 1 << 19  # requested; the system may allow less
 FLAGS: Final = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
 

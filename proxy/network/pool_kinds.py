@@ -23,8 +23,6 @@ from framegate.proxy.network.framing import Framing
 from framegate.proxy.network.memory_pool import BEGUN, PENDING, Account, MemoryPool
 from framegate.proxy.network.run import Buffer, Run
 
-__all__ = ["LeakFindingAccount", "LeakFindingPool", "LentRun", "UnboundedPool", "make_pool"]
-
 KINDS: Final = ("begun", "pending", "tls")
 MAX_KEPT: Final = 100  # texts of errors
 

@@ -21,8 +21,6 @@ from framegate.proxy.errors import AuthenticationError, TransportError, WrongPro
 from framegate.proxy.network.framing import foreign_protocol
 from framegate.proxy.network.transport import DONE, ENDED, WANT_READ, WANT_WRITE
 
-__all__ = ["MAX_V1", "MAX_V2", "HeaderReader", "HeaderWriter", "Preamble", "ProxyProtocol", "header_bytes", "own_address"]
-
 SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 V1: Final = b"PROXY "
 FIRST: Final = 15  # bytes of the shortest header, ``PROXY UNKNOWN`` with its end of line

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from framegate.proxy.network.channel import Channel
     from framegate.proxy.network.selector import Selector
 
-__all__ = ["ReadHalf"]
-
 MAX_GROWN: Final = 8 * MAX_READ  # the largest size of a read after translation to the framing of the other side
 
 MUTING: Final = MuteState.MUTING

@@ -35,8 +35,6 @@ from framegate.proxy.network.pool_kinds import LeakFindingAccount
 from framegate.proxy.network.run import PART, PART_FIRST, PART_LAST, Buffer, Run, held
 from framegate.proxy.network.stats import SideStats
 
-__all__ = ["NEVER_CUT", "Receive", "ReceiveLimit"]
-
 JOIN_BELOW: Final = 4096  # pieces smaller than this are joined
 REFUSED_HEAD: Final = 16
 FIRST_BYTES: Final = 8  # of a body; they identify a Kafka request

@@ -8,8 +8,6 @@ from mypy_extensions import i64, mypyc_attr
 from framegate.proxy.network.framing import Framing
 from framegate.proxy.network.int32 import INT32
 
-__all__ = ["PART", "PART_FIRST", "PART_LAST", "Body", "Buffer", "Run", "held", "keep", "shorten"]
-
 Buffer = bytes | memoryview
 Body = bytes | memoryview | list[bytes | memoryview]  # a frame's body, or the pieces of it
 

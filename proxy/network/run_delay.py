@@ -4,8 +4,6 @@ import contextlib
 import os
 from typing import Final
 
-__all__ = ["RunDelay"]
-
 PATH: Final = "/proc/thread-self/schedstat"  # ns on a CPU, ns ready, slices
 SIZE: Final = 64
 MISSING: Final = -1

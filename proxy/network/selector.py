@@ -49,8 +49,6 @@ from framegate.proxy.network.watchdog import Watchdog
 if TYPE_CHECKING:
     from framegate.proxy.network.tls_wire import BioPair
 
-__all__ = ["Selector"]
-
 AF_UNIX: Final = int(socket.AF_UNIX)
 IPPROTO_TCP: Final = int(socket.IPPROTO_TCP)
 TCP_NODELAY: Final = int(socket.TCP_NODELAY)

@@ -13,8 +13,6 @@ from framegate.proxy.network.memory_pool import PENDING, PIECE_OVERHEAD, Account
 from framegate.proxy.network.run import Buffer, held, keep, shorten
 from framegate.proxy.network.transport import PLAIN_RECORD, Transport
 
-__all__ = ["Send"]
-
 MAX_PIECES: Final = 64  # offered to one write
 
 

@@ -11,8 +11,6 @@ from typing import Final
 
 from mypy_extensions import i64
 
-__all__ = ["A_WHILE_NS", "cork", "is_tcp", "make_room", "queued", "room", "round_trip_ns", "set_threshold", "unsent"]
-
 A_WHILE_NS: Final = 10_000_000  # before a socket for which epoll gives no event is checked again
 SO_MEMINFO: Final = 55
 MEMINFO: Final = struct.Struct("=9I")  # of ``enum`` SK_MEMINFO: rmem_alloc, rcvbuf, wmem_alloc, sndbuf, fwd_alloc, wmem_queued, ...

@@ -18,8 +18,6 @@ from framegate.proxy.network.timer import Timer
 if TYPE_CHECKING:
     from framegate.proxy.network.selector import Selector
 
-__all__ = ["StallEvictor"]
-
 CHECK_NS: Final = 50_000_000
 CHECKS: Final = 5  # checks of the slots for each check of all channels
 NS_PER_S: Final = 1_000_000_000

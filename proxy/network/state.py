@@ -10,8 +10,6 @@ from typing import Final, TypeVar
 
 from framegate.proxy.errors import IllegalTransitionError
 
-__all__ = ["CLOSED", "CONNECTING", "HANDSHAKE", "TRANSITIONS", "ChannelEvent", "ChannelState", "TableEnum", "transition"]
-
 
 class TableEnum(enum.Enum):
     """Base class of the states and the events of a table."""

@@ -8,8 +8,6 @@ from mypy_extensions import i64
 from framegate.proxy.cells import FIRST_POWERS, FORWARD_BOUNDS, MUTE_CAUSES
 from framegate.proxy.network.framing import SIZE_BUCKETS
 
-__all__ = ["Histogram", "SideStats"]
-
 QUARTERS: Final = 4
 
 

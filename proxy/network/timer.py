@@ -9,8 +9,6 @@ from mypy_extensions import i64, mypyc_attr
 
 from framegate.proxy.network.faults import Faults
 
-__all__ = ["MAX_WAITING", "NEVER", "CallbackTimer", "DelayedRefusals", "Timer", "TimerHeap", "spread"]
-
 NEVER: Final = 1 << 62
 BUDGET_NS: Final = 2_000_000
 CLOCK_EACH: Final = 8  # timers between two readings of the clock

@@ -19,8 +19,6 @@ from typing import Final
 from framegate.proxy.config.tls import ListenerTls, UpstreamTls
 from framegate.proxy.errors import ConfigError
 
-__all__ = ["ServerStore", "client_context", "server_context", "server_store", "upstream_context"]
-
 VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _LIST: Final = b"-----BEGIN X509 CRL-----"
 WILDCARD: Final = "*."

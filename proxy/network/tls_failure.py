@@ -9,8 +9,6 @@ from framegate.proxy.cause import Cause
 from framegate.proxy.errors import AuthenticationError, TlsError, shown
 from framegate.proxy.network.certificate import subject_of
 
-__all__ = ["describe", "handshake_error"]
-
 OURS: Final = {  # the sentence, and the kind of the error (``proxy.cells.TLS_ERRORS``)
     "peer_did_not_return_a_certificate": ("the {peer} shows no certificate, and one is required", "certificate_missing"),
     "no_shared_cipher": ("the {peer} offers no cipher that is allowed here", "cipher"),

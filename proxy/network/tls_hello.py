@@ -14,8 +14,6 @@ from mypy_extensions import i64
 from framegate.proxy.errors import TlsError
 from framegate.proxy.network.tls_record import RECORD_HEADER, is_refused
 
-__all__ = ["MAX_CAME", "MAX_HELLO", "Hello", "HelloReader"]
-
 MAX_HELLO: Final = 32_768
 """The largest message. Today's clients send 200 bytes to 2 KiB, and some KiB more if they resume a session with a certificate in its ticket."""
 MAX_CAME: Final = 65_536

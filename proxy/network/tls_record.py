@@ -8,8 +8,6 @@ from typing import Final
 
 from mypy_extensions import i64
 
-__all__ = ["LONGEST", "RECORD_HEADER", "is_refused", "least_overhead", "missing", "most_plaintext", "whole_records"]
-
 RECORD_HEADER: Final = 5
 MAJOR_VERSION: Final = 3  # of every record since SSL 3.0
 LONGEST: Final = 17408  # with its header; slightly more than OpenSSL accepts: 16 KiB of plaintext, 320 bytes of overhead, the header

@@ -22,8 +22,6 @@ from framegate.proxy.network.run import Buffer, held, shorten
 from framegate.proxy.network.tls_record import RECORD_HEADER, is_refused, missing, whole_records
 from framegate.proxy.network.transport import Transport
 
-__all__ = ["BioPair", "TlsWire"]
-
 
 class BioPair:
     """The two memory BIOs of a thread, lent to one connection at a time."""

@@ -13,8 +13,6 @@ from mypy_extensions import i64, u8
 from framegate.proxy.network.framing import Framing
 from framegate.proxy.network.run import PART_FIRST, Buffer, Run
 
-__all__ = ["Scratch", "Translation", "contains_delimiter", "refer"]
-
 REFER_FROM: Final = 16384  # bodies of at least this size are not copied
 WRITE_FROM: Final = 128  # bodies of at least this size are copied at once, smaller ones eight bytes at a time
 KEPT: Final = 1 << 20  # a larger buffer is dropped after use, because it does not shrink

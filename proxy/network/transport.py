@@ -15,8 +15,6 @@ from mypy_extensions import i64, mypyc_attr
 
 from framegate.proxy.network.run import Buffer
 
-__all__ = ["DONE", "ENDED", "FIRST_READ", "MAX_READ", "MIN_READ", "PLAIN_RECORD", "WANT_READ", "WANT_WRITE", "Identity", "Transport", "adapted"]
-
 MIN_READ: Final = 448  # with the header of a ``bytes`` this is a small block of the interpreter's allocator, ten times cheaper than malloc
 MAX_READ: Final = 262144  # 64 KiB frames cost 0.92 (plaintext) and 0.96 (TLS) of what they cost with 131072, in one run beside HAProxy
 FIRST_READ: Final = 8 * MIN_READ

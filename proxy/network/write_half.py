@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from framegate.proxy.network.channel import Channel
     from framegate.proxy.network.selector import Selector
 
-__all__ = ["WriteHalf"]
-
 LONGEST_WHILE_NS: Final = 80_000_000  # the time between two checks for room doubles up to this
 HELD_MOST: Final = 1 << 18  # bytes that ``hold`` keeps
 

@@ -22,8 +22,6 @@ from mypy_extensions import i64, mypyc_attr
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import NEVER, Timer
 
-__all__ = ["BURST_MS", "LATE_MS", "NO_KEY", "WHOLE", "Bucket", "RateKey", "Waiter", "Waits"]
-
 WHOLE: Final = 1_000_000
 BURST_MS: Final = 20
 LATE_MS: Final = 500

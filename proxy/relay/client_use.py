@@ -15,8 +15,6 @@ from framegate.proxy.errors import AuthenticationError
 from framegate.proxy.relay.frequent import Frequent, Key
 from framegate.proxy.relay.pair import Pair
 
-__all__ = ["MEASURES", "ClientUse", "client_of", "traffic_of"]
-
 MEASURES: Final = ("bytes", "frames", "held", "refusals", "logins", "unavailable", "login_users", "login_addresses")
 """What is added up; ``logins``: with wrong credentials; ``unavailable``: that could not be checked, of a listener; the last two are ``logins``
 without their addresses, and without their users.

@@ -7,8 +7,6 @@ from mypy_extensions import i64
 
 from framegate.proxy.kafka.addresses import AddressRewriter, AdvertisedBrokers, SeenBroker
 
-__all__ = ["BOOTSTRAP", "Cluster", "Report", "RouteBrokers"]
-
 Report = Callable[[str, list[SeenBroker]], None]  # Called with an upstream's name and the brokers that an answer named
 
 BOOTSTRAP: Final = -1  # in place of a node id: no broker in particular

@@ -32,8 +32,6 @@ from framegate.proxy.network.stats import Histogram, SideStats
 from framegate.proxy.network.tls_failure import handshake_error
 from framegate.proxy.relay.pairing_stats import PairingStats
 
-__all__ = ["ERROR_INDEX", "HANDSHAKING", "Counters", "Counts", "EndpointCounters", "ListenerCounters", "LoopCounters", "UpstreamCounters"]
-
 ERROR_INDEX: Final = {cause: 0 if cause in ORDERLY_CAUSES else DURATION_ERRORS.index(cause) for cause in CAUSES}
 """By cause, the index of its histogram of ``framegate.connection.duration``."""
 HANDSHAKING: Final = {side: PROCESSOR_BLOCK.at("framegate.tls.handshake.active", side) for side in SIDES}

@@ -14,8 +14,6 @@ from framegate.proxy.network.memory_pool import MemoryPool, with_overhead
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.relay.handler_wire import WireError
 
-__all__ = ["DeferredReplies"]
-
 
 class _DeferredReply(SlotOwner):
     """One deferred reply. It holds no memory here before it arrives, so it never blocks others."""

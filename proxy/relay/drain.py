@@ -38,8 +38,6 @@ from framegate.proxy.relay import ending, tapping
 from framegate.proxy.relay.pair import EVEN_FROM, Pair, PairWatcher
 from framegate.proxy.relay.state import PairState
 
-__all__ = ["CHECK_EACH", "NO_LEAD_IN", "SLICE_NS", "TICK_NS", "Drain", "DrainTerms"]
-
 TICK_NS: Final = 20_000_000
 APART_NS: Final = 10_000_000
 REST_NS: Final = 120_000_000

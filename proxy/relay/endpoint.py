@@ -7,8 +7,6 @@ from mypy_extensions import i64
 from framegate.proxy.config.address import format_sockaddr
 from framegate.proxy.relay.counters import EndpointCounters
 
-__all__ = ["Endpoint"]
-
 
 class Endpoint:
     """One address of an upstream, and its state."""

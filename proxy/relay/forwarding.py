@@ -26,8 +26,6 @@ from framegate.proxy.relay.rewriting import UNPAIRED, Rewriting, replaced
 from framegate.proxy.relay.state import PairState
 from framegate.proxy.tap.frame_tap import FrameTap
 
-__all__ = ["hold", "let_ask", "look_at", "pipe_target", "received", "room_for", "sent", "translate", "wait_for_room", "was_piped"]
-
 NO_LIMIT: Final = 1 << 31
 NOTHING: Final = Run(None, 0, b"", 0, 0, 0, 0)
 PIPE_FROM: Final = 65536  # bytes of a part of a frame that is spliced, if the rest must be looked through

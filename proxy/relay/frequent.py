@@ -9,8 +9,6 @@ from typing import Final
 
 from mypy_extensions import i64
 
-__all__ = ["CAPACITY", "Frequent", "Key"]
-
 CAPACITY: Final = 500  # each count is right within 0.2 % of the total; there are at most twice as many counters
 Key = tuple[str, str, str, str]  # Listener, principal, client id and address; empty: none
 

@@ -14,8 +14,6 @@ from framegate.proxy.relay.counters import ListenerCounters
 if TYPE_CHECKING:  # every processor has the metrics, but processors without handlers do not import the records
     from framegate.proxy.relay.handler_wire import Facts
 
-__all__ = ["HandledConnection", "HandledParty", "HandlerMetrics", "Request"]
-
 ACTIONS: Final = LISTENER_BLOCK.at("framegate.handler.requests")
 QUEUE_SIZE: Final = LISTENER_BLOCK.at("framegate.handler.queue.size")
 

@@ -13,8 +13,6 @@ from framegate.proxy.relay.leg import RelayLeg
 from framegate.proxy.relay.pair import Pair
 from framegate.proxy.relay.request_channel import RequestChannel
 
-__all__ = ["Handled", "HandledLeg", "HeldAnswer", "Outgoing"]
-
 
 class Outgoing:
     """A run that waits to be written."""

@@ -37,8 +37,6 @@ from framegate.proxy.relay.handled_connection import HandledConnection, HandledP
 if TYPE_CHECKING:
     from framegate.proxy.relay.request_channel import RequestChannel
 
-__all__ = ["HandlerProcess"]
-
 NO_LIMIT: Final = 1 << 31
 REFER_FROM: Final = 16384  # bytes; bodies of this size or more are not copied
 NOBODY: Final = -1

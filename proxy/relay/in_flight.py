@@ -13,8 +13,6 @@ from framegate.proxy.network.channel import Channel
 from framegate.proxy.relay.counters import Counters, EndpointCounters
 from framegate.proxy.relay.pair import Pair
 
-__all__ = ["InFlight", "add_up", "has_waited", "oldest_ns"]
-
 SLICE: Final = 1_000  # pairs at a time: less than 0.1 ms
 EACH_NS: Final = 1_000_000_000
 MARK_NS: Final = 10_000_000_000

@@ -27,8 +27,6 @@ from framegate.proxy.kafka.error_answers import error_answer, error_elements
 from framegate.proxy.kafka.schema import Api, api, api_key, apis
 from framegate.proxy.kafka.subjects import GROUP, TOPIC, TRANSACTIONAL_ID, Allowed, Finding, Patterns
 
-__all__ = ["KINDS", "NEVER_PASSES", "AnswerChange", "KafkaJudge", "KafkaRulesInForce", "Refusal"]
-
 KINDS: Final = {0: "api", TOPIC: "topic", GROUP: "group", TRANSACTIONAL_ID: "transactional_id"}  # what a refusal is about, by kind of name
 NEVER_PASSES: Final = 0x7FFF << 16  # in a table, of an API of which no version is passed without a look
 

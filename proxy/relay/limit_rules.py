@@ -13,8 +13,6 @@ from framegate.proxy.config.matching import address_matcher
 from framegate.proxy.kafka.subjects import Patterns
 from framegate.proxy.network.receive import ReceiveLimit
 
-__all__ = ["REPORT_NS", "LimitRule", "LimitRules", "rates_key"]
-
 REPORT_NS: Final = 100_000_000  # a rule reports one frame in this time, at most; all are counted
 
 

@@ -11,8 +11,6 @@ from mypy_extensions import i64, mypyc_attr
 
 from framegate.proxy.network.authenticator import AuthenticatorFactory
 
-__all__ = ["FIRST_NS", "MOST_NS", "Login", "LoginTry", "Logins"]
-
 FIRST_NS: Final = 1_000_000_000
 MOST_NS: Final = 30_000_000_000
 NS_PER_MS: Final = 1_000_000

@@ -33,8 +33,6 @@ from framegate.proxy.relay.state import PairEvent, PairState
 from framegate.proxy.relay.upstream import Attempt, Tried, Upstream
 from framegate.proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE
 
-__all__ = ["admits_principal", "attempt_failed", "ready", "start"]
-
 PEER: Final = mute.PEER
 ACCEPTED: Final = LISTENER_BLOCK.at("framegate.connection.accepted")
 CLOSING: Final = PairState.CLOSING

@@ -58,8 +58,6 @@ if TYPE_CHECKING:
     from framegate.proxy.relay.renewal import Renewal
     from framegate.proxy.relay.retirement import Retirement
 
-__all__ = ["Leg", "LegMaker", "Pair", "PairOwner", "PairWatcher"]
-
 EVEN_FROM: Final = 2  # frames each way
 OLD: Final = "older than timeouts.max_connection_age"
 ADMIN: Final = mute.ADMIN

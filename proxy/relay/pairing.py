@@ -35,8 +35,6 @@ from framegate.proxy.relay.pairing_stats import PairingStats, error_row
 from framegate.proxy.relay.prepared_answers import PreparedAnswers
 from framegate.proxy.tap.frame_tap import RequestFacts
 
-__all__ = ["FOUND", "IN_HEAD", "MAX_OPEN", "Pairing"]
-
 MAX_OPEN: Final = 10_000  # Requests open on one connection above which the client is muted for ``peer`` until half of them are answered
 
 FOUND: Final = 3  # numbers for each answer in ``Pairing.found``

@@ -14,8 +14,6 @@ from framegate.proxy.cells import ANSWER_BOUNDS, MEASURED_APIS, RESPONSE_ERRORS
 from framegate.proxy.config.selection import KAFKA_APIS
 from framegate.proxy.network.stats import Histogram
 
-__all__ = ["PairingStats", "error_row"]
-
 _KEYS: Final = 128
 _NAMES: Final = {key: name for key, name in KAFKA_APIS.items() if name in MEASURED_APIS}
 _OTHER: Final = MEASURED_APIS.index("other")

@@ -11,8 +11,6 @@ from mypy_extensions import i64
 from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
 from framegate.proxy.relay.kafka_rules import AnswerChange
 
-__all__ = ["MOST_PREPARED", "PreparedAnswers"]
-
 MOST_PREPARED: Final = 1_000  # Prepared answers on one connection above which its client is muted for ``peer`` until half of them have left
 _TOKENS: Final = 1 << 30
 

@@ -30,8 +30,6 @@ from framegate.proxy.tap.record import DIRECTIONS
 from framegate.proxy.tap.tallies import Reserve, Tally
 from framegate.proxy.tap.writer import TapWriter
 
-__all__ = ["CellReserve", "Publisher"]
-
 HEADER_BYTES: Final = 4
 
 FRAMES_RECEIVED: Final = SIDE_BLOCK.at("framegate.frame.count", "receive")

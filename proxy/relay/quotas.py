@@ -25,21 +25,6 @@ from framegate.proxy.relay.counters import Counters, LoopCounters
 from framegate.proxy.relay.limit_rules import rates_key
 from framegate.proxy.relay.throttle import Meter, PairRates, Throttle
 
-__all__ = [
-    "ADDRESS",
-    "COUNTERS",
-    "LISTENER",
-    "LISTENER_LIMITS",
-    "MOST_GONE",
-    "NODE",
-    "NODE_LIMITS",
-    "RULE",
-    "THROTTLED",
-    "DemandWatcher",
-    "KeyDemand",
-    "Quotas",
-]
-
 NODE: Final = "node"
 LISTENER: Final = "listener"
 RULE: Final = "rule"

@@ -24,8 +24,6 @@ from framegate.proxy.tap.record import DIRECTION_REQUEST
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
 
-__all__ = ["Relay"]
-
 TAP: Final = mute.TAP
 
 

@@ -29,8 +29,6 @@ from framegate.proxy.relay.pair import Pair
 from framegate.proxy.relay.session import Reauthentication
 from framegate.proxy.relay.state import PairState
 
-__all__ = ["AGAIN_NS", "Renewal"]
-
 AGAIN_NS: Final = 20_000_000  # between two checks whether nothing is in flight
 LATE_NS: Final = 300_000_000_000  # after the session, for a response: as long as JoinGroup may take by default
 LOOK_NS: Final = 1_000_000_000  # between two checks whether pairing was lost meanwhile

@@ -19,8 +19,6 @@ from framegate.proxy.network.timer import NEVER, CallbackTimer
 from framegate.proxy.relay.handled_connection import HandledParty
 from framegate.proxy.relay.handler_process import HandlerProcess
 
-__all__ = ["RequestChannel"]
-
 UNLIMITED: Final = -1
 CHANNEL_ID: Final = 0  # no connection has it
 

@@ -13,8 +13,6 @@ from mypy_extensions import i64
 
 from framegate.proxy.kafka.trace_parents import Produced
 
-__all__ = ["MAX_OPEN", "RATE", "RequestSpan", "Sampler"]
-
 RATE: Final = 200  # Spans in a second, and at once
 MAX_OPEN: Final = 1_000  # Chosen requests that wait for their answers
 _NEVER: Final = 1 << 62

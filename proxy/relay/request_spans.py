@@ -19,8 +19,6 @@ from framegate.proxy.relay.pair import Pair
 from framegate.proxy.relay.pairing import Pairing
 from framegate.proxy.relay.request_sampler import RequestSpan
 
-__all__ = ["LOOKED_AT", "MIXED_MOST", "PAIR_MOST", "answered", "choose", "ended", "forwarded", "put_in", "refused", "take_out"]
-
 LOOKED_AT: Final = 65536  # bytes of a Produce request that are searched for trace contexts
 _HEAD: Final = 8  # of a request: key, version, correlation id
 _SAMPLED: Final = 1

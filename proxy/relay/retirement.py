@@ -25,8 +25,6 @@ from framegate.proxy.relay.cluster import BOOTSTRAP
 from framegate.proxy.relay.drain import CHECK_EACH, SLICE_NS, TICK_NS, DrainTerms
 from framegate.proxy.relay.pair import Pair
 
-__all__ = ["AT_BOOTSTRAP", "DETAIL", "KNOWN_S", "REMOVED", "Retirement"]
-
 DETAIL: Final = "its certificate was replaced"
 REMOVED: Final = "its listener was removed, or handlers were replaced"
 AT_BOOTSTRAP: Final = "the bootstrap is not the address of a certain broker any more"

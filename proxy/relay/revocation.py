@@ -10,8 +10,6 @@ from mypy_extensions import i64
 
 from framegate.proxy.network.channel import Channel
 
-__all__ = ["Revocations"]
-
 WITH_PASSWORDS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 EVERYBODY: Final = ""
 USER: Final = "the user was removed, or the password was changed"

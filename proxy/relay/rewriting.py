@@ -35,8 +35,6 @@ from framegate.proxy.relay.kafka_rules import AnswerChange, KafkaJudge, Rule
 from framegate.proxy.relay.pairing import FOUND, IN_HEAD, Pairing
 from framegate.proxy.relay.prepared_answers import MOST_PREPARED
 
-__all__ = ["LOST", "UNPAIRED", "Rewriting", "replaced"]
-
 JOIN_BELOW: Final = 65536  # bytes; a shorter result is copied into one piece
 VIEW_FROM: Final = 4096  # a view costs more than copying fewer bytes than this
 WHOLE_UP_TO: Final = 262144  # bytes of the largest answer in pieces that is copied into one; of a larger one the first part is

@@ -14,8 +14,6 @@ from framegate.proxy.relay.login import Logins
 from framegate.proxy.relay.revocation import Revocations
 from framegate.proxy.relay.upstream import Upstream
 
-__all__ = ["Route"]
-
 
 class Route:
     """What the pairs of one listener share."""

@@ -27,8 +27,6 @@ from framegate.proxy.relay import ending
 from framegate.proxy.relay.pair import Pair
 from framegate.proxy.relay.state import PairState
 
-__all__ = ["LATE", "ChannelFrames", "Reauthentication", "Session", "begins", "body_of", "check", "first_sasl", "size_of"]
-
 KEY_SIZE: Final = 2
 LATE: Final = "a request of a client that did not authenticate again"
 LEAST_NS: Final = 1_000_000_000  # between two; Kafka's

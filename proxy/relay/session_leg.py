@@ -13,8 +13,6 @@ from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.session import LATE, Session, begins, first_sasl
 from framegate.proxy.relay.state import PairState
 
-__all__ = ["SessionLeg"]
-
 NO_LIMIT: Final = 1 << 31
 CLOSING: Final = PairState.CLOSING
 

@@ -5,8 +5,6 @@ from typing import Final
 
 from mypy_extensions import i64
 
-__all__ = ["CLOSE", "MUTE", "Condition", "Standing"]
-
 MUTE: Final = "mute"
 CLOSE: Final = "close"
 

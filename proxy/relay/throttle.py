@@ -19,8 +19,6 @@ from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.transport import MAX_READ
 from framegate.proxy.relay.bucket import WHOLE, Bucket, Waiter
 
-__all__ = ["ANSWERS", "QUOTA", "REPLY", "Meter", "PairRates", "Throttle"]
-
 QUOTA: Final = 1  # a quota of what is read
 REPLY: Final = 2  # a handler's reply
 ANSWERS: Final = 4  # a quota of what the listener's handler answers

@@ -29,8 +29,6 @@ from framegate.proxy.relay.pairing import Pairing
 from framegate.proxy.relay.state import PairState
 from framegate.proxy.relay.throttle import REPLY, Throttle
 
-__all__ = ["drop_out", "flush", "forwarded", "make_frame", "release_due", "replied", "sent", "throttle", "write_out"]
-
 PEER: Final = mute.PEER
 TAP: Final = mute.TAP
 JOIN_BELOW: Final = 65536  # bytes; shorter writes are copied into one piece

@@ -12,8 +12,6 @@ from framegate.proxy.server.pair_rows import endpoint_row, open_row
 from framegate.proxy.server.protocol import Message, read_command
 from framegate.proxy.server.settings import Settings
 
-__all__ = ["Commands"]
-
 _JOBS: Final[dict[str, Callable[[Any, Relay], Job]]] = {
     "list": ListJob,
     "mute": BulkJob,

@@ -41,8 +41,6 @@ from framegate.proxy.server.protocol import event_notice
 from framegate.proxy.server.rows import EventRow, HandoverFailedRow, RefusedFrameRow, RequestSpanRow, SeenBrokerRow
 from framegate.proxy.server.settings import Settings
 
-__all__ = ["LINK_CLOSE_MS", "MAX_ROWS", "CallbackHandler", "ControlLink"]
-
 READ_BYTES: Final = 65536
 MAX_REPLY_BYTES: Final = 1 << 20
 MAX_JOBS: Final = 64

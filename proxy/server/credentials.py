@@ -15,8 +15,6 @@ from framegate.proxy.config.limits import client_key
 from framegate.proxy.server.messages import AnswerCommand, ForgetNotice, QuestionNotice
 from framegate.proxy.server.schema import MessageError, check
 
-__all__ = ["MAX_OPEN", "MAX_QUESTION", "Credentials", "listener_auth_queue", "question_from_row", "row_of", "upstream_auth_queue"]
-
 MAX_OPEN: Final = 1024
 """Auth requests of a processor without a response: more would wait longer than clients do. A client address may have as many as are still free, so
 one address alone uses at most half of them.

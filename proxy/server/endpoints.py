@@ -13,8 +13,6 @@ from framegate.proxy.relay.counters import EndpointCounters
 from framegate.proxy.relay.upstream import Endpoint
 from framegate.proxy.server.messages import AdvertisedRow, ClusterRow
 
-__all__ = ["BrokersInForce", "CountersOf", "endpoints_of", "literal", "read_cluster", "server_names"]
-
 Address = list[str | int]  # one of ``messages.Endpoints``
 CountersOf = Mapping[Place, EndpointCounters]
 MOST_ID: Final = 2147483647

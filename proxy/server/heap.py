@@ -10,8 +10,6 @@ no ``malloc_trim``; there nothing is done.
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["LEAST_BYTES", "LEAST_CHANNELS", "Heap", "HighWater", "find_trim"]
-
 LEAST_BYTES: Final = 1 << 20
 LEAST_CHANNELS: Final = 64  # over TLS about as much
 PART: Final = 8  # a fall by less than an eighth is not worth a pass over the heap

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from framegate.proxy.relay.request_channel import RequestChannel
     from framegate.proxy.server.credentials import Credentials
 
-__all__ = ["NS_PER_MS", "InForce"]
-
 NS_PER_MS: Final = 1_000_000
 KAFKA_HEAD: Final = 131_200  # bytes of a request that pairing may have to read, see ``framegate.proxy.relay.pairing``
 ADDRESSES_HEAD: Final = 131_072  # bytes of a large answer in which the addresses of brokers must be, see ``framegate.proxy.relay.rewriting``

@@ -24,8 +24,6 @@ from framegate.proxy.server.pair_rows import access_line, holder_row, is_due, la
 from framegate.proxy.server.rows import ClientRow, HolderRow, OpenRow
 from framegate.proxy.server.settings import ChangeError, Follow, Settings
 
-__all__ = ["AccessJob", "BulkJob", "ClientsJob", "EvictJob", "FollowJob", "HoldersJob", "Job", "ListJob", "PrepareJob"]
-
 STEP: Final = 8  # pairs between two looks at the clock
 MAX_ROWS: Final = 10_000
 MAX_HOLDERS: Final = 100

@@ -22,22 +22,6 @@ from typing import Any, Final, NamedTuple
 from framegate.proxy.server.rows import AccessRow, ClosedRow, OpenedRow
 from framegate.proxy.server.schema import schema_of
 
-__all__ = [
-    "HANDLER_PROCESS",
-    "MAX_FRAME",
-    "MAX_TOGETHER",
-    "Handover",
-    "LinkError",
-    "LinkReader",
-    "LinkWriter",
-    "complete",
-    "decode_row",
-    "encode",
-    "receive_handovers",
-    "send_handovers",
-    "split_line",
-]
-
 Message = dict[str, Any]
 
 MAX_FRAME: Final = 64 * 1024 * 1024  # bytes of one frame's body; a longer one means that the stream is out of step

@@ -42,8 +42,6 @@ from framegate.proxy.server.rows import InternalErrorRow, TapIncompleteRow, TapR
 from framegate.proxy.server.settings import Settings
 from framegate.proxy.tap.writer import TapWriter
 
-__all__ = ["Loop"]
-
 Message = dict[str, Any]
 PUBLISH_NS: Final = 1_000_000
 SLICE_NS: Final = 1_000_000

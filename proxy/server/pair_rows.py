@@ -39,25 +39,6 @@ from framegate.proxy.server.rows import (
     TrafficRow,
 )
 
-__all__ = [
-    "access_line",
-    "closed_line",
-    "demand_row",
-    "endpoint_down_row",
-    "endpoint_row",
-    "endpoint_up_row",
-    "head_text",
-    "holder_row",
-    "is_due",
-    "last_active_ns",
-    "open_row",
-    "opened_line",
-    "refused_frame_row",
-    "refused_line",
-    "reported_frame_row",
-    "request_span_row",
-]
-
 NS_PER_MS: Final = 1_000_000
 _SPREAD: Final = 2_654_435_761  # Knuth's multiplier: the odd number next to 2^32 divided by the golden ratio
 _text: Final = encode_basestring  # a string as JSON, as ``json`` writes it with ``ensure_ascii=False``

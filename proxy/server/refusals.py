@@ -9,8 +9,6 @@ from framegate.proxy.relay.counters import Counts
 from framegate.proxy.relay.kafka_rules import KINDS, KafkaRulesInForce, Refusal
 from framegate.proxy.server.rows import KafkaRefusedRow
 
-__all__ = ["Refusals"]
-
 
 class Refusals:
     """Counts refusals of one listener."""

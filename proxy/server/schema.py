@@ -12,8 +12,6 @@ import types
 import typing
 from typing import Any, Final, cast
 
-__all__ = ["MessageError", "Schema", "check", "schema_of"]
-
 _PLAIN: Final[frozenset[object]] = frozenset((bool, dict, float, int, str, type(None)))
 _MISSING: Final = object()
 

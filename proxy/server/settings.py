@@ -37,8 +37,6 @@ from framegate.proxy.server.stores import SESSION_NS
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
 
-__all__ = ["ChangeError", "Follow", "Settings"]
-
 
 class Follow(NamedTuple):
     """What open connections are to follow after a change: the tap's rules, the quotas, and what was revoked, whichever is new."""

@@ -4,8 +4,6 @@ from framegate.proxy.config.matching import address_matcher, text_matcher
 from framegate.proxy.relay.standing import Condition, Standing
 from framegate.proxy.server.rows import ConditionRow, StandingRow
 
-__all__ = ["standing_of"]
-
 
 def standing_of(rows: list[StandingRow]) -> list[Standing]:
     """The actions of rows, in order. Raises ValueError: a network that is not valid; control has looked."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from framegate.proxy.network.tls_context import ServerStore
 
-__all__ = ["SESSION_NS", "MadeStore", "Stores"]
-
 SESSION_NS: Final = 7200 * 1_000_000_000
 """For how long clients with certificates may resume sessions. OpenSSL has the same limit for each session, but resuming in TLS 1.3 makes a new one.
 """

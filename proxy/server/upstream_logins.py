@@ -9,8 +9,6 @@ from framegate.proxy.config.sasl import Login as LoginConfig
 from framegate.proxy.config.sasl import UpstreamSasl, logins_of
 from framegate.proxy.relay.login import Login, Logins
 
-__all__ = ["UpstreamLogins"]
-
 _RULE: Final = "RULE:"
 
 

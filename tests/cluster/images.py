@@ -13,8 +13,6 @@ from typing import Final
 from tests.cluster.components import binaries, cache_directory
 from tests.demo.broker import prepare
 
-__all__ = ["FRAMEGATE", "IMAGES", "KAFKA", "SPARK", "ImageError", "make"]
-
 IMAGES: Final = "FRAMEGATE_CLUSTER_IMAGES"  # the variable with the folder of the archives
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _VERSION: Final = re.search(r'^version = "(.+)"', (_ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]  # type: ignore[index]

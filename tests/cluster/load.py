@@ -14,8 +14,6 @@ from tests.cluster.node import wait_until
 from tests.cluster.room import Room
 from tests.cluster.workloads import CONFIGURATION, OUTBOUND, broker, certificates, client_job, injected, last_line, service
 
-__all__ = ["Load", "Scene"]
-
 RATE = 300
 
 

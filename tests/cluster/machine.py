@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["FOLDER", "groups", "run_apart"]
-
 FOLDER: Final = "FRAMEGATE_CLUSTER"  # the variable with the command's folder, whose name is its group's, too
 LOCK: Final = "/run/lock/framegate-cluster"
 SETTINGS: Final = ("kernel.panic", "kernel.panic_on_oops", "vm.overcommit_memory")  # the settings that the kubelet changes for the whole machine

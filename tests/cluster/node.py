@@ -17,8 +17,6 @@ from tests.cluster.components import binaries
 from tests.cluster.machine import groups
 from tests.fakes.certificates import Authority
 
-__all__ = ["ApiServer", "ClusterError", "Node", "wait_until"]
-
 NODE: Final = "node0"
 NODE_ADDRESS: Final = "10.78.0.1"
 POD_SUBNET: Final = "10.77.0.0/24"

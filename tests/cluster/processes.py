@@ -6,8 +6,6 @@ from typing import Any
 
 from tests.cluster.room import Room
 
-__all__ = ["Life", "cgroup", "first", "life", "of_container", "status"]
-
 _PROC = Path("/proc")
 
 

@@ -11,8 +11,6 @@ from typing import Any
 from tests.cluster.components import binaries
 from tests.cluster.node import ApiServer, ClusterError, wait_until
 
-__all__ = ["Room", "moment"]
-
 
 def moment(row: dict[str, str]) -> float:
     """A row's time, in seconds since 1970."""

@@ -12,11 +12,6 @@ from tests.cluster.node import ClusterError
 from tests.cluster.room import Room
 from tests.fakes.certificates import Authority
 
-__all__ = [
-    *("CONFIGURATION", "OUTBOUND", "broker", "certificates", "client_job", "client_pod", "component"),
-    *("document", "give_certificate", "injected", "last_line", "restricted_container", "restricted_pod", "service"),
-]
-
 KUSTOMIZE: Final = Path(__file__).resolve().parents[2] / "deploy" / "kustomize"
 _ANSWERS: Final = "import socket; socket.create_connection(('127.0.0.1', 9092), 1).close()"
 CONFIGURATION: Final = """\

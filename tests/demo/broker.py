@@ -20,8 +20,6 @@ from typing import Final, Self
 
 from framegate.control.demo.processes import ending_with_us, find_java
 
-__all__ = ["VERSION", "Broker", "BrokerError", "cache_directory", "java_command", "missing_tools", "prepare"]
-
 VERSION: Final = "4.3.1"  # Of Kafka. 4.4.0 and 4.0.1 are incomplete on the registry.
 
 _CLUSTER_ID: Final = "4L6g3nShT-eMCtK--X86sw"

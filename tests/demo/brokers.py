@@ -18,8 +18,6 @@ from typing import Final, Self
 
 from tests.demo.broker import Broker, prepare
 
-__all__ = ["Cluster", "Watch", "free_ports"]
-
 _SETTINGS: Final = """offsets.topic.replication.factor=3
 transaction.state.log.replication.factor=3
 transaction.state.log.min.isr=2

@@ -12,8 +12,6 @@ from typing import Final
 
 from framegate.proxy.handler import Context
 
-__all__ = ["KEEP", "PRODUCE", "Handler", "ask", "call_kafka", "frame", "kafka_request", "log_in", "repeating", "visit"]
-
 _TIMEOUT_S: Final = 10.0
 _ROUNDS: Final = 20
 _HELLO: Final = b"good morning"

@@ -25,8 +25,6 @@ from tests.demo.panels import FINE, Comparison, Dashboard, QueryError, Row, Seen
 from tests.demo.pictures import PictureError, draw
 from tests.demo.troubles import TROUBLES, Trouble
 
-__all__ = ["SEEN_S", "run"]
-
 RATE_S: Final = 10  # the value of ``$__rate_interval``: ten scrapes, where Grafana takes at least four
 SEEN_S: Final = 60.0  # Within so long the first dashboard must say what is wrong, and ``framegate status`` too
 NODES: Final = 4  # Troubles at once, each on a node of its own

@@ -33,9 +33,6 @@ from tests.demo.clients import call_kafka, log_in, repeating, visit
 from tests.demo.panels import Prometheus
 from tests.fakes.small_disk import tiny_disk
 
-__all__ = ["EXPORT_S", "FASTER", "JOB", "LOGINS", "MIB", "ORDERS", "PARTNERS", "SCRAPE_JOB", "USER"]
-__all__ += ["Environment", "Node", "Tools", "environment", "find", "seconds_of", "shortened_rules"]
-
 EXPORT_S: Final = 1  # seconds between exports, and between scrapes
 JOB: Final = "framegate"  # the label ``job`` of series that came over OTLP
 SCRAPE_JOB: Final = "scrape"  # the label ``job`` of series that Prometheus scraped

@@ -32,8 +32,6 @@ from framegate.proxy.tap.completeness import verify
 from tests.demo import broker, records, small_pool
 from tests.demo.brokers import Cluster, Watch, free_ports
 
-__all__ = ["INTERNAL", "OWN", "QUERIES", "RequestCount", "compare", "create_topics", "prepare_topics", "run", "unclaimed"]
-
 Tables = Mapping[str, list[dict[str, Any]]]
 
 RECORDS: Final = 200_000

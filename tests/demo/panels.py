@@ -10,9 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-__all__ = ["FINE", "SLUGS", "Comparison", "Dashboard", "Panel", "Prometheus", "QueryError", "Row", "Seen", "Window"]
-__all__ += ["compare", "problems", "read"]
-
 SLUGS: Final = ("healthy", "traffic", "hurts", "identity", "tap", "control")
 FINE: Final = "Everything is fine"  # what the first panel of the first dashboard says when nothing is wrong
 _VARIABLE: Final = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$([a-zA-Z_]\w*)")  # $1 is PromQL's own

@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from tests.demo.panels import Dashboard, Seen, Window
 
-__all__ = ["PictureError", "draw"]
-
 WIDTH: Final = 1440
 _TOP: Final = 64
 _CELL: Final = 38

@@ -16,21 +16,6 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.cimpl import OFFSET_BEGINNING
 
-__all__ = [
-    "BATCH_BYTES",
-    "BATCH_RECORDS",
-    "KEY",
-    "LARGE_BYTES",
-    "TOPIC_SETTINGS",
-    "Acknowledged",
-    "Options",
-    "Received",
-    "exchange",
-    "fetch_large",
-    "large_value_of",
-    "value_of",
-]
-
 KEY: Final = struct.Struct(">q")
 LARGE_BYTES: Final = 64 * 1024  # bytes of the value of a record of ``fetch_large``
 BATCH_RECORDS: Final = 800

@@ -17,8 +17,6 @@ from framegate.control.demo.steering import Metrics, Steering
 from framegate.proxy.config.model import TapConfig
 from tests.demo import records
 
-__all__ = ["QUERIES", "TOPIC", "Fetched", "Peak", "answer_check", "checks", "perform"]
-
 MIB: Final = 1024 * 1024
 TOPIC: Final = "large"
 POOL_BYTES: Final = 16 * MIB

@@ -23,8 +23,6 @@ from tests.demo.clients import KEEP, PRODUCE, ask, call_kafka, frame, kafka_requ
 from tests.demo.environment import LOGINS, MIB, ORDERS, PARTNERS, USER, Node
 from tests.fakes.small_disk import fill
 
-__all__ = ["TROUBLES", "Trouble"]
-
 _WAIT_S: Final = 0.2
 _HOLDERS: Final = 8
 _HELD: Final = 700 * 1024

@@ -98,20 +98,6 @@ from framegate.proxy.server.rows import ClientRow, OpenRow
 from tests.fakes import rows
 from tests.fakes.rows import OPENED_NS
 
-__all__ = [
-    "FakeAudit",
-    "FakeCertificates",
-    "FakePlane",
-    "FakeRotation",
-    "FakeUsers",
-    "certificate",
-    "channel_row",
-    "closed_row",
-    "fake_config",
-    "handler_process",
-    "holder",
-]
-
 MIB = 1024 * 1024
 
 

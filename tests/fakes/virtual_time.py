@@ -5,8 +5,6 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-__all__ = ["VirtualLoop", "in_virtual_time"]
-
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     """``skip`` lets time pass as if the process had been stopped: nothing runs meanwhile."""

@@ -29,8 +29,6 @@ import pytest
 
 from tests.demo import broker
 
-__all__ = ["CLIENTS", "EVERYTHING", "Built", "Client", "Entry", "Said", "missing", "require", "run"]
-
 PROGRAMS = Path(__file__).parent / "programs"
 SECONDS = 60
 _PASSING = re.compile(

@@ -30,8 +30,6 @@ from tests.fakes.framegate import Framegate, until
 from tests.peers.clients import Entry
 from tests.peers.namespace import HOST, Namespace
 
-__all__ = ["BY", "WAYS", "ClusterWorld", "open_cluster"]
-
 BY: Final = ("ports", "hosts")
 WAYS: Final = ("plain", "TLS", "mTLS", "SASL")
 NODES: Final = (11, 12, 13)

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
-__all__ = ["HOST", "Namespace"]
-
 HOST: Final = "198.51.100.1"
 """This machine, as clients in the namespace see it, at one end of a pair of virtual interfaces. Addresses like this one are for examples."""
 _THERE: Final = "198.51.100.2"

@@ -4,8 +4,6 @@ import textwrap
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["TABLES", "table"]
-
 _NO_SASL: Final = "not possible: speaks no SASL"
 _NO_TLS: Final = "not possible: framegate reads frames, so TLS ends at it"
 _NO_SERVER_NAME: Final = "not possible: needs TLS"
