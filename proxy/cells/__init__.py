@@ -1,9 +1,4 @@
-"""The counters that processors and control share.
-
-``metrics``: the table of all metrics; ``metric``: what a metric is.
-``layout``: where the cells of each metric lie.
-``mapping``: the two ends of the shared memory, and its header.
-"""
+"""The counters that processors and control share."""
 
 from framegate.proxy.cause import ORDERLY_CAUSES
 from framegate.proxy.cells.layout import (
