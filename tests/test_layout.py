@@ -13,7 +13,6 @@ def modules() -> list[Path]:
 
 
 def is_constant(line: ast.stmt) -> bool:
-    """A docstring, or `...`."""
     return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
 
 

@@ -76,7 +76,6 @@ class Candidate(abc.ABC):
         return None
 
     def stop(self) -> None:
-        """End it."""
         self.process.stop()
 
     def _file(self, suffix: str, text: str) -> Path:
@@ -302,7 +301,6 @@ class Framegate(Candidate):
         self._metrics = str(row["prometheus"])
 
     def metrics(self) -> str:
-        """All of them, as Prometheus gets them."""
         page: bytes = urllib.request.urlopen(f"http://{self._metrics}/metrics", timeout=5).read()
         return page.decode()
 

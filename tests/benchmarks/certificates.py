@@ -35,7 +35,6 @@ class Held:
 
     @property
     def kib(self) -> float:
-        """Of each connection."""
         return (self.held - self.before) * KIB / self.connections
 
     @property

@@ -15,8 +15,6 @@ from stage import Stage
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What clients ask for."""
-
     answer: int  # bytes of an answer's body; 0: the request comes back
     # connections, in_flight: of the latter on each of the former
     connections: int = 1
@@ -34,8 +32,6 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The result."""
-
     candidate: str  # its name
     answers: int  # whole ones, compared, in the time that was measured
     missing: int  # requests of an open loop that were due and had no answer when the clients gave up; they are in the times below
@@ -101,7 +97,6 @@ class Asking:
 
 @contextmanager
 def asking(stage: Stage, candidate: Candidate, ask: Ask) -> Iterator[Asking]:
-    """Clients that ask a candidate from now on."""
     program = native.build("fetch", stage.place.cache)
     options = asdict(ask)
     flags = ["--tls"] * bool(options.pop("tls"))

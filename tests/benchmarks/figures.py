@@ -26,7 +26,6 @@ class Figure:
 
     @property
     def best(self) -> tuple[str, float] | None:
-        """The best peer and its value."""
         name = min(self.peers, key=lambda name: self.peers[name], default=None)
         return None if name is None else (name, self.peers[name])
 

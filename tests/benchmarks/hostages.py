@@ -25,8 +25,6 @@ PATIENCE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Siege:
-    """One setting."""
-
     framegate: str  # the variant of framegate
     words: str  # for tables
     announce: int  # bytes of the frames that hostages begin: framegate's limit

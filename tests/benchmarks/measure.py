@@ -13,8 +13,6 @@ OPEN_LOOP_QUEUE_BYTES = 16 << 20
 
 @dataclass(slots=True)
 class Round:
-    """What one round gave."""
-
     # candidate, protocol, shape: names
     candidate: str
     protocol: str
@@ -33,14 +31,11 @@ class Round:
 
     @property
     def frames_per_second(self) -> float:
-        """Throughput."""
         return self.frames / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """The load generator."""
-
     program: Path  # the compiled C program
     core: int  # where it runs
     warm_up: float  # seconds before frames count

@@ -27,8 +27,6 @@ SLOW_PEERS = ("haproxy",)
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """One run."""
-
     candidate: str  # its name
     seconds: float  # until everything had come back; 0 when it did not, and `failed` says why
     failed: str

@@ -74,7 +74,6 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of the program itself."""
         return self._process.pid
 
     def words(self) -> str:
@@ -134,7 +133,6 @@ class Process:
         return result
 
     def total_memory(self) -> Memory:
-        """Of the whole tree."""
         found = self.memory().values()
         return Memory(sum(item.rss for item in found), sum(item.pss for item in found))
 

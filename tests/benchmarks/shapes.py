@@ -45,7 +45,6 @@ class Load:
 
     @property
     def title(self) -> str:
-        """For tables."""
         return f"{self.protocol} {self.shape.title}"
 
 

@@ -23,8 +23,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Stage:
-    """One run of the bench."""
-
     place: Place  # where candidates run
     rsa: native.Certificate  # a certificate with an RSA key; the place's own has an ECDSA one
     cores: tuple[int, ...]  # that the bench may use

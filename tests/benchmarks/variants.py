@@ -60,7 +60,6 @@ class Mutual(Candidate):
 
     @property
     def authority(self) -> Path:
-        """The file of the authority."""
         return self.place.certificate.certificate.with_name(f"{AUTHORITY}.crt")
 
     @abc.abstractmethod

@@ -97,7 +97,6 @@ class ApiServer:
         wait_until(lambda: self.kubectl("get", "--raw", "/readyz", check=False) == "ok", "the API server", why=lambda: self.log("api"))
 
     def send_signal(self, name: str, number: int) -> None:
-        """Send a signal to one server."""
         self._servers[name].send_signal(number)
 
     def stop_server(self, name: str, number: int = signal.SIGTERM) -> None:
@@ -236,7 +235,6 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
         self.start_dns()
 
     def start_dns(self) -> None:
-        """Start CoreDNS."""
         self.server("coredns", "coredns", "-conf", str(self.folder / "Corefile"))
 
     def _kubelet(self) -> None:

@@ -146,7 +146,6 @@ class Room:
         return self.kubectl("exec", pod, "-c", "framegate", "--", "/opt/framegate/bin/framegate", *words, check=check)
 
     def address(self, pod: str) -> str:
-        """A pod's address."""
         return str(self.get("pod", pod)["status"]["podIP"])
 
     def sidecar(self, pod: str) -> dict[str, Any]:

@@ -58,7 +58,6 @@ drain: {timeout: 20s}
 
 
 def document(kind: str, name: str, spec: dict[str, Any], version: str = "v1", labels: dict[str, str] | None = None) -> dict[str, Any]:
-    """One object."""
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": labels or {"app": name}}, "spec": spec}
 
 
@@ -68,7 +67,6 @@ def restricted_pod() -> dict[str, Any]:
 
 
 def restricted_container() -> dict[str, Any]:
-    """A container's."""
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
 
 

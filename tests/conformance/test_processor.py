@@ -136,7 +136,6 @@ class Processor(ServerProcess):
 
 @contextlib.contextmanager
 def started(kind: str, upstream: ScriptedUpstream, config: ProxyConfig = CONFIG, **changes: Any) -> Iterator[Processor]:
-    """A processor of a kind that was told to start."""
     made = Processor(KINDS[kind].make(), upstream, config)
     try:
         made.start(**changes)

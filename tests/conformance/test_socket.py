@@ -53,7 +53,6 @@ def given(request: pytest.FixtureRequest) -> Iterator[Given]:
 
 
 def arrived(sock: socket.socket) -> int:
-    """What FIONREAD says."""
     size = array.array("i", [0])
     fcntl.ioctl(sock.fileno(), termios.FIONREAD, size)
     return size[0]

@@ -74,7 +74,6 @@ def frame(body: bytes) -> bytes:
 
 
 def kafka_request(key: int, version: int, rest: bytes, correlation: int = 0, client_id: bytes = b"framegate-demo") -> bytes:
-    """A request of Kafka as a frame."""
     return frame(struct.pack(">hhih", key, version, correlation, len(client_id)) + client_id + rest)
 
 

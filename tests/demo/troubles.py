@@ -34,8 +34,6 @@ _GROUPS: Final = Path("/sys/fs/cgroup")
 
 
 class Trouble(NamedTuple):
-    """One trouble."""
-
     name: str  # part of its pictures' names
     title: str  # what is done
     words: str  # what the first dashboard must say

@@ -142,8 +142,6 @@ class ScriptedAuthenticator(Authenticator):
 
 
 class ScriptedAuthenticators(AuthenticatorFactory):
-    """Makes them."""
-
     def __init__(
         self, *script: Act, principal: str = "somebody", principal_type: str = USER, expires_ns: int = NEVER, max_size: int = MAX_FRAME
     ) -> None:

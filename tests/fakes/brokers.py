@@ -31,8 +31,6 @@ def versions_answer(ranges: Sequence[tuple[int, int, int]] = KNOWN, error: int =
 
 
 class FakeBroker:
-    """One broker."""
-
     def __init__(self, brokers: Sequence[Broker] | str = (), context: ssl.SSLContext | None = None) -> None:
         # of Metadata; a text stands for another behaviour: ``silent``, ``closes`` when Metadata is asked, ``cut`` in the middle of the answer,
         # ``garbage``, ``large``

@@ -23,8 +23,6 @@ DECLARATION = "\nINTERFACE: Final"
 
 
 class Kind(NamedTuple):
-    """What a suite runs on."""
-
     of: type  # the class whose objects are tested
     make: Callable[..., Any]  # makes what the suite's tests are given; each suite has a signature of its own
 

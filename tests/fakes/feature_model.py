@@ -128,7 +128,6 @@ def possible_pairs(rng: random.Random) -> frozenset[Pair]:
 
 
 def covering(rng: random.Random, wanted: frozenset[Pair]) -> list[Combination]:
-    """A short list of combinations that have all wanted pairs."""
     left, found = set(wanted), []
     while left:
         start = min(left)

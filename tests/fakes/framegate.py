@@ -151,7 +151,6 @@ class Framegate:
                 self._changed.wait(min(left, 0.2))
 
     def events(self, name: str) -> list[Row]:
-        """The rows of an event so far."""
         return [row for row in self.rows if row["event"] == name]
 
     def closed_row(self, client: socket.socket | str, timeout: float = 10.0) -> Row:

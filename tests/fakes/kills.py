@@ -391,7 +391,6 @@ def filled(campaign: Campaign) -> None:
 
 
 def emptied(campaign: Campaign) -> None:
-    """There is room again."""
     (campaign.directory / "ballast").unlink()
 
 

@@ -110,7 +110,6 @@ def request_body(entity: Any, correlation_id: int = 7, client_id: str | None = "
 
 
 def decoded(body: bytes, key: int, version: int, *, answer: bool = True) -> Any:
-    """The entity in a body, all of which it takes."""
     kind = schema(key, version, answer)
     _, start = entity_reader(kind.__header_schema__)(body, 0)
     entity, size = entity_reader(kind)(body, start)

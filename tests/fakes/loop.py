@@ -34,8 +34,6 @@ Message = dict[str, Any]
 
 
 class Act(Timer):
-    """A timer that does what the test says."""
-
     def __init__(self, action: Callable[[], object]) -> None:
         super().__init__()
         self.action = action

@@ -22,7 +22,6 @@ START_S = 30.0
 
 
 def server_program() -> str | None:
-    """The server's, if it is here."""
     return shutil.which("mariadbd", path=os.pathsep.join((os.environ.get("PATH", os.defpath), SBIN)))
 
 

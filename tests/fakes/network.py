@@ -24,7 +24,6 @@ from tests.fakes.upstream import reset as reset
 
 
 def frame(size: int, fill: bytes = b"x") -> bytes:
-    """One frame whose body is ``size`` bytes."""
     return struct.pack(">i", size) + fill * size
 
 
@@ -76,8 +75,6 @@ class Recorder:
 
 
 class RecorderSink(ChannelSink):
-    """One channel's, which tells a recorder."""
-
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self.channel: Channel  # to be set when the call that makes it has returned

@@ -59,7 +59,6 @@ class Received:
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """By name."""
         return {metric.name: metric for metric in self.items("metrics")}
 
 

@@ -87,7 +87,6 @@ class Peer:
 
     @property
     def frames(self) -> int:
-        """Whole frames that came."""
         return bisect.bisect_right(self.other.ends, self.seen)
 
     @property
@@ -163,7 +162,6 @@ class Peer:
         self.seen = end
 
     def _answer(self) -> bool:
-        """Whether an answer is to go out now."""
         if not self.answers or self.frames == self._answered:
             return False
         for index in range(self._answered, self.frames):

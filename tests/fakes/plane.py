@@ -388,8 +388,6 @@ class FakeAcceptor:
 
 
 class FakeBrokers(Brokers):
-    """Those that a test gives."""
-
     def __init__(self, fake: "FakePlane") -> None:
         self.fake = fake
 
@@ -409,8 +407,6 @@ def broker_status(node: int, **changes: Any) -> BrokerStatus:
 
 
 class FakeCertificates(TlsStores):
-    """Those that a test gives."""
-
     def __init__(self, fake: "FakePlane") -> None:
         self.fake = fake
 
@@ -741,7 +737,6 @@ class FakePlane(State):
         del self._slots[slot]
 
     def hire(self, slot: int) -> None:
-        """A slot is there, or there again, and counts on."""
         if slot == len(self._readers):
             self._descriptors.append(create(self._layout))
             self.writers.append(CellWriter(self._descriptors[slot], self._layout))

@@ -121,7 +121,6 @@ def layout_of(places: list[list[str]]) -> CellLayout:
 
 
 def _owners(config: ProxyConfig) -> set[str]:
-    """Who has stores."""
     own = {listener_owner(item.name) for item in config.listeners if item.tls is not None}
     return own | {upstream_owner(item.name) for item in config.upstreams if item.tls is not None}
 

@@ -57,7 +57,6 @@ class Reader(Waiter):
         return bool(self._within or self.frames)
 
     def read(self, now_ns: int) -> int:
-        """One event: what was read."""
         if not self._has_more():
             return 0
         if not self.waits:

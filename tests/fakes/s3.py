@@ -20,8 +20,6 @@ class Quiet(WSGIRequestHandler):
 
 
 class S3:
-    """The server."""
-
     def __init__(self) -> None:
         from moto.server import DomainDispatcherApplication, create_backend_app
 

@@ -40,8 +40,6 @@ ISSUER, AUDIENCE = "https://id.example.com", "kafka"
 
 
 class Secretive:
-    """What a test gets."""
-
     def __init__(self, folder: Path, undo: contextlib.ExitStack) -> None:
         self.folder = folder
         self.canaries = Canaries()  # all that must be nowhere; ``password`` is of ``USER``, ``wrong`` of nobody
@@ -221,7 +219,6 @@ def client_context(rig: Secretive) -> ssl.SSLContext:
 
 
 def wrong_logins(rig: Secretive) -> list[Client]:
-    """What is refused for what it says."""
     new = rig.canaries.text
 
     def plain(data: bytes) -> Client:

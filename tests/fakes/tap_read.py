@@ -44,7 +44,6 @@ def read_frames(root: str, stream: str | None = None) -> Iterator[Frame]:
 
 
 def read_gaps(root: str, stream: str | None = None) -> Iterator[GapRecord]:
-    """Every gap of a stream, or of all streams."""
     for name in streams(root) if stream is None else [stream]:
         for block in read_blocks(root, name, first_offset(root, name)):
             yield from block.gaps()

@@ -76,8 +76,6 @@ class Echo:
 
 
 class Client:
-    """One connection."""
-
     def __init__(self, number: int, listener: str, sock: socket.socket, seed: int, *, large: bool) -> None:
         self.number = number  # in each of its frames
         self.listener = listener  # which it is connected to

@@ -38,7 +38,6 @@ class Wire:
         return data
 
     def peek(self, size: int) -> bytes | None:
-        """As ``take``, and leaves them there."""
         if self.stalled or not (self._bytes or self.fin):
             return None
         return bytes(self._bytes[: min(size, self.split or size)])

@@ -35,7 +35,6 @@ class _Waiting(selectors.DefaultSelector):
 
 
 def in_virtual_time(scenario: Callable[[VirtualLoop], Coroutine[Any, Any, None]]) -> None:
-    """Run a scenario to its end."""
     loop = VirtualLoop()
     try:
         loop.run_until_complete(scenario(loop))

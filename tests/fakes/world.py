@@ -63,8 +63,6 @@ class HandClock(Clock):
 
 
 class Told(PairWatcher):
-    """Remembers what it was told."""
-
     def __init__(self) -> None:
         self.opened: list[OpenedRow] = []
         self.rows: list[ClosedRow] = []

@@ -103,7 +103,6 @@ def group() -> Iterator[Resizable]:
 
 
 def resized(proxy: Framegate, seen: list[Row]) -> Row:
-    """The next row of that name."""
     row = proxy.wait_row(lambda row: row["event"] == "container_resized" and row not in seen, timeout=20)
     seen.append(row)
     return row

@@ -92,7 +92,6 @@ class Link(NamedTuple):
         return self.listener, self.peer
 
     def closed(self, node: Node) -> Row:
-        """Its row; wait for it."""
 
         def find() -> Row | None:
             return next(

@@ -88,7 +88,6 @@ class ClusterWorld:
         create_topics(self.admin, [NewTopic(name, 3, 3)])
 
     def topics(self) -> set[str]:
-        """As the brokers say."""
         return set(self.admin.list_topics(timeout=60).topics)
 
     def reached(self, way: str) -> set[int]:

@@ -75,7 +75,6 @@ def short(way: str) -> str:
 
 
 def person(way: str) -> str:
-    """The user of a way in."""
     return f"alice_{short(way)}"
 
 

@@ -395,7 +395,6 @@ def test_liveness_goes_when_the_thread_stands(monkeypatch: pytest.MonkeyPatch) -
 
 
 def broker_ports(rig: Rig, *nodes: int) -> dict[int, tuple[str, int]]:
-    """Open a port for each of these brokers."""
     for node in nodes:
         rig.acceptor.add_broker("a", node, 0)
     return {node: (rig.listening.address.rpartition(":")[0], rig.listening.brokers[node].port) for node in nodes}

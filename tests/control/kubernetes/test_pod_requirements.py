@@ -80,7 +80,6 @@ def test_other_faults_are_named_as_check_names_them(write: Write) -> None:
 
 
 def test_files_that_happen_to_be_here_are_not_looked_at(write: Write, tmp_path: Path) -> None:
-    """The pod has other files at these paths."""
     for name in ("c", "k", "u", "p", "j", "r"):
         (tmp_path / name).write_text("no PEM, no user, no JSON {")
         (tmp_path / name).chmod(0o666)

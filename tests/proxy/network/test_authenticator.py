@@ -213,7 +213,6 @@ class Stage:
         self.got = b""
 
     def step(self) -> int:
-        """One step, when there is one to be made."""
         if self.one.complete and not self.frames.is_sending:
             return DONE
         if not self.frames.flush():

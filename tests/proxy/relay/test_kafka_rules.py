@@ -38,7 +38,6 @@ def judge_of(rules: KafkaRules, principal: str = "app") -> tuple[KafkaJudge, lis
 
 
 def renamed(entity: Any, rng: random.Random) -> Any:
-    """The entity with names of ``NAMES`` in place of its own."""
     changes: dict[str, Any] = {}
     for name, primitive, kind, array, _, _ in fields(type(entity)):
         value = getattr(entity, name)

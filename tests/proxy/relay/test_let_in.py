@@ -55,7 +55,6 @@ class Rig:
             return False
 
     def refused(self, client: socket.socket) -> tuple[bytes, tuple[str, str, str, str]]:
-        """All that a client is told, and what its row says."""
         world, count = self.world, len(self.world.rows)
         world.poll()
         assert not self.is_told(client), "guessing is slow"
