@@ -24,15 +24,6 @@ SETTINGS: dict[str, dict[str, object]] = {
 }
 
 
-class FramegateFlooded(Framegate):
-    """With a second socket of the API, whose callers have the lowest role."""
-
-    name = "framegate-flooded"
-
-    def configuration(self) -> dict[str, object]:
-        return {**super().configuration(), "admin": {"address": self.admin, "view": {"address": f"{self.admin}.view"}}}
-
-
 class FramegateLogins(Framegate):
     """With a second listener, whose clients authenticate by SASL. Its users are those of a file that `add_user` makes."""
 
@@ -119,6 +110,6 @@ class HaProxyMutual(HaProxy, Mutual):
 
 
 CANDIDATES: dict[str, type[Candidate]] = {
-    **{kind.name: kind for kind in (CRelay, HaProxy, HaProxyMutual, Nginx, Envoy, Framegate, FramegateFlooded, FramegateLogins, FramegateMutual)},
+    **{kind.name: kind for kind in (CRelay, HaProxy, HaProxyMutual, Nginx, Envoy, Framegate, FramegateLogins, FramegateMutual)},
     **{name: type(name, (Framegate,), {"name": name, **settings}) for name, settings in SETTINGS.items()},
 }

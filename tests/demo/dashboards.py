@@ -70,7 +70,6 @@ def run(
     only: Sequence[str] = (),
     pictures: Path | None = None,
     directory: Path | None = None,
-    plain: bool = False,
 ) -> int:
     """Run it to its report.
 
@@ -79,7 +78,6 @@ def run(
         only: names of troubles; all when empty.
         pictures: a folder for PNG files and ``troubles.json``; None for none.
         directory: the folder of the run, as of ``framegate demo``.
-        plain: lines instead of a moving clock.
 
     Returns: 0: all was said in time, every panel had its data; 1: something was not, or failed; 2: something is missing here; 130, 143.
     """
@@ -98,10 +96,10 @@ def run(
         chosen = [one for one in TROUBLES if not only or one.name in only]
         with Stage(Workspace(directory, "framegate-demo-telemetry")) as stage:
             going = environment(stage, tools, deploy, min(NODES, len(chosen)))
-            with Waiting(console, "starting: a collector, framegates with servers and clients, Prometheus", plain=plain):
+            with Waiting(console, "starting: a collector, framegates with servers and clients, Prometheus"):
                 found = going.__enter__()
             try:
-                good = _Run(found, boards, console, SCRAPE_JOB if tools.no_collector() else JOB, plain=plain).perform(chosen, tools, pictures)
+                good = _Run(found, boards, console, SCRAPE_JOB if tools.no_collector() else JOB).perform(chosen, tools, pictures)
                 return EXIT_OK if good else EXIT_FAILED
             finally:
                 going.__exit__(None, None, None)
@@ -112,12 +110,11 @@ def run(
 class _Run:
     """Everything after the start."""
 
-    def __init__(self, found: Environment, boards: list[Dashboard], console: Console, job: str, *, plain: bool) -> None:
+    def __init__(self, found: Environment, boards: list[Dashboard], console: Console, job: str) -> None:
         self._nodes, self._prometheus = found
         self._boards = boards
         self._console = console
         self._job = job
-        self._plain = plain
         self._faults: list[str] = []
         self._views: dict[str, Views] = {}
         self._began = time.time()
@@ -365,7 +362,7 @@ class _Run:
         drawn = {"calm": panels.SLUGS, TROUBLES[0].name: ("healthy", "hurts")}
         wanted = [(phase, board) for phase in phases for board in self._boards if board.slug in drawn.get(phase.name, ("healthy",))]
         with (
-            Waiting(self._console, f"drawing {len(wanted)} pictures", lambda: f"{sum(one.done() for one in done)} drawn", plain=self._plain),
+            Waiting(self._console, f"drawing {len(wanted)} pictures", lambda: f"{sum(one.done() for one in done)} drawn"),
             concurrent.futures.ThreadPoolExecutor(_DRAWN_AT_ONCE) as threads,
         ):
             for phase, board in wanted:

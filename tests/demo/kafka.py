@@ -85,9 +85,9 @@ class RequestCount(NamedTuple):
         return (self.sent <= self.broker if self.api in OWN else self.sent == self.broker) and self.answered <= self.sent
 
 
-def run(directory: Path | None = None, *, plain: bool = False) -> int:
-    """Run it to its report. ``directory``: the folder of the run; None: one for temporary files. ``plain``: lines even on a terminal. Returns: The
-    exit code, as that of ``framegate demo``.
+def run(directory: Path | None = None) -> int:
+    """Run it to its report. ``directory``: the folder of the run; None: one for temporary files. Returns: The exit code, as that of
+    ``framegate demo``.
     """
     absent = missing("pyspark", "pyarrow") or " and ".join(broker.missing_tools())
     if absent:
@@ -95,7 +95,7 @@ def run(directory: Path | None = None, *, plain: bool = False) -> int:
 
     def perform() -> int:
         with Stage(Workspace(directory, "framegate-demo-kafka")) as stage:
-            return EXIT_OK if _KafkaDemo(stage, plain=plain).perform() else EXIT_FAILED
+            return EXIT_OK if _KafkaDemo(stage).perform() else EXIT_FAILED
 
     return exit_code(perform, broker.BrokerError, KafkaException)
 
@@ -159,10 +159,10 @@ def unclaimed(tables: Tables, counts: Sequence[RequestCount]) -> int:
 
 
 class _KafkaDemo:
-    def __init__(self, stage: Stage, *, plain: bool) -> None:
+    def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._console = Console()
-        self._waiting = functools.partial(Waiting, self._console, plain=plain)
+        self._waiting = functools.partial(Waiting, self._console)
 
     def perform(self) -> bool:
         """The whole demo; whether everything was equal."""
