@@ -186,7 +186,6 @@ class PoolShare:
 
     @property
     def usage(self) -> int:
-        """Bytes of all kinds."""
         return self.begun + self.pending + self.tls
 
 
@@ -208,7 +207,6 @@ class PoolStatus:
 
     @property
     def usage(self) -> int:
-        """Bytes that all processors hold."""
         return sum(item.usage for item in self.shares)
 
 

@@ -34,7 +34,6 @@ class MonitoredTask:
         self._heartbeat_ns = time.monotonic_ns()
 
     def heartbeat(self) -> None:
-        """Report progress."""
         self._heartbeat_ns = time.monotonic_ns()
 
     def failed(self, error: BaseException) -> None:

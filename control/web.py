@@ -72,7 +72,6 @@ class Server:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Answer requests from now on, on this loop."""
         self._server = await asyncio.start_server(
             self._connected,
             sock=self._socket,

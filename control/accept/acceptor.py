@@ -122,7 +122,6 @@ class Acceptor:
         self._thread = threading.Thread(target=self._run, name="framegate-acceptor", daemon=True)
 
     def start(self) -> None:
-        """Listen on every socket and accept. Raises StartError."""
         for listening in self.listeners.values():
             listening.listen()
             self._epoll.register(listening.sock.fileno(), select.EPOLLIN)
@@ -145,7 +144,6 @@ class Acceptor:
 
     @property
     def open(self) -> int:
-        """The open connections of all listeners."""
         return sum(listening.open for listening in (*self.listeners.values(), *self.leaving.values()))
 
     @property
@@ -165,7 +163,6 @@ class Acceptor:
 
     @property
     def refusals(self) -> Refusals:
-        """The connections that quotas refused."""
         return self._admission.refusals
 
     def put(self, listeners: Mapping[str, Listening]) -> None:
@@ -245,7 +242,6 @@ class Acceptor:
             listening.close()
 
     def close(self) -> None:
-        """Close the descriptors, after ``stop``."""
         self._admission.close()
         self._epoll.close()
         os.close(self._wake)
@@ -360,7 +356,6 @@ class Acceptor:
         return None
 
     def _drop(self, held: "list[_PendingConnection]") -> None:
-        """Close the connections that no processor took."""
         for item in held:
             close_descriptor(item.descriptor)
             self._admission.take_back(item.handover.listener, item.handover.peer)

@@ -38,7 +38,6 @@ class Refusals:
             self.totals[listener] += 1
 
     def take(self) -> tuple[dict[Key, int], dict[str, int]]:
-        """Those since the last call, by client and by listener."""
         with self._lock:
             taken = self.clients.counts, self.totals
             self.clients, self.totals = Frequent(_ADDRESSES), collections.Counter()

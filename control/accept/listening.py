@@ -52,7 +52,6 @@ class ListeningSocket:
 
     @property
     def port(self) -> int:
-        """The bound port; not of a Unix socket."""
         return int(self.address.rpartition(":")[2])
 
     def listen(self) -> None:
@@ -67,7 +66,6 @@ class ListeningSocket:
         self.accepting, self.beside = True, ()
 
     def close(self) -> None:
-        """Refuse clients from now on; a Unix socket's file goes."""
         if self.sock.fileno() < 0:
             return
         self.accepting = False

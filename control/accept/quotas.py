@@ -54,7 +54,6 @@ class _Rate:
         self._until_ns = max(self._until_ns, now_ns) + _SECOND // rate
 
     def rested(self, now_ns: int) -> bool:
-        """Whether the whole rate is available again."""
         return self._until_ns <= now_ns
 
 

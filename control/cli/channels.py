@@ -98,7 +98,6 @@ def list_(
 
 
 def _pod_table(*, columns: str | None, watch: int | None, closed: bool, **given: Any) -> Table:
-    """The channels of many pods, in the order of each pod."""
     from framegate.control.v1 import channel_service_pb2 as pb2
 
     del given

@@ -137,7 +137,6 @@ class Service:
         return getattr(module, f"{self._name.title().replace('_', '')}ServiceStub")
 
     def ask(self, channel: "grpc.Channel", method: str, **fields: Any) -> Any:
-        """Call a method that changes nothing."""
         return getattr(self._stub(channel), method)(self._request(method, fields), timeout=CALL_TIMEOUT_S)
 
     def listed(self, channel: "grpc.Channel", method: str, timeout_s: float = CALL_TIMEOUT_S, **fields: Any) -> list[Any]:
@@ -152,7 +151,6 @@ class Service:
         return pages(getattr(self._stub(channel), method), self._request(method, fields), timeout_s)
 
     def change(self, channel: "grpc.Channel", method: str, change: Change, timeout_s: float | None = CALL_TIMEOUT_S, **fields: Any) -> Any:
-        """Call a method that changes something; see ``send``."""
         return send(getattr(self._stub(channel), method), self._request(method, fields), change, timeout_s)
 
     def _request(self, method: str, fields: dict[str, Any]) -> Any:

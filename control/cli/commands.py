@@ -105,7 +105,6 @@ class _Commands(click.Group):
         return sorted(_MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name, or None."""
         if cmd_name not in _MODULES:
             return None
         command = getattr(importlib.import_module(f"{__package__}.{_MODULES[cmd_name]}"), cmd_name.replace("-", "_"))

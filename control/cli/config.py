@@ -152,7 +152,6 @@ def _apply(address: str, file: str | None, text: str | None, output: str, change
 
 
 def _read(file: str | None) -> str | None:
-    """The text of a file; None without one."""
     if file is None:
         return None
     data = sys.stdin.buffer.read(MAX_TEXT + 1) if file == "-" else pathlib.Path(file).read_bytes()

@@ -217,7 +217,6 @@ def _fail(lines: list[str], code: int = _EXIT_FAULTY) -> NoReturn:
 
 
 def _read(sources: tuple[pathlib.Path, ...]) -> dict[pathlib.Path, str]:
-    """The texts by path, in the order of the command line."""
     paths: list[pathlib.Path] = []
     for source in sources:
         found = sorted(path for path in source.iterdir() if path.suffix in _MANIFESTS and path.is_file()) if source.is_dir() else [source]

@@ -145,7 +145,6 @@ def _read(file: IO[str]) -> "Iterator[pb2.LimitRule]":
 
 
 def _forecast_text(found: "pb2.SizeForecast") -> str:
-    """What the limit would have refused."""
     least, most = found.least_refused_count, found.most_refused_count
     count = counted(most, "frame") if least == most else f"{least:,} to {counted(most, 'frame')}"
     return f"it would have refused {count} of the {found.frame_count:,} that clients sent in the last {age_text(found.window.seconds)}"

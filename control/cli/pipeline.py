@@ -19,7 +19,6 @@ def _place(text: str) -> pathlib.Path | str:
 
 
 def _setting(text: str) -> tuple[str, str]:
-    """A setting of Spark: ``key=value``."""
     key, equals, value = text.partition("=")
     if not key.startswith("spark.") or not equals:
         raise ValueError("is not a Spark setting: write spark.some.key=value")

@@ -96,7 +96,6 @@ def over_pods(table: Callable[..., Table], question: str = "") -> Callable[[Call
 
 
 def _run(fleet: Fleet, table: Table, question: str, output: str) -> None:
-    """Ask all pods, and print what they said."""
     import asyncio
 
     names, failed = _pods(fleet)

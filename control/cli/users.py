@@ -86,7 +86,6 @@ def add(name: str, path: pathlib.Path | None, listener: str | None, address: str
 
 
 def _send(listener: str, name: str, credentials: "Mapping[str, ScramCredential]", address: str, change: Change, *, replace: bool) -> None:
-    """Send the credentials to a running framegate."""
     hashes = [
         {"mechanism": f"SCRAM_MECHANISM_{mechanism.removeprefix('SCRAM-').replace('-', '_')}", **{name: getattr(item, name) for name in _STORED}}
         for mechanism, item in credentials.items()

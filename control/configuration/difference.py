@@ -78,7 +78,6 @@ def _list(before: Sequence[Any], after: Sequence[Any], path: str, key: Key) -> I
 
 
 def _named(entries: Sequence[Any]) -> dict[str | int, Any]:
-    """The entries of a list by what tells them apart."""
     return {
         next((getattr(entry, name) for name in _NAMES if hasattr(entry, name)), _address(entry, place)): entry for place, entry in enumerate(entries)
     }

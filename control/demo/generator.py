@@ -151,7 +151,6 @@ class Generator:
             self._write({"event": "reply", "id": command["id"], **self._do(command)})
 
     def _do(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Carry a command out; returns the state of its connection."""
         match command["do"]:
             case "stop":
                 self._stopping = True

@@ -183,7 +183,6 @@ class Client:
         self._submit(0, self._rest)
 
     def on_ready(self, events: int) -> None:
-        """Continue the writes and the reads that the events allow."""
         if self.closed is not None:
             return
         try:
@@ -202,7 +201,6 @@ class Client:
         self.on_ready(select.EPOLLIN)
 
     def close(self, reason: str = "client") -> None:
-        """End the connection at once."""
         self.closed = self.closed or reason
         self._socket.close()
 

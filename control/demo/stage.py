@@ -264,7 +264,6 @@ class Stage:
         return {"directory": str(self.workspace.tap), "budget": budget, "rules": [rule]}
 
     def upstream_configuration(self) -> dict[str, Any]:
-        """Of the framegate with the handler."""
         handler = {"handler": "framegate.control.demo.load:Upstream", "max_receive_size": "8MiB"}
         return {
             "node": "upstream",

@@ -121,7 +121,6 @@ class Metrics:
         return int(sum(one.value for one in self._samples if one.name == name and labels.items() <= one.labels.items()))
 
     def by(self, name: str, label: str) -> dict[str, int]:
-        """The sums by one label's values, without zeroes."""
         sums: Counter[str] = Counter()
         for sample in self._samples:
             if sample.name == name and sample.value:

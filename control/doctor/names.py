@@ -95,7 +95,6 @@ class Lookups:
         self._seconds: Final[dict[str, float]] = {}
 
     def look(self) -> Iterator[Finding]:
-        """Look up all names at once."""
         named = {upstream.name: upstream for upstream, _, _ in _hosts(self._around)}
         found = Names(named.values(), self._timed, self._around.timeout_s).ask()
         self.addresses = {name: resolution.addresses for name, resolution in found.items()}

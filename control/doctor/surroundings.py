@@ -23,7 +23,6 @@ class Surroundings:
 
     @property
     def in_kubernetes(self) -> bool:
-        """Whether this is a container of a pod."""
         return "KUBERNETES_SERVICE_HOST" in self.environment or (self.root / "var/run/secrets/kubernetes.io/serviceaccount").is_dir()
 
     @property

@@ -64,7 +64,6 @@ class Backlog:
         return self._popleft() if self._events else None
 
     def clear(self) -> None:
-        """Forget the events and the gap."""
         self._events.clear()
         self._bytes = self._dropped = 0
 

@@ -54,7 +54,6 @@ class Reaper:
         self._watched[pid] = on_exit
 
     def reap(self) -> None:
-        """Reap every child that has ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -71,7 +70,6 @@ class Reaper:
                 self._loop.call_exception_handler({"message": f"the watcher of the child {pid} failed at its end", "exception": error})
 
     def close(self) -> None:
-        """Stop listening to SIGCHLD."""
         self._loop.remove_signal_handler(signal.SIGCHLD)
 
 
@@ -104,7 +102,6 @@ class ChildKind(NamedTuple):
     output_level: str = "error"  # the level of rows for its output. A processor prints only when the interpreter fails.
 
     def start_error(self, slot: int, text: str) -> StartError:
-        """The error for a process that did not start."""
         return StartError(f"{self.name} {slot} {text}", reason=self.failed, slot=str(slot))
 
 
@@ -261,7 +258,6 @@ class Child(abc.ABC):
             self._end_second()
 
     def log(self, event: str, *, level: str = "info", **fields: object) -> None:
-        """Write a row about it, such as ``processor_killed``."""
         self._log.write(f"{self._kind.word}_{event}", level=level, slot=self.slot, pid=self.pid, **fields)
 
     def _reaped(self, code: int) -> None:

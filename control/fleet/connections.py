@@ -55,7 +55,6 @@ class Connections:
         self._tokens[processor] = token
 
     def token(self, processor: Processor) -> int:
-        """The name of a processor in the acceptor's reports."""
         return self._tokens[processor]
 
     def forget(self, processor: Processor) -> int:

@@ -72,7 +72,6 @@ class HandlerProcess(Child):
 
     @property
     def resident(self) -> int:
-        """Its memory in bytes; 0 when it has ended."""
         with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{self.pid}/statm", "rb") as file:
             return int(file.read().split()[1]) * _PAGE
         return 0

@@ -64,7 +64,6 @@ class Handlers(Respawner[HandlerSlot, HandlerProcess]):
 
     @property
     def running(self) -> list[HandlerProcess]:
-        """The processes that handle frames of new connections."""
         return [slot.child for slot in self._ordered() if slot.child is not None and slot.state == "running" and self._serves(slot)]
 
     def _serves(self, slot: HandlerSlot) -> bool:
@@ -99,7 +98,6 @@ class Handlers(Respawner[HandlerSlot, HandlerProcess]):
         return numbers
 
     async def release(self, numbers: Set[int]) -> None:
-        """End the processes of slots, and remove the slots."""
         await self.stop_slots(sorted(numbers))
         self._staged -= numbers
         for number in numbers:

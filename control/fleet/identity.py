@@ -164,7 +164,6 @@ class Identity:
         self._auth_pool.put(staged.answers, queues)
 
     async def stop(self) -> None:
-        """Stop the worker pool."""
         for each in self._apis.values():
             await each.stop()
         await asyncio.to_thread(self._auth_pool.close)
@@ -174,7 +173,6 @@ class Identity:
         return tuple(self._listeners)
 
     def users_file(self, listener: str) -> str | None:
-        """The path of a listener's file of users; None without one."""
         sasl = self._listeners[listener].sasl if listener in self._listeners else None
         return None if sasl is None else sasl.users
 
@@ -223,12 +221,10 @@ class Identity:
 
 
 def _files(listener: ListenerConfig) -> dict[str, str]:
-    """The paths of the files that a listener's SASL uses, by kind."""
     return {} if listener.sasl is None else files_of(listener.sasl)
 
 
 def _own(listener: ListenerConfig | None) -> tuple[object, object]:
-    """What the responder of a listener follows from."""
     return (None, None) if listener is None else (listener.sasl, listener.upstream)
 
 

@@ -51,7 +51,6 @@ class Link:
 
     @property
     def open(self) -> bool:
-        """Whether messages can still be sent."""
         return self._open
 
     def post(self, message: Mapping[str, object]) -> None:

@@ -63,7 +63,6 @@ class ProcessSlot(Generic[C]):
         return 0 if self.child is None else self.child.pid
 
     def begin(self) -> None:
-        """Want a process again, with a new backoff."""
         self.wanted = True
         self.leaving = False
         self.backoff = Backoff()
@@ -74,7 +73,6 @@ class ProcessSlot(Generic[C]):
         return self.wanted and not self.leaving
 
     def next_life(self) -> None:
-        """Prepare the start of a process."""
         self.state = "starting" if self.restarts == 0 else "restarting"
         self.started_ns = time.time_ns()
         self.next_generation()

@@ -95,7 +95,6 @@ class Supervisor(Respawner[Slot, Processor]):
 
     @property
     def running(self) -> list[Processor]:
-        """Processors that answer, by slot."""
         return [slot.child for slot in self._ordered() if slot.child is not None and slot.state in ("running", "draining")]
 
     @property

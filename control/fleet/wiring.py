@@ -50,7 +50,6 @@ class _Wire:
         return any(child.ended.done() for child in self.sides)
 
     def renew(self, number: int) -> None:
-        """Begin a new pair."""
         self.number = number
         self.broken = False
         self._ends = None
@@ -97,7 +96,6 @@ class _Wire:
         return Rejoined(*self.sides, error, now_s - parted_s)
 
     def drop(self) -> None:
-        """Close the ends that were not sent."""
         for _, _, end in self._ends or ():
             end.close()
         self._ends = []
@@ -115,12 +113,10 @@ class Wiring:
 
     @property
     def waiting(self) -> int:
-        """The number of pairs that are not complete."""
         return len(self._waiting)
 
     @property
     def joined(self) -> int:
-        """The number of pairs, complete or not."""
         return len(self._wires)
 
     def join(self, one: Child, other: Child) -> None:

@@ -174,7 +174,6 @@ class AuthWorkerPool:
             thread.join(_END_S)
 
     def _work(self) -> None:
-        """The loop of a thread."""
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)  # of this thread alone; 19 is the most
         while True:
             with self._changed:

@@ -137,5 +137,4 @@ def _time(claims: dict[str, Any], name: str) -> float | None:
 
 
 def _said(value: object) -> str:
-    """A value of a token, for the log."""
     return ascii(value)[:_MAX_WORDS]

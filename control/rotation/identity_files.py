@@ -125,7 +125,6 @@ class IdentityFiles(Reloader):
         return owner in self._names and contents.keys() <= set(self._identity.files(self._names[owner]).values())
 
     def _load(self, owner: str, found: Contents) -> None:
-        """New keys of tokens."""
         if not self._has(owner, found):
             return
         try:

@@ -170,7 +170,6 @@ class Rotation:
             return [_outcome(item, is_new=item.loaded_ns != before[key]) for key, item in items]
 
     async def _see(self, items: list[_Watched], now_s: float) -> None:
-        """Look at files."""
         for item in items:
             await item.look(now_s)
             if item.told and item.seen is None:
@@ -192,7 +191,6 @@ class Rotation:
         return 0 if item is None else item.loaded_ns
 
     async def _ask(self, due: list[_Watched], now_s: float) -> None:
-        """Pass the contents that were found to their reloaders."""
         for item in due:
             item.asked_s = now_s
             if isinstance(item.seen, FileError):

@@ -132,7 +132,6 @@ class Channels(ChannelServiceServicer):
         return response
 
     async def ListClosedChannels(self, request: pb2.ListClosedChannelsRequest, context: Context) -> pb2.ListClosedChannelsResponse:
-        """One page of the channels that closed last."""
         chosen = Filter(request.filter, fields=CLOSED_FIELDS)
         order = Order(request.order_by, CLOSED_FIELDS) if request.order_by else None
         looks = await self._closed.latest(chosen)
@@ -144,7 +143,6 @@ class Channels(ChannelServiceServicer):
         return response
 
     async def ListTopClients(self, request: pb2.ListTopClientsRequest, context: Context) -> pb2.ListTopClientsResponse:
-        """The clients with most, by each measure."""
         response = pb2.ListTopClientsResponse()
         for measure, ranks in self._clients.rankings.items():
             ranking = response.rankings.add(measure=pb2.ClientMeasure.Value(f"CLIENT_MEASURE_{measure.upper()}"))
@@ -152,7 +150,6 @@ class Channels(ChannelServiceServicer):
         return response
 
     async def GetChannel(self, request: pb2.GetChannelRequest, context: Context) -> pb2.GetChannelResponse:
-        """One channel, open or among those that closed last."""
         violations = Violations()
         number = channel_number(request.id, "id", violations.add)
         violations.check()
@@ -168,29 +165,23 @@ class Channels(ChannelServiceServicer):
         return pb2.GetChannelResponse(channel=channel_message(row))
 
     async def MuteChannels(self, request: pb2.MuteChannelsRequest, context: Context) -> pb2.MuteChannelsResponse:
-        """Read no further frame from clients."""
         return await self._change("mute", request, pb2.MuteChannelsResponse(), reason_needed=True)
 
     async def UnmuteChannels(self, request: pb2.UnmuteChannelsRequest, context: Context) -> pb2.UnmuteChannelsResponse:
-        """End an operator's mute."""
         return await self._change("unmute", request, pb2.UnmuteChannelsResponse())
 
     async def CloseChannels(self, request: pb2.CloseChannelsRequest, context: Context) -> pb2.CloseChannelsResponse:
-        """Close with the cause ``admin``."""
         return await self._change("close", request, pb2.CloseChannelsResponse())
 
     async def ThrottleChannels(self, request: pb2.ThrottleChannelsRequest, context: Context) -> pb2.ThrottleChannelsResponse:
-        """Give each channel rates of its own."""
         return await self._change("throttle", request, pb2.ThrottleChannelsResponse())
 
     async def ListChannelActions(self, request: pb2.ListChannelActionsRequest, context: Context) -> pb2.ListChannelActionsResponse:
-        """One page of the actions that are kept."""
         actions = [(str(action.number), action) for action in self._channels.actions]
         chosen, token = page(actions, request.page_size, request.page_token)
         return pb2.ListChannelActionsResponse(actions=map(action_message, chosen), next_page_token=token)
 
     async def DeleteChannelAction(self, request: pb2.DeleteChannelActionRequest, context: Context) -> pb2.DeleteChannelActionResponse:
-        """Undo an action that is kept."""
         check_required(request.id, "id")
         if not (request.id.isascii() and request.id.isdigit()):
             raise NotFoundError("channel action", request.id[:_MAX_SHOWN])

@@ -90,12 +90,10 @@ class Events(EventServiceServicer):
         return f"{self._process}-{number}"
 
     def _response(self, items: Sequence[Event | Gap], chosen: Filter) -> pb2.WatchEventsResponse:
-        """The rows that the filter takes, and what was lost."""
         events = [self._message(item) for item in items if isinstance(item, Event) and chosen.matches(item)]
         return pb2.WatchEventsResponse(events=events, lost_count=sum(item.dropped for item in items if isinstance(item, Gap)))
 
     def _message(self, event: Event) -> pb2.Event:
-        """The message of a row, made once for all watchers."""
         message = self._messages.get(event.sequence)
         if message is None:
             fields: dict[str, Any] = {name: value for name, value in event.row.items() if name != "event"}

@@ -26,7 +26,6 @@ class Limits(LimitServiceServicer):
         self._sizes = sizes
 
     async def ListLimits(self, request: pb2.ListLimitsRequest, context: Context) -> pb2.ListLimitsResponse:
-        """One page of limits, by listener name."""
         limits = sorted(self._limits.get(), key=lambda limit: limit.listener)
         chosen, token = page([(limit.listener, limit) for limit in limits], request.page_size, request.page_token)
         return pb2.ListLimitsResponse(limits=[limit_message(limit) for limit in chosen], next_page_token=token)

@@ -30,7 +30,6 @@ class Pools(PoolServiceServicer):
         self._channels = channels
 
     async def GetMemoryPool(self, request: pb2.GetMemoryPoolRequest, context: Context) -> pb2.GetMemoryPoolResponse:
-        """Size, usage and shares, and the largest holders."""
         violations = Violations()
         if not 0 <= request.holder_count <= MAX_HOLDERS:
             violations.add("holder_count", f"must be 0 to {MAX_HOLDERS}, not {request.holder_count}")
@@ -39,7 +38,6 @@ class Pools(PoolServiceServicer):
         return pb2.GetMemoryPoolResponse(memory_pool=_memory_pool(self._pool.status()), holders=map(_holder, holders))
 
     async def UpdateMemoryPool(self, request: pb2.UpdateMemoryPoolRequest, context: Context) -> pb2.UpdateMemoryPoolResponse:
-        """Change the size in every processor or in none."""
         after = await update(request, MEMORY, lambda changes, **how: self._pool.set_size(changes["size"], **how))
         return pb2.UpdateMemoryPoolResponse(memory_pool=_memory_pool(after))
 

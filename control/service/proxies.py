@@ -98,7 +98,6 @@ class Proxies(ProxyServiceServicer):
         return "" if warning is None else f"the memory pool of {format_size(config.memory_pool.size)} {warning}"
 
     async def DrainProxy(self, request: pb2.DrainProxyRequest, context: Context) -> pb2.DrainProxyResponse:
-        """Accept no new connections, and end the open ones in order."""
         violations = Violations()
         timeout_ms = request.timeout.ToMilliseconds() if request.HasField("timeout") else None
         if timeout_ms is not None and not _TIMEOUT.takes(timeout_ms):

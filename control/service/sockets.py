@@ -89,7 +89,6 @@ class Sockets:
             renewed.watch(rotation, relay, ask)
 
     async def stop_accepting(self) -> None:
-        """Take no further connections."""
         for relay in self._relays:
             await relay.stop()
 
@@ -204,7 +203,6 @@ def _lock(path: pathlib.Path) -> Callable[[], None]:
 
 
 def _unix_socket(path: pathlib.Path, config: RoleSocket) -> socket.socket:
-    """A listening socket with its mode and group."""
     sock = socket.socket(socket.AF_UNIX)
     before = os.umask(0o177)
     try:

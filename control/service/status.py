@@ -61,7 +61,6 @@ def code_of(error: ControlError) -> grpc.StatusCode:
 
 
 def _details(error: ControlError) -> list[Message]:
-    """The details besides ErrorInfo."""
     match error:
         case InvalidArgumentError():
             return [error_details_pb2.BadRequest(field_violations=_violations(error.violations))]

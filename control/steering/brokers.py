@@ -146,7 +146,6 @@ class Brokers:
         return functools.partial(ask_brokers, tls_of=tls, login=login, timeout_s=timeout_s)
 
     def start(self) -> None:
-        """Begin to look."""
         self._started = True
         self._begin()
 

@@ -185,7 +185,6 @@ class Channels:
 
     @property
     def actions(self) -> list[ChannelAction]:
-        """The actions that are kept, oldest first."""
         return list(self._kept.values())
 
     async def act(self, verb: ChannelVerb, channels: Sequence[int] | Filter, terms: Terms = TERMS) -> Outcome:
@@ -356,7 +355,6 @@ class Channels:
         await self._supervisor.change(lambda slot: Change(standing=edit(desired.standing)), commit, lambda: None, transaction.decide)
 
     async def _ask(self, transaction: Transaction, verb: str, messages: list[tuple[Processor, BulkCommand]], missing: list[int]) -> Outcome:
-        """Ask each processor, and wait for all answers."""
         transaction.decide()
         answers = await asyncio.gather(*(_answer(processor, message) for processor, message in messages))
         failures = [answer for answer in answers if isinstance(answer, UnavailableError)]

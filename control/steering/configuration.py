@@ -145,7 +145,6 @@ class Configuration:
         self._settler = task_monitor.repeat("configuration", self._settle, SETTLE_S, SETTLE_LIMIT_S)
 
     def close(self) -> None:
-        """End the background task."""
         self._settler.cancel()
 
     @property

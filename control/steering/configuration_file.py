@@ -208,7 +208,6 @@ class ConfigurationFile(Reloader):
             return loaded, await self._apply(loaded, "", "watch", of_file=True)
 
     async def _audited(self, who: str, work: Callable[[], Awaitable[tuple[Loaded, Applied]]]) -> tuple[Loaded, Applied]:
-        """Apply the file, with an audit row as that of a call."""
         place = await self._audit.reserve()
         row: Row = {"event": "audit", "who": who, "role": "admin", "method": _METHOD, "request": {"file": self.path}}
         applied: Any = None

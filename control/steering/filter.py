@@ -231,7 +231,6 @@ class Filter:
         self.rated |= self._fields[name].rated
 
     def matches(self, look: Any) -> bool:
-        """Whether all comparisons hold."""
         return all(test(look) for test in self._tests)
 
     @property

@@ -59,6 +59,5 @@ class Identities:
             self._files.follow(staged.contents, self._rotation)
 
     async def stop(self) -> None:
-        """Stop the worker pool, if there is one."""
         if self.identity is not None:
             await self.identity.stop()

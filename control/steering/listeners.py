@@ -49,7 +49,6 @@ class Listeners:
         self._acceptor = acceptor
 
     def statuses(self) -> list[ListenerStatus]:
-        """Every listener, in the configuration's order."""
         self._supervisor.connections.count_handed()
         return [self._status(name) for name in self._acceptor.listeners]
 

@@ -144,7 +144,6 @@ class Pool:
         self._balancer = task_monitor.repeat("shares", self._balance, BALANCE_INTERVAL_S, BALANCE_LIMIT_S)
 
     def close(self) -> None:
-        """End the balancer and what it looks after."""
         for task in (self._balancer, *self._removals):
             task.cancel()
 
@@ -180,7 +179,6 @@ class Pool:
         return min(self._desired.shares[number] for number in self.wanted_slots())
 
     def status(self) -> PoolStatus:
-        """Size, usage and shares of the memory pool."""
         wanted = set(self.wanted_slots())
         shares = [
             _share(slot, self._desired.shares[slot] if slot in wanted else 0, reader)

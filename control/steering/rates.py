@@ -90,7 +90,6 @@ class Rates:
         self._defaults = dict.fromkeys(running, default)
 
     def _forget_ended(self) -> None:
-        """Remove the demand of processors that have ended."""
         left = {key: {each: demand for each, demand in demands.items() if each in self._alive} for key, demands in self._demands.items()}
         self._demands = {key: demands for key, demands in left.items() if demands}
 

@@ -115,7 +115,6 @@ class LogRows:
         self._log = log
 
     def status(self) -> LogStatus:
-        """The levels in force."""
         levels = self._log.levels
         return LogStatus(format=self._log.format, level=levels.level, silenced=tuple(sorted(levels.silenced)), dropped=self._log.dropped)
 
@@ -134,7 +133,6 @@ class LogRows:
         return Changed(before, after)
 
     def set_level(self, level: LogLevel) -> None:
-        """Change the level alone."""
         self._log.levels.level = level
         desired = self._supervisor.desired
         desired.config = dataclasses.replace(desired.config, log=dataclasses.replace(desired.config.log, level=level))

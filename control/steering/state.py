@@ -33,7 +33,6 @@ class State:
 
     @property
     def config(self) -> ProxyConfig:
-        """The configuration in force, changes at run time included."""
         return self._supervisor.desired.config
 
     @property
@@ -99,7 +98,6 @@ class State:
         return [name for name in names if desired.failing.get(name, {}).keys() >= {text_of(each) for each in desired.addresses(name)}]
 
     def processor_statuses(self) -> list[ProcessorStatus]:
-        """Every processor slot, by number."""
         return self._supervisor.status()
 
     def handler_processes(self) -> list[HandlerProcessStatus]:

@@ -144,7 +144,6 @@ class Taps:
         return [] if self._losses is None else self._losses.troubles
 
     def rules(self) -> list[TapRuleStatus]:
-        """Every tap rule, in order; none without a tap."""
         return [] if self._config.tap is None else [self.status(rule) for rule in self._config.tap.rules]
 
     def status(self, rule: TapRule) -> TapRuleStatus:
@@ -209,7 +208,6 @@ class Taps:
             self._stops.clear()
 
     def made(self) -> None:
-        """The rules of ``replaced`` are in force."""
         self._tapped(() if self._config.tap is None else self._config.tap.rules)
 
     async def _change(self, name: str, edit: Callable[[Rules], Rules], *, validate_only: bool) -> Changed[Rules]:

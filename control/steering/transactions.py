@@ -170,7 +170,6 @@ class Transactions:
             return await asyncio.shield(task)
 
     def publish(self, row: Row) -> None:
-        """Publish and log a row about a change."""
         self._events.publish(row)
 
     def _settled(self, name: str, task: asyncio.Task[Any]) -> None:

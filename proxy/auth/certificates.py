@@ -29,7 +29,6 @@ _NO_CERTIFICATE: Final = HandshakeAuthenticator(ANONYMOUS)
 
 
 def _fields(certificate: bytes) -> list[Element]:
-    """The elements of the signed part of a certificate."""
     signed = next((item.content for item in elements(only(certificate))), b"")
     return list(elements(signed))
 

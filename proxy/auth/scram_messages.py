@@ -36,7 +36,6 @@ class ClientFirst:
 
     @classmethod
     def of(cls, user: str, nonce: str, *, extensions: tuple[str, ...] = ()) -> "ClientFirst":
-        """Make a message to send."""
         bare = ",".join((f"n={escape_name(user)}", f"r={nonce}", *extensions))
         return cls(user, nonce, bare=bare, extensions=extensions)
 

@@ -147,7 +147,6 @@ class Writer:
             self.int32(size)
 
     def tags(self, tags: Tags = ()) -> None:
-        """Tagged fields."""
         self.uvarint(len(tags))
         for tag, data in tags:
             self.uvarint(tag)

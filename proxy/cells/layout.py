@@ -212,7 +212,6 @@ class CellLayout:
         return [list(place) for place in self.places]
 
     def names(self, kind: str) -> list[str]:
-        """The names of the listeners or upstreams."""
         return [place[1] for place in self.owners(kind)]
 
     def owners(self, kind: str) -> list[Place]:
@@ -238,7 +237,6 @@ class CellLayout:
 
     @property
     def size(self) -> int:
-        """The size of the mapping in bytes."""
         return HEADER_SIZE + self.count * CELL_SIZE
 
     def index(self, name: str, *values: str) -> int:

@@ -110,7 +110,6 @@ class CellWriter:
         self._cells[:] = memoryview(image).cast("B")
 
     def put(self, index: int, value: int) -> None:
-        """Stores one cell before the next image."""
         self._values[index] = value
 
     def heartbeat(self, now_ns: int) -> None:

@@ -29,13 +29,11 @@ class Key(NamedTuple):
 
     @property
     def least(self) -> float:
-        """The lower end of the range."""
         assert self.range is not None, "a key without a range takes any value"
         return self.range[0]
 
     @property
     def most(self) -> float:
-        """The upper end of the range."""
         assert self.range is not None, "a key without a range takes any value"
         return self.range[1]
 

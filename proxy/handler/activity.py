@@ -60,7 +60,6 @@ class HeartbeatCells:
         return int(self._cells[0])
 
     def read(self) -> HeartbeatSample:
-        """The sample that was written last."""
         return HeartbeatSample(*self._cells[1:])
 
     def write(self, beat: HeartbeatSample, now_ns: int) -> None:

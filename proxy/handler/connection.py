@@ -182,7 +182,6 @@ class Tasks:
         return set(self._requests)
 
     def accept(self, connection: Connection, direction: int, sequence: int, header: bytes, frame: bytes) -> None:
-        """Begin to handle a frame."""
         request = Request(connection, direction, sequence, header, frame)
         connection.order[direction].append(request)
         task = self._loop.create_task(self._run(request))

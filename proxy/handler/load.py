@@ -29,7 +29,6 @@ class LoadedHandler:
         self.description: Final = (inspect.getdoc(target) or "").strip().partition("\n")[0]  # the first line of its docstring
 
     def facts(self) -> HandlerFacts:
-        """What a processor must know about it."""
         return HandlerFacts(directions=list(self.directions))
 
     def fault(self) -> str:

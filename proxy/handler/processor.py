@@ -83,7 +83,6 @@ class Processor:
         return len(self._connections)
 
     def begin(self, hello: bytes) -> None:
-        """Send HELLO, and start reading."""
         self._resume()
         self._write(hello)
 
@@ -136,7 +135,6 @@ class Processor:
             self._handle(data)
 
     def _go_on(self) -> None:
-        """Handle what was read, in the next turn of the loop."""
         if not self._round_is_due:
             self._round_is_due = True
             self._loop.call_soon(self._on_round)
@@ -251,7 +249,6 @@ class Processor:
         return self._failures.raised(connection.handler.name, connection.context, error)
 
     def _administer(self, data: bytes, position: int, end: int) -> None:
-        """Handle a record that is not a request."""
         kind = data[position + _KIND]
         if kind == wire.OPEN:
             number, facts = wire.read_open(data, position, end)

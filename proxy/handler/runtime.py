@@ -130,7 +130,6 @@ class Runtime:
     # The processors.
 
     def _on_handover(self) -> None:
-        """Receive sockets to processors from control."""
         while True:
             try:
                 received = receive_handovers(self._handover)

@@ -63,7 +63,6 @@ class _Refusal:
         self._code: Final = code
 
     def fields(self, fields: list[Field], request: dict[str, Any], top: bool) -> dict[str, Any]:
-        """The fields of an answer, or of one of its elements."""
         present = [field for field in fields if field.is_in(self._version)]
         has_code = any(field.name == "ErrorCode" for field in present)
         found: dict[str, Any] = {}

@@ -63,7 +63,6 @@ class _Compiler:
         self._pending = 0  # bytes of fixed size that are not skipped yet
 
     def add(self, *words: int) -> int:
-        """Add an operation, and return the place after it."""
         if self._pending:
             self.code += (SKIP, self._pending)
             self._pending = 0
@@ -85,7 +84,6 @@ class _Compiler:
         return any(mark.startswith(path) and mark[len(path)] in "<>.[" for mark in self._marks)
 
     def add_fields(self, fields: list[Field], path: str) -> None:
-        """The fields of a message or struct."""
         tagged: list[tuple[int, Field]] = []
         for field in fields:
             if field.is_in(self._version):

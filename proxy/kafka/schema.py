@@ -54,7 +54,6 @@ def _range(least: str | None, most: str | None) -> tuple[int, int]:
 
 
 def _fields(text: str, position: int, least: int, most: int) -> tuple[list[Field], int]:
-    """The fields up to the closing brace or the end of the text."""
     found: list[Field] = []
     while position < len(text) and text[position] != "}":
         name = _NAME.match(text, position)

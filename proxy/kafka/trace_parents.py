@@ -58,7 +58,6 @@ class _Reader:
         self.end: Final[i64] = len(data)
 
     def skip(self, size: i64) -> i64:
-        """Skip bytes, and return where they begin."""
         begin = self.pos
         if size < 0 or size > self.end - begin:
             raise IndexError

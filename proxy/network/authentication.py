@@ -78,7 +78,6 @@ class Authentication(Waker):
     # Called by the channel.
 
     def step(self) -> None:
-        """Continue as far as possible now."""
         try:
             wanted = self._step() if self.refusal is None else self._step_refusal()
         except AuthenticationError as error:

@@ -135,7 +135,6 @@ class Channel(FdHandler):
 
     @property
     def pending_send(self) -> i64:
-        """Bytes that wait for the socket, ciphertext included."""
         return self.write_half.pending_bytes
 
     @property
@@ -245,7 +244,6 @@ class Channel(FdHandler):
             self.crash(error)
 
     def crash(self, error: Exception, place: str = "channel") -> None:
-        """Close for an internal error, and note the fault."""
         self._loop.faults.note(place, error)
         self.close(Cause.INTERNAL, f"{type(error).__name__}: {error}", error)
 
@@ -263,7 +261,6 @@ class Channel(FdHandler):
             self.crash(error)
 
     def on_event(self, events: i64) -> None:
-        """Handle an event: the socket is readable, writable or broken."""
         try:
             if not self.is_open:
                 self._on_opening(events)

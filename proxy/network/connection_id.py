@@ -50,7 +50,6 @@ class ConnectionIds:
         self._counter: i64 = 0
 
     def next(self) -> i64:
-        """Return the next id; the first one has the counter 1."""
         mask: i64 = (1 << COUNTER_BITS) - 1
         self._counter = (self._counter + 1) & mask
         return self._base | self._counter

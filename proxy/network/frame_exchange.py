@@ -162,7 +162,6 @@ class TransportFrames(FrameExchange):
         return True
 
     def _check(self) -> bool:
-        """Take the size of the frame from its header."""
         header = bytes(self._staged)
         size = INT32.body_size(header, 0)
         if 0 <= size <= self.max_size:

@@ -60,6 +60,5 @@ class Pipe:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def close(self) -> None:
-        """Close both descriptors."""
         os.close(self._read_fd)
         os.close(self._write_fd)

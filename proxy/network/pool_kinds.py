@@ -68,7 +68,6 @@ class LeakFindingPool(MemoryPool):
             del self._labels[id(holder)]
 
     def report_leak(self, text: str) -> None:
-        """Note an error."""
         self.count += 1
         if len(self.found) < MAX_KEPT:
             self.found.append(text)
@@ -83,7 +82,6 @@ class LeakFindingPool(MemoryPool):
         return kind if label is None else f"{kind} of {label}"
 
     def take_in(self, account: "LeakFindingAccount", kind: i64, size: i64, holder: object) -> None:
-        """Add to the book of a holder."""
         holder = booked_holder(account, holder)
         key = (id(holder), int(kind))
         book = self._books.get(key)

@@ -174,7 +174,6 @@ class ReadHalf(SlotOwner):
         self.lose_frame()
 
     def release(self) -> None:
-        """Drop the references to the closed channel."""
         self.low_memory = None
         self.receive.reports_to = None
         if self._loop.pool.finds_leaks:
@@ -191,7 +190,6 @@ class ReadHalf(SlotOwner):
         self.receive.abandoned = True
 
     def on_readable(self, events: i64) -> None:
-        """Handle an event: the socket has bytes, an end, or an error."""
         if (self._mutes.causes != 0 or self.ended) and not self.may_read():
             self._channel.on_unwanted(events)
         elif self._channel.gated:
@@ -369,7 +367,6 @@ class ReadHalf(SlotOwner):
             raise
 
     def _settle(self) -> None:
-        """Handle the rare cases after a read."""
         if not self._channel.is_open:
             return
         receive = self.receive
@@ -419,7 +416,6 @@ class ReadHalf(SlotOwner):
         self._channel.sync_interest()  # last: the sink may have closed the channel
 
     def lose_frame(self) -> None:
-        """Drop the frame in progress."""
         passed = self.receive.passed
         lost = self.receive.drop()
         if self.low_memory is not None:

@@ -35,7 +35,6 @@ class RunDelay:
         return 0 if first else self._last - before
 
     def close(self) -> None:
-        """Give the descriptor back."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = MISSING

@@ -258,7 +258,6 @@ class Selector:
         self._notify(NEVER)
 
     def close(self, cause: Cause = Cause.DRAINED) -> None:
-        """Close every channel, notify its sink, then close epoll."""
         self.close_channels(cause)
         self.drop_pipe()
         if self._run_delay is not None:

@@ -157,7 +157,6 @@ class TlsTransport(TlsWire):
         return DONE if state is UNPROVEN or state is READY else WANT_READ
 
     def _on_out(self) -> None:
-        """Advance the state, because no ciphertext waits."""
         if self._state is FINISHING:
             self._advance(TlsEvent.OUT)
             tls = self._object

@@ -47,7 +47,6 @@ class BioPair:
         self._lent = True
 
     def feed(self, data: Buffer) -> None:
-        """Give bytes to OpenSSL."""
         assert self._lent, "bytes belong to the connection that has the pair"
         self._incoming.write(data)
 

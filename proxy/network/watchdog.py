@@ -71,7 +71,6 @@ class Watchdog(Timer):
             channel.crash(error)
 
     def release(self) -> None:
-        """Drop the reference to the closed channel."""
         self._channel = None
 
     def check(self, now_ns: i64) -> None:

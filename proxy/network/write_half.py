@@ -283,7 +283,6 @@ class WriteHalf:
             self._channel.fail(error)
 
     def try_shut(self) -> None:
-        """Send the end of our stream, if possible now."""
         if self._ended:
             return
         if self._transport.shut_write():
@@ -292,7 +291,6 @@ class WriteHalf:
         self._channel.sync_interest()
 
     def on_writable(self) -> None:
-        """Handle an event: the socket is writable."""
         send = self.pending
         transport = self._transport
         if send.active and not self.holding:
@@ -339,7 +337,6 @@ class WriteHalf:
         self._count_waiting()
 
     def release(self) -> None:
-        """Drop the references to the closed channel."""
         del self._channel
         del self._sink
 
@@ -365,7 +362,6 @@ class WriteHalf:
         self._retry_later()
 
     def _count_waiting(self) -> None:
-        """Update ``stats.pending``."""
         waits = self.pending.active or self.room_wanted
         if waits != self._counted:
             self._counted = waits
@@ -384,7 +380,6 @@ class WriteHalf:
             self._loop.time_runs(self._stats)
 
     def _begin_waiting(self) -> None:
-        """A send is pending."""
         self._arrived_ns = self._loop.arrived_ns
         if self.first_ns == 0:
             self.first_ns = self._loop.now_ns

@@ -57,12 +57,10 @@ class Waits:
         self._at: Final[i64] = at
 
     def begin(self, key: RateKey) -> None:
-        """The queue of a bucket is not empty any more."""
         self._cells[self._at] += 1
         self._keys[key] = None
 
     def end(self) -> None:
-        """The queue of a bucket is empty."""
         self._cells[self._at] -= 1
 
 
@@ -102,7 +100,6 @@ class Bucket(Timer):
 
     @property
     def waiting(self) -> i64:
-        """Channels in the queue."""
         return len(self._queue)
 
     def set_rate(self, rate: i64, part: i64) -> None:

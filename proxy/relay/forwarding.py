@@ -60,7 +60,6 @@ def received(pair: Pair, leg: Leg, channel: Channel, run: Run) -> None:
 
 
 def _forward(pair: Pair, leg: Leg, channel: Channel, out: WriteHalf, run: Run) -> None:
-    """Pass a run on, in the other side's framing."""
     if leg.translation is None:
         rewriting, pairing = pair.rewriting, pair.pairing
         if rewriting is None or pairing is None:
@@ -306,7 +305,6 @@ def _pair_part(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> None:
 
 
 def _tap_part(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
-    """Tap such a piece; see ``look_at``."""
     if leg.tap is None:
         return True
     accepted = _append_part(pair, leg.tap, leg, run, now_ns)

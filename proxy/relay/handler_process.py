@@ -130,7 +130,6 @@ class HandlerProcess(ChannelSink):
         self.active += 1
 
     def close(self, connection: HandledConnection) -> None:
-        """A connection is over; its late replies are dropped."""
         connection.party = None
         self.active -= 1
         self.leave(connection.id, 0)
@@ -251,7 +250,6 @@ class HandlerProcess(ChannelSink):
         self._account.release(BEGUN, booked, self)
 
     def _wake(self) -> None:
-        """Give the room in the queue to those that wait."""
         waiting, tokens = self._waiting, self._tokens
         while waiting and self.under_way + i64(len(tokens)) < self._queue:
             key = next(iter(waiting))

@@ -138,7 +138,6 @@ class InFlight:
             counters.oldest_ns = _earlier(counters.oldest_ns, pairing.waits_since_ns)
 
     def _put(self) -> None:
-        """Publish the sums of the round, and begin anew."""
         for counters in self._counters.endpoints.values():
             cells = counters.counts.cells
             cells[OPEN] = counters.open

@@ -80,7 +80,6 @@ class Rule:
         return self._client_ids is None or self._client_ids.match(client_id)
 
     def denies(self, key: int) -> bool:
-        """Whether an API is refused."""
         if key in _ALWAYS_ALLOWED:
             return False
         return key in self._deny or (len(self._allow) > 0 and key not in self._allow)
@@ -130,7 +129,6 @@ class KafkaRulesInForce:
         self.put(rules)
 
     def put(self, rules: model.KafkaRules) -> None:
-        """Replace the rules; ``unknown_versions`` stays."""
         self._rules = [Rule(rule, narrow=self.narrow) for rule in rules.rules]
         self.report_only = rules.report_only
         self.by_client = any(rule.client_ids for rule in rules.rules)

@@ -36,7 +36,6 @@ class LimitRule:
         self._networks: Final[list[Callable[[str], bool]]] = [address_matcher(network) for network in rule.networks]
 
     def may_match(self, peer: str, principal: str) -> bool:
-        """Whether it matches a client, but for its client id."""
         if self._principals is not None and not self._principals.match(principal):
             return False
         return not self._networks or any(matches(peer) for matches in self._networks)

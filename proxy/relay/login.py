@@ -52,7 +52,6 @@ class LoginTry:
         self._alone: Final[bool] = alone
 
     def accepted(self, now_ns: i64) -> None:
-        """The upstream accepted the login."""
         self.abandoned()
         self.login.backoff_ns = 0
         self.login.accepted_ns = now_ns

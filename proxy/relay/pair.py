@@ -116,7 +116,6 @@ class PairOwner(abc.ABC):
 
     @property
     def selector(self) -> Selector:
-        """The selector of the channels; set by ``attach``."""
         assert self._selector is not None, "attach comes before the first connection"
         return self._selector
 
@@ -176,7 +175,6 @@ class Leg(ChannelSink):
 
     @property
     def other(self) -> "Leg":
-        """The pair's other leg."""
         return self.pair.upstream if self.is_client else self.pair.client
 
     def gates_reads(self) -> bool:
@@ -366,7 +364,6 @@ class Pair:
         self.timer: CallbackTimer | None = None  # of the end of a half-closed or closing pair (``ending``)
 
     def lost_bytes(self, leg: Leg) -> i64:
-        """Bytes received on one leg that never went out on the other."""
         channel = leg.channel
         out = self.upstream.channel if leg.is_client else self.client.channel
         lost = leg.dropped_bytes
@@ -382,7 +379,6 @@ class Pair:
 
     @property
     def counts_responses(self) -> bool:
-        """Whether the number of open requests is known."""
         return self.route.upstream is None or (self.pairing is not None and not self.pairing.lost)
 
     @property

@@ -67,7 +67,6 @@ class PairingStats:
 
     @property
     def answered(self) -> i64:
-        """Requests that were paired with their response."""
         total: i64 = 0
         for histogram in self.durations:
             total += histogram.count
@@ -80,7 +79,6 @@ class PairingStats:
         self.asked_bytes = size
 
     def end_asked(self) -> None:
-        """The run of requests is over."""
         if self.asked_bytes != 0:
             self.io[2 * _row(self.asked_key)] += self.asked_bytes
             self.asked_bytes = 0

@@ -26,7 +26,6 @@ class PreparedAnswers:
 
     @property
     def count(self) -> i64:
-        """How many wait."""
         return i64(len(self._bodies))
 
     def put(self, body: bytes | AnswerChange) -> i64:

@@ -167,7 +167,6 @@ class Publisher:
                     base[MUTE_TIME + cause] += int(stats.mute_ns[cause])
 
     def publish(self) -> None:
-        """Stores the counters as they are now."""
         cells = self._counters.loop.counts.cells
         for cause in range(i64(len(MUTE_CAUSES))):
             cells[MUTED + cause] = 0

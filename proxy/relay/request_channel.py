@@ -93,7 +93,6 @@ class RequestChannel:
             self._waiting.pop(int(2 * connection + 1), None)
 
     def _end_waiting(self) -> None:
-        """Call ``timed_out`` of those that have waited too long."""
         selector = self._selector
         assert selector is not None, "attach comes first"
         while self._waiting:

@@ -107,7 +107,6 @@ class ChannelFrames(FrameExchange):
         return came
 
     def close(self) -> None:
-        """Release what is booked. A second call has no effect."""
         self.came = None
         booked = self._booked
         self._booked = 0
@@ -254,7 +253,6 @@ class Session(Reauthentication):
         return True
 
     def advance(self) -> None:
-        """A response has passed, or a send has left."""
         pair = self._pair
         if pair is None or self._refusal is not None:
             return

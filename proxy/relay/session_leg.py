@@ -43,7 +43,6 @@ class SessionLeg(RelayLeg):
             self._of_client(session, run)
 
     def _of_client(self, session: Session, run: Run) -> None:
-        """Frames of a client that is READY."""
         if session.is_busy:
             self._to_authenticator(session, run)
             return

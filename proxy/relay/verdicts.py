@@ -116,7 +116,6 @@ def _other(leg: HandledLeg) -> HandledLeg:
 
 
 def _pass_on(leg: HandledLeg, request: Request, run: Run) -> None:
-    """Pass a frame on unchanged, in the other side's framing."""
     translation = leg.translation
     sent = run
     if translation is not None:
@@ -139,7 +138,6 @@ def _replace(leg: HandledLeg, request: Request, run: Run, body: Body) -> None:
 
 
 def _answer(leg: HandledLeg, request: Request, body: Body) -> None:
-    """Send the handler's frame to the client."""
     handled, pair, channel = leg.handled, leg.pair, leg.channel
     assert channel is not None, "its frame was read"
     framing = channel.options.framing

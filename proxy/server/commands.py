@@ -61,12 +61,10 @@ class Commands:
 
     @property
     def busy(self) -> bool:
-        """Whether ``work`` has something to do."""
         return bool(self._jobs)
 
     @property
     def backlog(self) -> int:
-        """Jobs that wait."""
         return len(self._jobs)
 
     def handle(self, message: Message) -> None:

@@ -142,7 +142,6 @@ class ControlLink(DemandWatcher):
             self.replied = True
 
     def flush(self) -> None:
-        """Write what is queued."""
         self.replied = False
         if not self._up:
             return
@@ -174,12 +173,10 @@ class ControlLink(DemandWatcher):
             self.reply(DemandNotice(type="demand", demands=[demand_row(each) for each in demands]))
 
     def pair_opened(self, pair: Pair) -> None:
-        """A pair is open: collect its row."""
         if self._up:
             self._collect(self._opened, opened_line(pair, self._relay.pairs.wall_offset_ns))
 
     def pair_closed(self, pair: Pair) -> None:
-        """A pair is over: collect its row."""
         if self._up:
             self._collect(self._closed, closed_line(pair, self._relay.pairs.wall_offset_ns))
             if pair.cause is Cause.FRAME_TOO_LARGE or pair.cause is Cause.NEGATIVE_SIZE:
@@ -247,7 +244,6 @@ class ControlLink(DemandWatcher):
     # Commands.
 
     def work(self, until_ns: int) -> None:
-        """Go on with jobs until ``until_ns``."""
         self.commands.work(until_ns, time.monotonic_ns)
         self.watch()
 
@@ -361,7 +357,6 @@ class ControlLink(DemandWatcher):
     # The events that are watched, and the end.
 
     def watch(self) -> None:
-        """Watch the sockets for the events that can be handled now."""
         self.working = self.commands.busy
         if not self._up or self._finishing:
             return

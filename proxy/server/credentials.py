@@ -129,7 +129,6 @@ class Credentials:
             pending_auth.complete(answer)
 
     def _settled(self, pending_auth: PendingAuth) -> None:
-        """Count one fewer for its client address."""
         address = client_key(pending_auth.peer)
         left = self._of_address[address] - 1
         if left:

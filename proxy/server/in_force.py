@@ -300,7 +300,6 @@ class InForce:
         return SaslServerAuthenticators(settings, self.credentials.source(listener_auth_queue(listener.name)), count=count)
 
     def _login(self, upstream: model.UpstreamConfig) -> "Logins | None":
-        """Our logins to an upstream; None: it needs none."""
         if upstream.sasl is None or self.credentials is None:
             return None
         before = self._before

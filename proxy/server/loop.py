@@ -165,7 +165,6 @@ class Loop:
         self._set_clock()
 
     def announce(self, message: ReadyMessage) -> None:
-        """Report that this processor is ready."""
         self._cells.state(State.SERVING)
         self._publish(self._selector.now_ns)
         self.link.reply(message)
@@ -267,7 +266,6 @@ class Loop:
             self._relay.pairs.ask_again()
 
     def _report_refusals(self) -> None:
-        """Report what rules about Kafka refused."""
         for refusals in self._settings.refusals:
             row = refusals.take()
             if row is not None:
@@ -322,11 +320,9 @@ class Loop:
         self.link.pair_closed(pair)
 
     def on_pair_muted(self) -> None:
-        """A mute is in force."""
         self.link.commands.pair_changed()
 
     def on_drained(self, cut_off: int) -> None:
-        """No pair is left."""
         self.link.reply(DrainedNotice(type="drained", open=len(self._relay.pairs.open), cut_off=cut_off))
         if self._terminations:
             self.stop()

@@ -200,7 +200,6 @@ _NEVER: Final = '"handshake_ns": null, "connect_ns": null, "connect_started_ns":
 
 
 def _pair_head(pair: Pair, wall_offset_ns: i64) -> str:
-    """The beginning of the three lines of a pair."""
     client = pair.client.channel
     return _head(
         pair.id,

@@ -141,7 +141,6 @@ class Settings:
         self._report_all()
 
     def attach_cells(self, publisher: Publisher) -> None:
-        """Set what publishes the counters."""
         self._publisher = publisher
 
     def _report_all(self) -> None:
@@ -227,7 +226,6 @@ class Settings:
         return _Prepared(change_id, change, fresh, rules, limits, standing, mapping)
 
     def _limits(self, config: model.ProxyConfig) -> LimitsInForce | None:
-        """The quotas, if they are other ones."""
         was = self.config
         if config.limits == was.limits and [(each.name, each.limits) for each in config.listeners] == [
             (each.name, each.limits) for each in was.listeners
@@ -345,7 +343,6 @@ class Settings:
         return [*self.in_force.refusals.values(), *(each.refusals for each in self._replaced if each.refusals is not None)]
 
     def _routes(self, listener: str) -> list[Route]:
-        """The routes of a listener's connections."""
         return [self.routes[listener], *(each.route for each in self._replaced if each.route.listener == listener)]
 
     def _put_upstream(self, name: str, fresh: InForce, before: InForce | None) -> None:

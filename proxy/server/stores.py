@@ -79,7 +79,6 @@ class Stores:
 
     @property
     def verifies(self) -> bool:
-        """Whether a listener verifies its clients."""
         return any(map(_verifies, self._in_force.values()))
 
     def put(self, made: dict[str, MadeStore]) -> None:
