@@ -45,16 +45,7 @@ def channels() -> None:
 @click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="Maximum number of channels to list.")
 @admin_options
 @over_pods(lambda **given: _pod_table(**given))
-def list_(
-    chosen: str,
-    sort: str | None,
-    columns: str | None,
-    watch: int | None,
-    closed: bool,
-    limit: int,
-    address: str,
-    output: str,
-) -> None:
+def list_(chosen: str, sort: str | None, columns: str | None, watch: int | None, closed: bool, limit: int, address: str, output: str) -> None:
     """List open or recently closed channels.
 
     A filter has comparisons with =, != and, except for text, >, >=, < and <=. Its fields, which also sort: listener, address, principal, client_id,
@@ -283,8 +274,7 @@ def mute(**given: Any) -> None:
 
 
 @channels.command(
-    short_help="Undo `channels mute`.",
-    epilog=example("framegate channels unmute 0-1-42", "framegate channels unmute --filter listener=kafka"),
+    short_help="Undo `channels mute`.", epilog=example("framegate channels unmute 0-1-42", "framegate channels unmute --filter listener=kafka")
 )
 @_selecting(kept=False)
 def unmute(**given: Any) -> None:

@@ -82,8 +82,7 @@ def _print(found: "pb2.Log", output: str) -> None:
 @click.command(
     short_help="Show the rows of the log, or follow them.",
     epilog=example(
-        "framegate events --filter 'event=closed cause=frame_too_large address=10.0.0.0/8'",
-        "framegate events --follow --filter level!=info",
+        "framegate events --filter 'event=closed cause=frame_too_large address=10.0.0.0/8'", "framegate events --follow --filter level!=info"
     ),
 )
 @click.option("--follow", "-f", is_flag=True, help="Show rows as they are written, until Ctrl-C.")

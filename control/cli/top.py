@@ -34,8 +34,7 @@ _ENTER, _LEAVE, _HOME, _LINE_END, _REST = "\033[?1049h\033[?25l", "\033[?25h\033
 
 
 @click.command(
-    short_help="Show processors, connections and clients, live.",
-    epilog=example("framegate top", "framegate top --sort held --filter listener=kafka"),
+    short_help="Show processors, connections and clients, live.", epilog=example("framegate top", "framegate top --sort held --filter listener=kafka")
 )
 @click.option("--sort", default="bytes_rate", show_default=True, help="The field to sort by first, as in `channels list`.")
 @click.option("--filter", "chosen", default="", help="Only channels for which all comparisons hold, as in `channels list`.")

@@ -34,13 +34,7 @@ _LATER = click.Path(dir_okay=False, path_type=pathlib.Path)
 @click.option("--name", help="Name of the Secret, Service and MutatingWebhookConfiguration, whose caBundle is kept up to date.")
 @sidecar_options
 def webhook(
-    listen: str,
-    config: pathlib.Path | None,
-    on_fault: str,
-    certificate: pathlib.Path | None,
-    key: pathlib.Path | None,
-    name: str | None,
-    **told: Any,
+    listen: str, config: pathlib.Path | None, on_fault: str, certificate: pathlib.Path | None, key: pathlib.Path | None, name: str | None, **told: Any
 ) -> None:
     """Add framegate to pods when they are created, as `framegate inject` does: a mutating admission webhook. The Helm chart in deploy/helm runs it.
 

@@ -14,15 +14,7 @@ from framegate.control.configuration.document import WRONG, ConfigurationError, 
 from framegate.control.configuration.schema import build_section
 from framegate.control.configuration.units import format_size
 from framegate.proxy.config.limits import LimitRule, LimitsConfig, ListenerLimits, RateLimits, parse_network
-from framegate.proxy.config.model import (
-    LEAST_POOL,
-    ListenerConfig,
-    MemoryPoolConfig,
-    ProxyConfig,
-    UpstreamConfig,
-    forwarding_of,
-    whole_request,
-)
+from framegate.proxy.config.model import LEAST_POOL, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig, forwarding_of, whole_request
 from framegate.proxy.kafka.subjects import Patterns
 from framegate.proxy.network.authenticator import ANONYMOUS
 

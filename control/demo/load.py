@@ -123,13 +123,7 @@ class Client:
     """
 
     def __init__(
-        self,
-        number: int,
-        address: tuple[str, int],
-        context: ssl.SSLContext | None,
-        payloads: Payloads,
-        latency: Latency,
-        send_buffer: int = 0,
+        self, number: int, address: tuple[str, int], context: ssl.SSLContext | None, payloads: Payloads, latency: Latency, send_buffer: int = 0
     ) -> None:
         self.number, self.latency = number, latency
         self.begun_count = self.sent_bytes = self.answered_count = self.answered_bytes = self.blocked_since_ns = 0

@@ -192,9 +192,7 @@ _LIFE_OF_FRAMEGATE: Final = {
     "stopped": Event("framegate has stopped.", _EITHER, {"reason": NotRequired[str]}),
     "stopping": Event("framegate is stopping.", _INFO, {"reason": str}),
     "telemetry_disabled": Event(
-        "An environment variable disables telemetry that the configuration enables.",
-        _WARNING,
-        {"variable": str, "sections": list[str]},
+        "An environment variable disables telemetry that the configuration enables.", _WARNING, {"variable": str, "sections": list[str]}
     ),
 }
 _BROKER: Final = {"upstream": str, "broker": int, "address": str, "rack": str}
@@ -303,7 +301,7 @@ _OF_BOTH: Final = {
             "counted": NotRequired[bool],
             "frames": NotRequired[dict[str, dict[str, int | None]]],
         },
-    ),
+    )
 }
 EVENTS: Final[Mapping[str, Event]] = dict(
     sorted({**_CONNECTIONS, **_PROCESSES, **_CHANGES, **_LIFE_OF_FRAMEGATE, **_UPSTREAMS, **_TAP, **_FAULTS, **_OF_PROCESSORS, **_OF_BOTH}.items())

@@ -22,10 +22,7 @@ from framegate.proxy.config.model import DrainAccept, DrainConfig
 
 _DIFFERENCES: Final = 20
 _TIMEOUT: Final = keys(DrainConfig)["timeout_ms"]
-_ACCEPTS: Final[dict[int, DrainAccept]] = {
-    pb2.DrainProxyRequest.ACCEPT_REFUSE: "refuse",
-    pb2.DrainProxyRequest.ACCEPT_UNTIL_STOP: "until_stop",
-}
+_ACCEPTS: Final[dict[int, DrainAccept]] = {pb2.DrainProxyRequest.ACCEPT_REFUSE: "refuse", pb2.DrainProxyRequest.ACCEPT_UNTIL_STOP: "until_stop"}
 _MEASURED_S: Final = 1.0
 _OWN: Final = "certificate"
 _REVISION: Final = ("framegate.config.revision", ())

@@ -239,12 +239,7 @@ async def audited(call: Awaitable[Changed[T]], row: Callable[[T], Any], resource
 
 
 async def update(
-    request: Any,
-    resource: Resource,
-    change: Callable[..., Awaitable[Changed[T]]],
-    row: Callable[[T], Any] | None = None,
-    *,
-    empty: bool = False,
+    request: Any, resource: Resource, change: Callable[..., Awaitable[Changed[T]]], row: Callable[[T], Any] | None = None, *, empty: bool = False
 ) -> T:
     """Answer an ``Update…`` method; returns the value after the change.
 

@@ -81,11 +81,7 @@ class Checks:
     """The checks of all upstreams. Event loop only."""
 
     def __init__(
-        self,
-        supervisor: Supervisor,
-        log: RowLog,
-        task_monitor: TaskMonitor,
-        probe: Callable[[UpstreamConfig, CheckConfig, TlsOf], Probe] = probe_of,
+        self, supervisor: Supervisor, log: RowLog, task_monitor: TaskMonitor, probe: Callable[[UpstreamConfig, CheckConfig, TlsOf], Probe] = probe_of
     ) -> None:
         self._supervisor: Final = supervisor
         self._log: Final = log

@@ -87,12 +87,7 @@ class Limits:
                 raise InvalidArgumentError([Violation(*fault) for fault in faults])
             return after
 
-        part = Part(
-            "node limits",
-            self._config.node,
-            lambda config: config.limits,
-            lambda config, limits: dataclasses.replace(config, limits=limits),
-        )
+        part = Part("node limits", self._config.node, lambda config: config.limits, lambda config, limits: dataclasses.replace(config, limits=limits))
         return await self._update(part, edit, etag, validate_only=validate_only)
 
     async def _update(self, part: Part[T], edit: Callable[[T], T], etag: str, *, validate_only: bool) -> Changed[T]:

@@ -151,10 +151,7 @@ class Taps:
         told = sorted(self._stops.get(rule.name, {}).items())
         stops = tuple(stop for number, (generation, stop) in told if number in slots and slots[number].generation == generation)
         return TapRuleStatus(
-            rule=rule,
-            expired=has_expired(rule, time.time_ns()),
-            stops=stops,
-            losing=self._losses is not None and self._losses.losing,
+            rule=rule, expired=has_expired(rule, time.time_ns()), stops=stops, losing=self._losses is not None and self._losses.losing
         )
 
     # --- changes -----------------------------------------------------------------------------------------------------------------

@@ -162,12 +162,7 @@ class Tasks:
     """The calls of ``async def`` handlers, for the connections of one processor."""
 
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        now: Callable[[], int],
-        activity: Activity,
-        failures: Failures,
-        emit: Callable[[Reply], None],
+        self, loop: asyncio.AbstractEventLoop, now: Callable[[], int], activity: Activity, failures: Failures, emit: Callable[[Reply], None]
     ) -> None:
         self._loop: Final = loop
         self._now: Final = now

@@ -55,12 +55,7 @@ _LISTS: Final = {"Brokers<": _LIST, "Brokers>": _LIST_END, "EndpointType<": _TYP
 _MARKS: Final[dict[int, dict[str, int]]] = {
     _METADATA: {**_LISTS, "Brokers.NodeId<": _ADDRESS},
     _DESCRIBE_CLUSTER: {**_LISTS, "Brokers.BrokerId<": _ADDRESS},
-    _FIND_COORDINATOR: {
-        "NodeId<": _ADDRESS,
-        "Port>": _ADDRESS_END,
-        "Coordinators.NodeId<": _ADDRESS,
-        "Coordinators.Port>": _ADDRESS_END,
-    },
+    _FIND_COORDINATOR: {"NodeId<": _ADDRESS, "Port>": _ADDRESS_END, "Coordinators.NodeId<": _ADDRESS, "Coordinators.Port>": _ADDRESS_END},
 }
 _ENDPOINTS: Final = {"NodeEndpoints.NodeId<": _ADDRESS, "NodeEndpoints.Port>": _ADDRESS_END, "NodeEndpoints>": _CONTENT_END}
 

@@ -35,14 +35,7 @@ class WriteHalf:
     __deletable__ = ("_channel", "_sink")
 
     def __init__(
-        self,
-        channel: "Channel",
-        sink: ChannelSink,
-        loop: "Selector",
-        sock: socket.socket,
-        transport: Transport,
-        account: Account,
-        stats: SideStats,
+        self, channel: "Channel", sink: ChannelSink, loop: "Selector", sock: socket.socket, transport: Transport, account: Account, stats: SideStats
     ) -> None:
         self._account: Final = account
         self.pending: Final = Send(account)  # the pending send

@@ -19,14 +19,7 @@ MEASURES: Final = ("bytes", "frames", "held", "refusals", "logins", "unavailable
 """What is added up; ``logins``: with wrong credentials; ``unavailable``: that could not be checked, of a listener; the last two are ``logins``
 without their addresses, and without their users.
 """
-REFUSED: Final = (
-    Cause.FRAME_TOO_LARGE,
-    Cause.NEGATIVE_SIZE,
-    Cause.WRONG_PROTOCOL,
-    Cause.TLS_FAILED,
-    Cause.AUTH_FAILED,
-    Cause.HANDSHAKE_TIMEOUT,
-)
+REFUSED: Final = (Cause.FRAME_TOO_LARGE, Cause.NEGATIVE_SIZE, Cause.WRONG_PROTOCOL, Cause.TLS_FAILED, Cause.AUTH_FAILED, Cause.HANDSHAKE_TIMEOUT)
 
 
 def traffic_of(pair: Pair) -> tuple[i64, i64, i64, i64]:

@@ -29,13 +29,7 @@ class Scene:
     """
 
     def __init__(
-        self,
-        room: Room,
-        configuration: str = CONFIGURATION,
-        *,
-        options: tuple[str, ...] = (),
-        disk_mib: int = 0,
-        change: Callable[[str], str] = str,
+        self, room: Room, configuration: str = CONFIGURATION, *, options: tuple[str, ...] = (), disk_mib: int = 0, change: Callable[[str], str] = str
     ) -> None:
         self.room = room
         self.authority = certificates(room)  # of framegate's certificate

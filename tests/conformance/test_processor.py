@@ -222,11 +222,7 @@ def test_what_cannot_be_is_refused_and_not_kept(processor: Processor, asked: Row
 
 
 RULE = TapRule(name="requests", directions=("request",))
-BAD_RULES = {
-    "network": [TapRule(name="x", networks=("10.0.0.0/33",))],
-    "listener": [TapRule(name="x", listeners=("none",))],
-    "name": [RULE, RULE],
-}
+BAD_RULES = {"network": [TapRule(name="x", networks=("10.0.0.0/33",))], "listener": [TapRule(name="x", listeners=("none",))], "name": [RULE, RULE]}
 
 
 @pytest.mark.parametrize("kind", KINDS)

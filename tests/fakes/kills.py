@@ -26,10 +26,7 @@ WAIT_S: Final = 40  # for anything that does happen; a busy machine may take so 
 SETTINGS: Final[dict[str, list[Row]]] = {
     "all": [{"name": "all"}],
     "cut": [{"name": "hash", "listeners": ["a"], "capture": "hash"}, {"name": "head", "directions": ["request"], "max_frame_bytes": 32}],
-    "shares": [
-        {"name": "lengths", "listeners": ["a"], "capture": "lengths", "sample_connections": 0.6},
-        {"name": "some", "sample_connections": 0.5},
-    ],
+    "shares": [{"name": "lengths", "listeners": ["a"], "capture": "lengths", "sample_connections": 0.6}, {"name": "some", "sample_connections": 0.5}],
     "small": [{"name": "all"}],
     "mute": [{"name": "mute", "listeners": ["a"], "on_full": "mute"}, {"name": "all"}],
 }  # Rules, by name

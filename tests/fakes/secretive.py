@@ -60,11 +60,7 @@ class Secretive:
         self.open_broker = undo.enter_context(SaslBroker({USER: self.password}))
         upstreams.append({"name": "open", "endpoints": [self.open_broker.address]})
         common = {"address": "127.0.0.1:0", "protocol": "kafka", "max_receive_size": "1MiB", "timeouts": {"failed_authentication": "0ms"}}
-        sasl = {
-            "mechanisms": list(MECHANISMS),
-            "users": "users",
-            "tokens": {"jwks": "jwks.json", "issuer": ISSUER, "audience": AUDIENCE},
-        }
+        sasl = {"mechanisms": list(MECHANISMS), "users": "users", "tokens": {"jwks": "jwks.json", "issuer": ISSUER, "audience": AUDIENCE}}
         tls = {"certificate": str(self.certificates.server), "key": str(self.certificates.server_key)}
         listeners += [
             {"name": "sasl", **common, "handler": "framegate.proxy.handler.echo:echo", "sasl": sasl},

@@ -75,10 +75,7 @@ class Rig:
         config = {
             "rotation": {"poll": "100ms", "grace": "300ms"},
             "memory_pool": {"size": "16MiB"},
-            "listeners": [
-                {"name": "plain", "address": "127.0.0.1:0", **common},
-                {"name": "tls", "address": "127.0.0.1:0", **common, "tls": tls},
-            ],
+            "listeners": [{"name": "plain", "address": "127.0.0.1:0", **common}, {"name": "tls", "address": "127.0.0.1:0", **common, "tls": tls}],
             "upstreams": [{"name": "kafka", "endpoints": [self.upstream.address]}],
         }
         self.proxy = undo.enter_context(Framegate(folder, config))
