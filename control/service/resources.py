@@ -10,7 +10,7 @@ from framegate.control.service.validate import check_required, page
 from framegate.control.status import BrokerStatus, CertificateStatus, HandlerProcessStatus, ListenerStatus, ReloadOutcome, UpstreamStatus
 from framegate.control.steering import listeners
 from framegate.control.steering.brokers import Brokers
-from framegate.control.steering.refused import RefusedFrames
+from framegate.control.steering.listeners import RefusedFrames
 from framegate.control.steering.state import State
 from framegate.control.v1 import certificate_service_pb2 as pb2
 from framegate.control.v1 import handler_service_pb2 as handler_pb2

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 from framegate.proxy.cells import LISTENER, CellLayout
 from framegate.proxy.config import model
 from framegate.proxy.config.limits import MAX_RECEIVE_SIZE, LimitsInForce, limits_in_force
+from framegate.proxy.config.matching import address_matcher, text_matcher
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.receive import ReceiveLimit
@@ -26,13 +27,12 @@ from framegate.proxy.relay.publisher import Publisher
 from framegate.proxy.relay.relay import Relay
 from framegate.proxy.relay.retirement import Retirement
 from framegate.proxy.relay.route import Route
-from framegate.proxy.relay.standing import Standing
+from framegate.proxy.relay.standing import Condition, Standing
 from framegate.proxy.server.in_force import NS_PER_MS, InForce
 from framegate.proxy.server.messages import Change, StartMessage
 from framegate.proxy.server.refusals import Refusals
-from framegate.proxy.server.rows import listener_owner, upstream_owner
+from framegate.proxy.server.rows import ConditionRow, StandingRow, listener_owner, upstream_owner
 from framegate.proxy.server.schema import schema_of
-from framegate.proxy.server.standing_rows import standing_of
 from framegate.proxy.server.stores import SESSION_NS
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
@@ -441,3 +441,16 @@ def _check_sizes(config: model.ProxyConfig, share: int) -> None:
     answer = model.largest_whole(config)[1]
     if answer > share:
         raise ChangeError(f"the share of {share} bytes is below the max_receive_size of an upstream whose answers pass whole, {answer}")
+
+
+def standing_of(rows: list[StandingRow]) -> list[Standing]:
+    """The actions of rows, in order. Raises ValueError: a network that is not valid; control has looked."""
+    return [
+        Standing(row["number"], row["verb"], row["reason"], row["request_rate"], row["response_rate"], [*map(_condition, row["conditions"])])
+        for row in rows
+    ]
+
+
+def _condition(row: ConditionRow) -> Condition:
+    matches = address_matcher(row["value"]) if row["field"] == "address" else text_matcher(row["value"])
+    return Condition(row["field"], matches, negated=row["negated"])

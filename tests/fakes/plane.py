@@ -62,12 +62,10 @@ from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.explanation import Explanations
 from framegate.control.steering.filter import Filter
-from framegate.control.steering.kafka_rules import RulesAboutKafka
-from framegate.control.steering.limits import Limits
-from framegate.control.steering.listeners import Listeners, Upstreams
+from framegate.control.steering.limits import Limits, RulesAboutKafka
+from framegate.control.steering.listeners import Listeners, RefusedFrames, Upstreams
 from framegate.control.steering.pool import Pool, equal_shares
 from framegate.control.steering.problems import Watch
-from framegate.control.steering.refused import RefusedFrames
 from framegate.control.steering.rows import Audit, LogRows, Place
 from framegate.control.steering.sizes import Sizes
 from framegate.control.steering.state import State
