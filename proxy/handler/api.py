@@ -46,7 +46,6 @@ is a failure like any other. The environment has what Python needs, and the vari
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
 
@@ -223,12 +222,10 @@ class Handler(Protocol):
 H = TypeVar("H", bound=Handle | type[Handler])
 
 
-def handler(*, ordered_pipelining: bool | None = None, directions: tuple[Direction, ...] = DIRECTIONS) -> Callable[[H], H]:
-    """Say of a function or class how it is used; it stays what it is. ``ordered_pipelining``: has no effect, and is going to be removed.
-    ``directions``: what it is given, on a listener with an upstream. What it leaves out passes at the relay's full speed.
+def handler(*, directions: tuple[Direction, ...] = DIRECTIONS) -> Callable[[H], H]:
+    """Say of a function or class how it is used; it stays what it is. ``directions``: what it is given, on a listener with an upstream. What it
+    leaves out passes at the relay's full speed.
     """
-    if ordered_pipelining is not None:
-        warnings.warn("ordered_pipelining has no effect: every handler works so; remove it", DeprecationWarning, stacklevel=2)
 
     def mark(target: H) -> H:
         target.directions = directions  # type: ignore[union-attr]
