@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 import click
 
 from framegate.control.bounds import FIELD_NAMES
-from framegate.control.cli.options import EXIT_CONFLICT, EXIT_INTERRUPTED, EXIT_NOT_FOUND, TLS_FILES, Change, tls_folder
+from framegate.control.cli.options import EXIT_CONFLICT, EXIT_INTERRUPTED, TLS_FILES, Change, tls_folder
+from framegate.control.cli.options import EXIT_NOT_FOUND as EXIT_NOT_FOUND
 from framegate.control.cli.output import print_note
 
 if TYPE_CHECKING:
@@ -25,21 +26,6 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # grpc would print lines of its own on stderr
-
-__all__ = [
-    "CALL_TIMEOUT_S",
-    "CLIENT_KEY",
-    "EXIT_CODES",
-    "EXIT_FAILED",
-    "EXIT_NOT_FOUND",
-    "PAGE_SIZE",
-    "Service",
-    "calling",
-    "metadata",
-    "names_from",
-    "pages",
-    "send",
-]
 
 CALL_TIMEOUT_S: Final = 10.0  # Deadline of calls that do not wait for connections to end, seconds
 PAGE_SIZE: Final = 1000  # the largest page that the admin API returns

@@ -91,31 +91,10 @@ FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", 
 FILE_KINDS: Final = ("tls", "sasl", "jwks", "configuration")
 """Files that may be replaced at run time: certificates, keys and authorities; users; keys that sign tokens."""
 MEASURED_APIS: Final = (
-    "Produce",
-    "Fetch",
-    "ListOffsets",
-    "Metadata",
-    "OffsetCommit",
-    "OffsetFetch",
-    "FindCoordinator",
-    "JoinGroup",
-    "Heartbeat",
-    "LeaveGroup",
-    "SyncGroup",
-    "SaslHandshake",
-    "ApiVersions",
-    "CreateTopics",
-    "InitProducerId",
-    "AddPartitionsToTxn",
-    "EndTxn",
-    "TxnOffsetCommit",
-    "DescribeConfigs",
-    "SaslAuthenticate",
-    "DescribeCluster",
-    "ConsumerGroupHeartbeat",
-    "ShareFetch",
-    "other",
-)
+    "Produce", "Fetch", "ListOffsets", "Metadata", "OffsetCommit", "OffsetFetch", "FindCoordinator", "JoinGroup", "Heartbeat", "LeaveGroup",
+    "SyncGroup", "SaslHandshake", "ApiVersions", "CreateTopics", "InitProducerId", "AddPartitionsToTxn", "EndTxn", "TxnOffsetCommit",
+    "DescribeConfigs", "SaslAuthenticate", "DescribeCluster", "ConsumerGroupHeartbeat", "ShareFetch", "other",
+)  # fmt: skip
 """Kafka's APIs that have series of their own, by name as in ``framegate.proxy.config.selection``: those of producers and consumers, and the first
 ones of every client.
 """
@@ -129,21 +108,9 @@ MINUTE_STATES: Final = ("complete", "lost", "at_most", "unknown")
 BROKER_STATES: Final = ("up", "down", "no_port", "gone")
 UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = (
-    "",
-    "certificate_missing",
-    "certificate_expired",
-    "certificate_revoked",
-    "unknown_authority",
-    "name_mismatch",
-    "certificate_refused",
-    "version",
-    "cipher",
-    "not_tls",
-    "peer_alert",
-    "closed",
-    "handshake_timeout",
-    "other",
-)
+    "", "certificate_missing", "certificate_expired", "certificate_revoked", "unknown_authority", "name_mismatch", "certificate_refused", "version",
+    "cipher", "not_tls", "peer_alert", "closed", "handshake_timeout", "other",
+)  # fmt: skip
 """Why a TLS handshake failed (``proxy.network.tls_failure`` decides): a fault of the peer's certificate, no common version or cipher, another alert
 of the peer, the end of the connection, or a timeout.
 """

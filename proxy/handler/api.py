@@ -53,23 +53,9 @@ from framegate.proxy.relay import handler_wire as wire
 from framegate.proxy.relay.handler_wire import DIRECTIONS, MAX_THROTTLE_MS, TlsFacts
 
 __all__ = [
-    "CLOSE",
-    "DROP",
-    "PASS",
-    "Answer",
-    "Close",
-    "Context",
-    "Direction",
-    "Drop",
-    "Handle",
-    "Handler",
-    "Pass",
-    "Replace",
-    "Result",
-    "TlsFacts",
-    "Verdict",
-    "handler",
-]
+    "CLOSE", "DROP", "PASS", "Answer", "Close", "Context", "Direction", "Drop", "Handle", "Handler", "Pass", "Replace", "Result", "TlsFacts",
+    "Verdict", "handler",
+]  # fmt: skip
 
 Direction = Literal["request", "response"]
 

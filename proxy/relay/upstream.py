@@ -30,9 +30,7 @@ from framegate.proxy.cells import CONNECT_ERRORS, EJECTION_REASONS, ENDPOINT_BLO
 from framegate.proxy.config.model import EjectionConfig, UpstreamConfig
 from framegate.proxy.relay.counters import EndpointCounters
 from framegate.proxy.relay.ejection import Ejection
-from framegate.proxy.relay.endpoint import Endpoint
-
-__all__ = ["FIRST_NS", "MOST_NS", "Attempt", "Endpoint", "Tried", "Upstream", "connect_error"]
+from framegate.proxy.relay.endpoint import Endpoint as Endpoint
 
 FIRST_NS: Final = 1_000_000_000
 MOST_NS: Final = 30_000_000_000

@@ -11,38 +11,8 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, cast
 
 from framegate.proxy.server import messages, rows
 from framegate.proxy.server.messages import BulkCommand, Change, ErrorReply
-from framegate.proxy.server.schema import MessageError, check, schema_of
-
-__all__ = [
-    "EVENTS",
-    "HANDLER_NOTICES",
-    "NOTICES",
-    "REPLIES",
-    "WIRE_VERSION",
-    "Message",
-    "MessageError",
-    "Request",
-    "access_request",
-    "bulk_request",
-    "clients_request",
-    "commit_request",
-    "describe_request",
-    "drain_request",
-    "event_notice",
-    "evict_request",
-    "holders_request",
-    "list_request",
-    "prepare_request",
-    "read_command",
-    "read_handler_notice",
-    "read_handler_ready",
-    "read_handler_start",
-    "read_notice",
-    "read_ready",
-    "read_start",
-    "revoked_row",
-    "upstreams_request",
-]
+from framegate.proxy.server.schema import MessageError as MessageError
+from framegate.proxy.server.schema import check, schema_of
 
 WIRE_VERSION: Final = 12  # of ``messages`` and ``rows``: increased by 1 by every release that changes one of them
 
