@@ -1,21 +1,14 @@
 """The brokers of a cluster as Kafka's Metadata names them: asked of one broker, and checked."""
 
 import asyncio
-import contextlib
-import time
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from framegate.control.accept.api_versions import question, ranges_in
-from framegate.control.accept.broker_connection import BrokerConnection, Login, TlsOf, Wire, connected
-from framegate.proxy.auth.auth_requests import CredentialSource, PendingAuth
-from framegate.proxy.auth.client import SaslClientAuthenticators
+from framegate.control.accept.broker_connection import Login, TlsOf, Wire, connected
 from framegate.proxy.auth.messages import ApiRange, RequestHeader, answer_reader, request_writer
 from framegate.proxy.auth.wire import Reader
 from framegate.proxy.config.address import parse_address
-from framegate.proxy.network.authenticator import Waker
-from framegate.proxy.network.frame_exchange import FrameExchange
-from framegate.proxy.network.transport import DONE, Identity
 
 MAX_BROKERS: Final = 10_000
 _METADATA: Final = 3
@@ -92,7 +85,7 @@ async def ask_brokers(address: Wire, tls_of: TlsOf, login: Login | None, timeout
         if login is None:
             ranges = ranges_in(await connection.ask(question()))
         else:
-            from framegate.control.accept.broker_list import log_in  # loaded only for a login
+            from framegate.control.accept.broker_login import log_in  # loaded only for a login
 
             ranges = await log_in(connection, login)
         asked = metadata_question(ranges)
@@ -104,71 +97,3 @@ async def ask_brokers(address: Wire, tls_of: TlsOf, login: Login | None, timeout
             if login is not None:
                 raise
             raise LoginNeededError("the connection was ended instead of an answer to Metadata: clients may have to log in first") from error
-
-
-class _Frames(FrameExchange):
-    """``body``: the frame that came last; ``sent``: those to be sent."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body: bytes | None = None
-        self.sent: list[bytes] = []
-
-    @property
-    def is_sending(self) -> bool:
-        return False
-
-    def receive(self) -> bytes | None:
-        body, self.body = self.body, None
-        return body
-
-    def send(self, body: bytes) -> bool:
-        self.sent.append(body)
-        return True
-
-
-class _Questions(CredentialSource):
-    """Keeps the one question that an authenticator has."""
-
-    def __init__(self) -> None:
-        self.pending: PendingAuth | None = None
-
-    def ask(self, pending_auth: PendingAuth) -> None:
-        self.pending = pending_auth
-
-    def forget(self, pending_auth: PendingAuth) -> None:
-        self.pending = None
-
-
-class _Steps(Waker):
-    """Wakes nobody: the steps are taken by who has the answer."""
-
-    def now_ns(self) -> int:
-        return time.monotonic_ns()
-
-    def wake(self) -> None:
-        pass
-
-    def wake_at(self, deadline_ns: int) -> None:
-        pass
-
-
-async def log_in(connection: BrokerConnection, login: Login) -> tuple[ApiRange, ...]:
-    """Log in with SASL. Returns the requests that the broker understands. Raises OSError, EOFError: of the connection. ProxyError: the broker refuses
-    the login, or answers wrongly.
-    """
-    frames, questions = _Frames(), _Questions()
-    authenticator = SaslClientAuthenticators(login.settings, questions).make(Identity())
-    authenticator.start(frames, _Steps())
-    with contextlib.closing(authenticator):
-        while True:
-            complete = authenticator.step() == DONE
-            while frames.sent:
-                await connection.send(frames.sent.pop(0))
-            if complete:
-                return authenticator.ranges
-            pending = questions.pending
-            if pending is None or pending.answer is not None:
-                frames.body = await connection.receive()
-            else:
-                pending.complete(await asyncio.to_thread(login.answer, pending.auth_request))

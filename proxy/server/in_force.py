@@ -12,15 +12,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from framegate.proxy.auth import factories
-from framegate.proxy.auth.auth_requests import CredentialSource
-from framegate.proxy.auth.client import Count, SaslClientAuthenticators, SaslClientSettings
-from framegate.proxy.auth.mapping_rules import MappingRules
 from framegate.proxy.cells import ENDPOINT, LISTENER, LISTENER_BLOCK, MECHANISMS, UPSTREAM, UPSTREAM_BLOCK, CellLayout, Place
 from framegate.proxy.config import model
 from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.limits import UNLIMITED_LISTENER
-from framegate.proxy.config.sasl import Login as LoginConfig
-from framegate.proxy.config.sasl import UpstreamSasl, logins_of
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.framing import Framing
 from framegate.proxy.network.framings import framing_of
@@ -34,7 +29,6 @@ from framegate.proxy.relay.counters import EndpointCounters, ListenerCounters, L
 from framegate.proxy.relay.handled_connection import HandlerMetrics
 from framegate.proxy.relay.kafka_rules import KafkaRulesInForce
 from framegate.proxy.relay.limit_rules import LimitRules
-from framegate.proxy.relay.login import Login, Logins
 from framegate.proxy.relay.revocation import Revocations
 from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.upstream import Endpoint, Upstream
@@ -312,7 +306,7 @@ class InForce:
         if before is not None and upstream.name in before.logins and before.upstream_configs[upstream.name].sasl == upstream.sasl:
             return before.logins[upstream.name]
         from framegate.proxy.server.credentials import upstream_auth_queue
-        from framegate.proxy.server.in_force import UpstreamLogins
+        from framegate.proxy.server.upstream_logins import UpstreamLogins
 
         counts = self.upstream_counters[upstream.name].counts
 
@@ -415,32 +409,3 @@ def _seed() -> int:
 
 def _cut_from(forward: model.Forward, size: int = model.CUT_ABOVE) -> int:
     return size if forward == "cut_through" else NEVER_CUT
-
-
-_RULE: Final = "RULE:"
-
-
-class UpstreamLogins(Logins):
-    """The logins to one upstream, shared by the listeners that use it. Raises RuleError: a rule for principals cannot be read (control has validated
-    it).
-    """
-
-    def __init__(self, upstream: str, sasl: UpstreamSasl, source: CredentialSource, count: Count = lambda mechanism, error: None) -> None:
-        self._rows: Final = [_Row(item, source, count) for item in logins_of(upstream, sasl)]
-
-    def choose(self, principal: str) -> Login | None:
-        return next((row.login for row in self._rows if row.is_for(principal)), None)
-
-
-class _Row:
-    """One login, and the principals that use it."""
-
-    def __init__(self, config: LoginConfig, source: CredentialSource, count: Count) -> None:
-        settings = SaslClientSettings(config.mechanism, config.user, config.credential)
-        self.login: Final = Login(SaslClientAuthenticators(settings, source, count=count))
-        self._everybody: Final = not config.principals
-        self._names: Final = frozenset(item for item in config.principals if not item.startswith(_RULE))
-        self._rules: Final = [MappingRules(item) for item in config.principals if item.startswith(_RULE)]
-
-    def is_for(self, principal: str) -> bool:
-        return self._everybody or principal in self._names or any(rule.apply(principal) is not None for rule in self._rules)

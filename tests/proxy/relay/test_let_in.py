@@ -10,7 +10,7 @@ import pytest
 from framegate.proxy.auth.server import CANNOT_LOG_IN, NOT_ADMITTED, SaslServerAuthenticators, SaslServerSettings
 from framegate.proxy.config.sasl import UpstreamIdentity, UpstreamSasl
 from framegate.proxy.relay.login import FIRST_NS
-from framegate.proxy.server.in_force import UpstreamLogins
+from framegate.proxy.server.upstream_logins import UpstreamLogins
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.sasl_frames import handshake, handshake_answer, plain_token, token, token_answer
 from tests.fakes.world import World, frame

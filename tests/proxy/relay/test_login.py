@@ -18,7 +18,7 @@ from framegate.proxy.errors import AuthenticationError
 from framegate.proxy.network.authenticator import AnonymousAuthenticators, AuthenticatorFactory
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.login import FIRST_NS, MOST_NS, Login
-from framegate.proxy.server.in_force import UpstreamLogins
+from framegate.proxy.server.upstream_logins import UpstreamLogins
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.world import frame
 from tests.proxy.relay.conftest import end_by, finish

@@ -14,7 +14,7 @@ from framegate.proxy.network.timer import NEVER
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.kafka_rules import KafkaRulesInForce
 from framegate.proxy.relay.renewal import LATE_NS, LOOK_NS
-from framegate.proxy.server.in_force import UpstreamLogins
+from framegate.proxy.server.upstream_logins import UpstreamLogins
 from tests.fakes import cluster, kafka_frames
 from tests.fakes.clock import SECOND
 from tests.fakes.sasl_broker import SaslBroker

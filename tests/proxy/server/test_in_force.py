@@ -10,8 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from framegate.proxy.auth.auth_requests import CredentialSource
-from framegate.proxy.auth.mapping_rules import RuleError
 from framegate.proxy.cells import LISTENER, CellLayout
 from framegate.proxy.config.limits import LimitsConfig, ListenerLimits
 from framegate.proxy.config.model import (
@@ -36,9 +34,8 @@ from framegate.proxy.config.model import (
     difference_to_wire,
     to_wire,
 )
-from framegate.proxy.config.sasl import ListenerSasl, UpstreamIdentity, UpstreamSasl
+from framegate.proxy.config.sasl import ListenerSasl, UpstreamSasl
 from framegate.proxy.network.memory_pool import MemoryPool
-from framegate.proxy.server.in_force import UpstreamLogins
 from framegate.proxy.server.messages import AdvertisedRow, BrokerRow, ClusterRow
 from framegate.proxy.server.settings import Settings
 from tests.fakes.changes import prepare
@@ -231,37 +228,3 @@ def test_what_is_the_same_stays_the_same_object() -> None:
             assert {name: each is known[name] for name, each in getattr(after, kind).items()} == dict.fromkeys(known, True), kind
         assert cast(Any, node.settings)._replaced == []
         node.world.close()
-
-
-class Nobody(CredentialSource):
-    def ask(self, inquiry):
-        raise AssertionError
-
-    def forget(self, inquiry):
-        raise AssertionError
-
-
-def identity(*principals):
-    return UpstreamIdentity(principals=principals, mechanism="PLAIN", user="u", password_file="/p")
-
-
-def test_a_login_for_all_is_the_same_for_each_client():
-    logins = UpstreamLogins("u", UpstreamSasl(mechanism="PLAIN", user="u", password_file="/p"), Nobody())
-    assert logins.choose("alice") is logins.choose("ANONYMOUS") is not None
-
-
-def test_the_first_login_that_names_the_client_is_used_or_none():
-    sasl = UpstreamSasl(identities=(identity("alice", "RULE:CN=app-[0-9]+//"), identity("bob", "RULE:CN=app-.*//"), identity()))
-    logins = UpstreamLogins("u", sasl, Nobody())
-    chosen = [logins.choose(name) for name in ("alice", "CN=app-7", "bob", "CN=app-x", "CN=app-7,O=x", "carol", "")]
-    first, _, second, *_, last = chosen
-    assert chosen == [first, first, second, second, second, last, last]
-    assert len({first, second, last}) == 3
-    logins = UpstreamLogins("u", UpstreamSasl(identities=(identity("alice", "RULE:CN=a//L"),)), Nobody())
-    assert (logins.choose("Alice"), logins.choose("alice "), logins.choose("CN=ab")) == (None, None, None)
-    assert logins.choose("CN=a") is not None
-
-
-def test_a_rule_that_control_did_not_read_is_a_bug():
-    with pytest.raises(RuleError):
-        UpstreamLogins("u", UpstreamSasl(identities=(identity("RULE:("),)), Nobody())
